@@ -1,0 +1,159 @@
+/*
+ * urandom_hook.h - the interface of the shim: ABI number, file layouts, exported calls.
+ *
+ * Read by the C code and, through cffi, by Python (reprokit/native.py), which takes what stands
+ * between the two marks below. That part therefore uses only what cffi's parser knows: plain
+ * integer #defines, enums, structs and prototypes with the types of <stdint.h>.
+ *
+ * All integers are little-endian (both supported processors are). All structs have no padding:
+ * the C side asserts their sizes. docs/format.md describes the files for readers in any language.
+ */
+#ifndef REPROKIT_URANDOM_HOOK_H
+#define REPROKIT_URANDOM_HOOK_H
+
+#include <stdint.h>
+
+/* reprokit: begin of what cffi reads */
+
+/* Raised whenever a struct, a tag or an exported call below changes its meaning. */
+#define RK_ABI 1
+/* Version of the entropy file format: the readers refuse a newer one. */
+#define RK_FORMAT 1
+
+/* REPROKIT_RUN is an absolute path padded with leading slashes to exactly this many bytes, so that
+ * the size of the environment does not depend on the name of the run directory. */
+#define RK_RUN_PATH 512
+#define RK_IDENTITY 256 /* bytes of an identity, with its final NUL */
+
+/* What the shim does in this run. */
+enum rk_mode {
+    RK_MODE_RECORD = 1,
+    RK_MODE_REPLAY = 2
+};
+
+/* What replay does with a request that the random profile does not hold. */
+enum rk_policy {
+    RK_POLICY_STRICT = 1, /* stop the process: exit status 125 */
+    RK_POLICY_DERIVE = 2, /* ChaCha20 under the profile's key, the identity and a counter */
+    RK_POLICY_LIVE = 3    /* real bytes */
+};
+
+/* Where a request came from. */
+enum rk_source {
+    RK_SOURCE_GETRANDOM = 1,
+    RK_SOURCE_GETENTROPY = 2,
+    RK_SOURCE_ARC4RANDOM = 3,
+    RK_SOURCE_ARC4RANDOM_BUF = 4,
+    RK_SOURCE_ARC4RANDOM_UNIFORM = 5,
+    RK_SOURCE_SYSCALL = 6,       /* syscall(SYS_getrandom, ...) */
+    RK_SOURCE_DEVICE = 7,        /* /dev/urandom or /dev/random through a descriptor */
+    RK_SOURCE_STREAM = 8,        /* the same through stdio */
+    RK_SOURCE_FEEDER = 9,        /* the same through a pipe that the shim fills (freopen, stdin) */
+    RK_SOURCE_RANDOM_DEVICE = 10, /* libstdc++'s std::random_device */
+    RK_SOURCES = 11              /* one more than the largest */
+};
+
+/* How replay answered a request. */
+enum rk_match {
+    RK_MATCH_EXACT = 0,   /* next in the stream of the same thread, same source and size */
+    RK_MATCH_MOVED = 1,   /* same process, call site and size, oldest unused */
+    RK_MATCH_DERIVED = 2,
+    RK_MATCH_LIVE = 3,
+    RK_MATCHES = 4
+};
+
+/* Why the shim gave up (rk_file.gave_up), training going on without it. */
+enum rk_reason {
+    RK_REASON_NONE = 0,
+    RK_REASON_DISK_FULL = 1,
+    RK_REASON_FILE_LIMIT = 2,  /* RLIMIT_FSIZE */
+    RK_REASON_CANNOT_OPEN = 3, /* the run directory went away, became read-only, chroot */
+    RK_REASON_CANNOT_MAP = 4,
+    RK_REASON_BAD_PROFILE = 5  /* replay: the profile is damaged at the point reached */
+};
+
+/* REPROKIT_RUN/shim.plan: what the launcher asks of the shim. 2048 bytes. */
+struct rk_plan {
+    char magic[8];          /* "RKPLAN\0\0" */
+    uint32_t abi;           /* RK_ABI */
+    uint32_t mode;          /* enum rk_mode */
+    uint32_t policy;        /* enum rk_policy */
+    uint32_t record_crypto; /* 1: the bytes of cryptographic libraries are recorded too */
+    uint8_t key[32];        /* the profile's key: of this run (record), of the profile (replay) */
+    char profile[512];      /* replay: path of the recorded run's entropy directory */
+    char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
+    char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
+    uint8_t reserved[448];
+    uint64_t check;         /* rk_check over all before it, seed 0 */
+};
+
+/* The head of REPROKIT_RUN/entropy/IDENTITYHASH-INCARNATION.entropy: one file for each process
+ * that asked for entropy. Exactly RK_HEAD bytes, then chunks. */
+#define RK_HEAD 1024
+struct rk_file {
+    char magic[8];           /* "RKENTROP" */
+    uint32_t format;         /* RK_FORMAT */
+    uint32_t mode;           /* enum rk_mode */
+    uint64_t started_ns;     /* CLOCK_REALTIME; for people, never compared */
+    uint32_t pid;            /* for people, never compared */
+    uint32_t incarnation;    /* 0, or n for the n-th further process of the same identity */
+    char identity[256];      /* process identity, NUL-padded */
+    char program[256];       /* path of the executable, cut at 255, NUL-padded */
+    uint64_t head_check;     /* rk_check over all before it, seed 0 */
+    /* From here on the fields change while the run goes on. */
+    uint64_t used;           /* bytes of the file handed out to chunks, this head included */
+    uint32_t gave_up;        /* enum rk_reason */
+    uint32_t gave_up_errno;
+    uint64_t matches[4];     /* replay: requests by enum rk_match */
+    uint64_t bytes[4];       /* replay: bytes by enum rk_match */
+    uint64_t withheld;       /* requests of cryptographic libraries: real, bytes not recorded */
+    uint64_t uncounted;      /* record: requests after the shim gave up */
+    uint8_t reserved[368];
+};
+
+/* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,
+ * that is one thread. A stream's chunks follow each other in the file in the stream's order. */
+#define RK_CHUNK 32
+struct rk_chunk {
+    uint32_t magic;       /* RK_CHUNK_MAGIC */
+    uint32_t size;        /* of the whole chunk in units of 64 bytes */
+    uint64_t stream;      /* rk_check of the thread identity, seed 0 */
+    uint64_t ordinal;     /* 0, 1, ... of this chunk in its stream */
+    uint64_t check;       /* rk_check over all before it, seed 0 */
+};
+#define RK_CHUNK_MAGIC 0x4b4e4843 /* "CHNK" */
+
+/* Records. A record begins with its tag; RK_TAG_END (zero) means that nothing more was written in
+ * this chunk. The tag is written last, so that a record is either whole or absent. Every record
+ * ends with a 32-bit check: the low half of rk_check over the record from its tag to its last byte,
+ * seeded by the previous record's check in the stream (0 for the first).
+ *
+ *   RK_TAG_THREAD   u8 length, thread identity                       first record of a stream
+ *   RK_TAG_SITE     u16 site, u64 offset, u8 length, module          names a call site from now on
+ *   RK_TAG_EVENT    u8 source, u16 site, u8 flags, u64 asked, u64 given, bytes
+ *   RK_TAG_REPEAT   bytes                 as the stream's last EVENT: same source, site, flags, sizes
+ *   RK_TAG_MISMATCH u8 source, u16 site, u8 match, u64 asked          replay: not answered exactly
+ *
+ * Sites are numbered for each stream. The bytes of a withheld event are left out. */
+enum rk_tag {
+    RK_TAG_END = 0,
+    RK_TAG_THREAD = 1,
+    RK_TAG_SITE = 2,
+    RK_TAG_EVENT = 3,
+    RK_TAG_REPEAT = 4,
+    RK_TAG_MISMATCH = 5
+};
+#define RK_FLAG_WITHHELD 1 /* the bytes were real and are not here */
+
+/* The ABI number this library was built with. */
+uint32_t reprokit_abi(void);
+/* A 64-bit check of n bytes; detects damage, is no defence against forgery. */
+uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed);
+/* Copies the identity of the calling process and thread, NUL-terminated and cut to size bytes.
+ * Returns 1 in a run, else 0 and an empty text. */
+int reprokit_process_identity(char *text, uint64_t size);
+int reprokit_thread_identity(char *text, uint64_t size);
+
+/* reprokit: end of what cffi reads */
+
+#endif

@@ -1,0 +1,125 @@
+"""Every exception of reprokit: a slug, which is its anchor in docs/errors.md, and an exit code.
+
+Only ``reprokit.cli.main`` prints them, as ``reprokit: <slug>: <what, and what to do>``.
+"""
+
+from __future__ import annotations
+
+EXIT_IDENTICAL = 0
+EXIT_DIFFERENT = 1
+EXIT_TROUBLE = 2  # verify, show, doctor: nothing could be compared or read
+EXIT_OWN_FAILURE = 125  # record, replay: reprokit itself failed (as env and timeout do)
+EXIT_CANNOT_RUN = 126
+EXIT_NOT_FOUND = 127
+
+
+class ReprokitError(Exception):
+    """What went wrong and what to do about it, in one line."""
+
+    slug = "internal"
+    exit_code = EXIT_TROUBLE
+
+
+class UsageError(ReprokitError):
+    """The command line asks for something that makes no sense."""
+
+    slug = "usage"
+
+
+class LaunchError(ReprokitError):
+    """reprokit failed before or beside the training: record and replay exit 125."""
+
+    slug = "launch"
+    exit_code = EXIT_OWN_FAILURE
+
+
+class NoCommand(LaunchError):
+    """No command was given to run."""
+
+    slug = "no-command"
+
+
+class CommandNotFound(LaunchError):
+    """The command to run does not exist."""
+
+    slug = "command-not-found"
+    exit_code = EXIT_NOT_FOUND
+
+
+class CommandNotExecutable(LaunchError):
+    """The command to run exists but cannot be executed."""
+
+    slug = "command-not-executable"
+    exit_code = EXIT_CANNOT_RUN
+
+
+class RunExists(LaunchError):
+    """The run directory asked for exists already; nothing is overwritten silently."""
+
+    slug = "run-exists"
+
+
+class CannotWriteRun(LaunchError):
+    """The run directory cannot be made or written."""
+
+    slug = "cannot-write-run"
+
+
+class NotSupported(LaunchError):
+    """This platform cannot record or replay."""
+
+    slug = "not-supported"
+
+
+class ShimMissing(LaunchError):
+    """The shim was not built, or has another ABI number than this reprokit."""
+
+    slug = "shim"
+
+
+class ReplayStopped(LaunchError):
+    """A strict replay met a request that the random profile does not hold."""
+
+    slug = "replay-stopped"
+
+
+class RunError(ReprokitError):
+    """A run directory cannot be used. ``exit_code`` is 125 when replay raises it (see cli.main)."""
+
+    slug = "run"
+
+
+class RunNotFound(RunError):
+    """There is no run directory at this path."""
+
+    slug = "run-not-found"
+
+
+class RunDamaged(RunError):
+    """A file of the run directory is truncated, altered or not what it says it is."""
+
+    slug = "run-damaged"
+
+
+class RunTooNew(RunError):
+    """The run directory was written by a newer reprokit."""
+
+    slug = "run-too-new"
+
+
+class RunNotReadable(RunError):
+    """The run directory belongs to another user or may not be read."""
+
+    slug = "run-not-readable"
+
+
+class RunInProgress(RunError):
+    """The run is being written right now."""
+
+    slug = "run-in-progress"
+
+
+class NothingComparable(ReprokitError):
+    """Two runs have nothing in common that could be compared: never the same as identical."""
+
+    slug = "nothing-comparable"
