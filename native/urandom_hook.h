@@ -84,7 +84,7 @@ struct rk_plan {
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     uint8_t reserved[448];
-    uint64_t check;         /* rk_check over all before it, seed 0 */
+    uint64_t check;         /* reprokit_check over all before it, seed 0 */
 };
 
 /* The head of REPROKIT_RUN/entropy/IDENTITYHASH-INCARNATION.entropy: one file for each process
@@ -99,16 +99,16 @@ struct rk_file {
     uint32_t incarnation;    /* 0, or n for the n-th further process of the same identity */
     char identity[256];      /* process identity, NUL-padded */
     char program[256];       /* path of the executable, cut at 255, NUL-padded */
-    uint64_t head_check;     /* rk_check over all before it, seed 0 */
+    uint64_t head_check;     /* reprokit_check over all before it, seed 0 */
     /* From here on the fields change while the run goes on. */
     uint64_t used;           /* bytes of the file handed out to chunks, this head included */
     uint32_t gave_up;        /* enum rk_reason */
     uint32_t gave_up_errno;
-    uint64_t matches[4];     /* replay: requests by enum rk_match */
-    uint64_t bytes[4];       /* replay: bytes by enum rk_match */
+    uint64_t matches[4];     /* replay: requests by enum rk_match; record: events, in [0] */
+    uint64_t bytes[4];       /* the bytes that they were given */
     uint64_t withheld;       /* requests of cryptographic libraries: real, bytes not recorded */
     uint64_t uncounted;      /* record: requests after the shim gave up */
-    uint8_t reserved[368];
+    uint8_t reserved[376];
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,
@@ -117,16 +117,17 @@ struct rk_file {
 struct rk_chunk {
     uint32_t magic;       /* RK_CHUNK_MAGIC */
     uint32_t size;        /* of the whole chunk in units of 64 bytes */
-    uint64_t stream;      /* rk_check of the thread identity, seed 0 */
+    uint64_t stream;      /* reprokit_check of the thread identity, seed 0 */
     uint64_t ordinal;     /* 0, 1, ... of this chunk in its stream */
-    uint64_t check;       /* rk_check over all before it, seed 0 */
+    uint64_t check;       /* reprokit_check over all before it, seed 0 */
 };
 #define RK_CHUNK_MAGIC 0x4b4e4843 /* "CHNK" */
 
 /* Records. A record begins with its tag; RK_TAG_END (zero) means that nothing more was written in
  * this chunk. The tag is written last, so that a record is either whole or absent. Every record
- * ends with a 32-bit check: the low half of rk_check over the record from its tag to its last byte,
- * seeded by the previous record's check in the stream (0 for the first).
+ * ends with a 32-bit check: the low half of reprokit_check over what stands between the tag and the
+ * check, seeded with 256 times the previous record's check in the stream (0 for the first) plus the
+ * tag.
  *
  *   RK_TAG_THREAD   u8 length, thread identity                       first record of a stream
  *   RK_TAG_SITE     u16 site, u64 offset, u8 length, module          names a call site from now on

@@ -1,0 +1,451 @@
+/* children.c - threads and processes: each gets its identity, and each new program the variables that
+ * bring the shim and the agent into it, whatever environment the program was given. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "hooks.h"
+
+/* ---- the environment of a child ------------------------------------------------------------------------ */
+
+#define PUT_BACK 4 /* variables */
+
+static const char *value_of(const char *entry, const char *name) {
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
+}
+
+static const char *look_up(char *const environment[], const char *name) {
+    const char *value = NULL;
+    for (; environment && *environment && !value; environment++) value = value_of(*environment, name);
+    return value;
+}
+
+static size_t count(char *const environment[]) {
+    size_t n = 0;
+    while (environment && environment[n]) n++;
+    return n;
+}
+
+/* Bytes that build needs: the pointers, and four variables of which two keep what was there. */
+static size_t size_of(char *const environment[]) {
+    const char *preload = look_up(environment, "LD_PRELOAD"), *path = look_up(environment, "PYTHONPATH");
+    size_t kept = (preload ? strlen(preload) : 0) + (path ? strlen(path) : 0);
+    return (count(environment) + PUT_BACK + 1) * sizeof(char *) + kept + sizeof(rk_plan.shim) +
+           sizeof(rk_plan.python_path) + RK_RUN_PATH + RK_IDENTITY + 128;
+}
+
+static bool is_listed(const char *list, const char *item) {
+    size_t length = strlen(item);
+    for (const char *at = list; (at = strstr(at, item)); at += length)
+        if ((at == list || strchr(": ", at[-1])) && (!at[length] || strchr(": ", at[length]))) return true;
+    return false;
+}
+
+static char *variable(char **text, const char *name, const char *value, const char *rest) {
+    char *start = *text;
+    size_t length = rk_append(start, SIZE_MAX, 0, name);
+    length = rk_append(start, SIZE_MAX, length, "=");
+    length = rk_append(start, SIZE_MAX, length, value);
+    if (rest && *rest) {
+        length = rk_append(start, SIZE_MAX, length, ":");
+        length = rk_append(start, SIZE_MAX, length, rest);
+    }
+    *text += length + 1;
+    return start;
+}
+
+/* item in front of what is there, unless it is there. */
+static char *listed(char **text, const char *name, const char *item, const char *before) {
+    if (before && is_listed(before, item)) return variable(text, name, before, NULL);
+    return variable(text, name, item, before);
+}
+
+static bool replace(char **environment, size_t n, const char *name, char *entry) {
+    for (size_t i = 0; i < n; i++)
+        if (value_of(environment[i], name)) {
+            environment[i] = entry;
+            return true;
+        }
+    return false;
+}
+
+/* A copy of the environment in memory, which has size_of bytes, with our variables in it. */
+static char **build(void *memory, char *const before[], const char *identity) {
+    static const char *const names[PUT_BACK] = {"LD_PRELOAD", "PYTHONPATH", "REPROKIT_RUN", "REPROKIT_ID"};
+    size_t n = count(before);
+    char **environment = memory, *text = (char *)(environment + n + PUT_BACK + 1);
+    for (size_t i = 0; i < n; i++) environment[i] = before[i];
+    char *entries[PUT_BACK] = {
+        listed(&text, names[0], rk_plan.shim, look_up(before, names[0])),
+        listed(&text, names[1], rk_plan.python_path, look_up(before, names[1])),
+        variable(&text, names[2], rk_run, NULL),
+        variable(&text, names[3], identity, NULL),
+    };
+    for (int i = 0; i < PUT_BACK; i++)
+        if (!replace(environment, n, names[i], entries[i])) environment[n++] = entries[i];
+    environment[n] = NULL;
+    return environment;
+}
+
+/* A run within a run, which has its own launcher. */
+static bool is_another_run(char *const environment[]) {
+    const char *run = look_up(environment, "REPROKIT_RUN");
+    return run && strcmp(run, rk_run) != 0;
+}
+
+/* On the stack, because a vfork child that maps memory leaves it in its parent. */
+#define CHILD_ENVIRONMENT(before, identity) \
+    (is_another_run(before) ? (char **)(before) : build(alloca(size_of(before)), before, identity))
+
+/* ---- exec -------------------------------------------------------------------------------------------------- */
+
+/* The name of the program that this process becomes. A vfork child, which shares its parent's memory,
+ * takes the next number of the parent's thread, once: Python and execvp try every directory of PATH. */
+static void exec_identity(char *text) {
+    rk_process_check();
+    struct rk_thread *thread = rk_thread_check();
+    if (!rk_in_vfork_child()) {
+        size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
+        rk_append(text, RK_IDENTITY, length, "+");
+        return;
+    }
+    int pid = rk_getpid();
+    if (thread->vfork_pid != pid) {
+        thread->vfork_pid = pid;
+        thread->vfork_number = ++thread->children;
+    }
+    rk_child_identity(text, thread, thread->vfork_number);
+}
+
+RK_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
+    if (!rk_active()) return RK_REAL(execve)(path, arguments, environment);
+    char identity[RK_IDENTITY];
+    exec_identity(identity);
+    return RK_REAL(execve)(path, arguments, CHILD_ENVIRONMENT(environment, identity));
+}
+
+RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const environment[]) {
+    if (!rk_active()) return RK_REAL(execvpe)(file, arguments, environment);
+    char identity[RK_IDENTITY];
+    exec_identity(identity);
+    return RK_REAL(execvpe)(file, arguments, CHILD_ENVIRONMENT(environment, identity));
+}
+
+RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]) {
+    if (!rk_active()) return RK_REAL(fexecve)(fd, arguments, environment);
+    char identity[RK_IDENTITY];
+    exec_identity(identity);
+    return RK_REAL(fexecve)(fd, arguments, CHILD_ENVIRONMENT(environment, identity));
+}
+
+RK_EXPORT int execveat(int directory, const char *path, char *const arguments[], char *const environment[], int flags) {
+    if (!rk_active()) return RK_REAL(execveat)(directory, path, arguments, environment, flags);
+    char identity[RK_IDENTITY];
+    exec_identity(identity);
+    return RK_REAL(execveat)(directory, path, arguments, CHILD_ENVIRONMENT(environment, identity), flags);
+}
+
+RK_EXPORT int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
+RK_EXPORT int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
+
+/* The arguments of execl and its relatives as an array; what follows the NULL stays in `rest`. */
+#define ARGUMENTS(array, first, rest)                                            \
+    va_list counting;                                                            \
+    size_t length = 1;                                                           \
+    va_start(counting, first);                                                   \
+    while (va_arg(counting, char *)) length++;                                   \
+    va_end(counting);                                                            \
+    char *array[length + 1];                                                     \
+    va_start(rest, first);                                                       \
+    array[0] = (char *)(first);                                                  \
+    for (size_t i = 1; i <= length; i++) array[i] = va_arg(rest, char *);
+
+RK_EXPORT int execl(const char *path, const char *first, ...) {
+    va_list rest;
+    ARGUMENTS(arguments, first, rest)
+    va_end(rest);
+    return execve(path, arguments, environ);
+}
+
+RK_EXPORT int execlp(const char *file, const char *first, ...) {
+    va_list rest;
+    ARGUMENTS(arguments, first, rest)
+    va_end(rest);
+    return execvpe(file, arguments, environ);
+}
+
+RK_EXPORT int execle(const char *path, const char *first, ...) {
+    va_list rest;
+    ARGUMENTS(arguments, first, rest)
+    char *const *environment = va_arg(rest, char *const *);
+    va_end(rest);
+    return execve(path, arguments, environment);
+}
+
+/* ---- posix_spawn, system, popen ------------------------------------------------------------------------------ */
+
+static void next_child(char *identity) {
+    rk_process_check();
+    struct rk_thread *thread = rk_thread_check();
+    rk_child_identity(identity, thread, ++thread->children);
+}
+
+#define SPAWN(name)                                                                                              \
+    RK_EXPORT int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                  \
+                       const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) { \
+        if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);          \
+        char identity[RK_IDENTITY];                                                                              \
+        next_child(identity);                                                                                    \
+        char **child = CHILD_ENVIRONMENT(environment, identity);                                                 \
+        return RK_REAL(name)(pid, path, actions, attributes, arguments, child);                                  \
+    }
+SPAWN(posix_spawn)
+SPAWN(posix_spawnp)
+
+/* libc's system and popen start the shell past every hook and with the environment as it is, so they
+ * are written again here over posix_spawn, as POSIX describes them. */
+static int spawn_shell(pid_t *pid, const char *command, const posix_spawn_file_actions_t *actions,
+                       const posix_spawnattr_t *attributes) {
+    char *arguments[] = {"sh", "-c", (char *)command, NULL};
+    return posix_spawn(pid, "/bin/sh", actions, attributes, arguments, environ);
+}
+
+static struct {
+    struct sigaction interrupt, quit;
+} before_system; /* guarded by rk_process->system_lock */
+
+static void ignore_terminal_signals(void) {
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    rk_lock(&rk_process->system_lock);
+    if (rk_process->system_calls++ == 0) {
+        sigaction(SIGINT, &ignore, &before_system.interrupt);
+        sigaction(SIGQUIT, &ignore, &before_system.quit);
+    }
+    rk_unlock(&rk_process->system_lock);
+}
+
+static void restore_terminal_signals(void) {
+    rk_lock(&rk_process->system_lock);
+    if (--rk_process->system_calls == 0) {
+        sigaction(SIGINT, &before_system.interrupt, NULL);
+        sigaction(SIGQUIT, &before_system.quit, NULL);
+    }
+    rk_unlock(&rk_process->system_lock);
+}
+
+static int run_shell(const char *command, const sigset_t *mask) {
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    if (before_system.interrupt.sa_handler != SIG_IGN) sigaddset(&defaults, SIGINT);
+    if (before_system.quit.sa_handler != SIG_IGN) sigaddset(&defaults, SIGQUIT);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, mask);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    pid_t pid;
+    int status = 127 << 8; /* as if the shell could not be executed */
+    if (spawn_shell(&pid, command, NULL, &attributes) == 0)
+        while (waitpid(pid, &status, 0) < 0)
+            if (errno != EINTR) {
+                status = -1;
+                break;
+            }
+    posix_spawnattr_destroy(&attributes);
+    return status;
+}
+
+RK_EXPORT int system(const char *command) {
+    if (!command || !rk_active()) return RK_REAL(system)(command);
+    sigset_t child, before;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    rk_process_check();
+    pthread_sigmask(SIG_BLOCK, &child, &before);
+    ignore_terminal_signals();
+    int status = run_shell(command, &before), error = errno;
+    restore_terminal_signals();
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return status;
+}
+
+#define PIPES 256
+static struct {
+    FILE *stream;
+    pid_t pid;
+} pipes[PIPES]; /* guarded by rk_process->popen_lock */
+
+static bool remember(FILE *stream, pid_t pid) {
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->popen_lock);
+    int i = 0;
+    while (i < PIPES && pipes[i].stream) i++;
+    if (i < PIPES) pipes[i].stream = stream, pipes[i].pid = pid;
+    rk_unlock(&rk_process->popen_lock);
+    rk_restore_signals(before);
+    return i < PIPES;
+}
+
+/* The shell behind a stream, forgotten; 0 if there is none. */
+static pid_t forget(FILE *stream) {
+    pid_t pid = 0;
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->popen_lock);
+    for (int i = 0; i < PIPES && !pid; i++)
+        if (pipes[i].stream == stream) pid = pipes[i].pid, pipes[i].stream = NULL;
+    rk_unlock(&rk_process->popen_lock);
+    rk_restore_signals(before);
+    return pid;
+}
+
+/* POSIX: the child keeps no stream that an earlier popen opened; ours are close-on-exec or closed here. */
+static void close_others(posix_spawn_file_actions_t *actions, int own) {
+    for (int i = 0; i < PIPES; i++) {
+        FILE *stream = pipes[i].stream;
+        if (stream && fileno(stream) != own) posix_spawn_file_actions_addclose(actions, fileno(stream));
+    }
+}
+
+static int spawn_piped(pid_t *pid, const char *command, int child_end, int child_fd) {
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    close_others(&actions, child_fd);
+    int error = posix_spawn_file_actions_adddup2(&actions, child_end, child_fd);
+    if (!error) error = spawn_shell(pid, command, &actions, NULL);
+    posix_spawn_file_actions_destroy(&actions);
+    return error;
+}
+
+static FILE *open_pipe(const char *command, bool reads, bool close_on_exec) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return NULL;
+    int ours = ends[reads ? 0 : 1], theirs = ends[reads ? 1 : 0], child_fd = reads ? 1 : 0;
+    FILE *stream = RK_REAL(fdopen)(ours, reads ? "r" : "w");
+    pid_t pid;
+    int error = stream ? spawn_piped(&pid, command, theirs, child_fd) : errno;
+    close(theirs);
+    if (!error && !close_on_exec) RK_REAL(fcntl)(ours, F_SETFD, 0);
+    if (!error && remember(stream, pid)) return stream;
+    if (!error) waitpid(pid, NULL, 0), error = EMFILE;
+    if (stream) fclose(stream);
+    else close(ours);
+    errno = error;
+    return NULL;
+}
+
+RK_EXPORT FILE *popen(const char *command, const char *mode) {
+    bool reads = strchr(mode, 'r'), writes = strchr(mode, 'w');
+    if (!rk_active() || reads == writes) return RK_REAL(popen)(command, mode);
+    rk_process_check();
+    return open_pipe(command, reads, strchr(mode, 'e'));
+}
+
+RK_EXPORT int pclose(FILE *stream) {
+    pid_t pid = rk_active() ? forget(stream) : 0;
+    if (!pid) return RK_REAL(pclose)(stream);
+    fclose(stream);
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return status;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------------------ */
+
+/* fork, forkpty and daemon come by here; the child's state was zeroed by the kernel. */
+static void before_fork(void) {
+    rk_process_check();
+    rk_thread_check()->children++;
+}
+
+/* Without the handlers of pthread_atfork. */
+RK_EXPORT int _Fork(void) {
+    if (!rk_active()) return RK_REAL(_Fork)();
+    before_fork();
+    int pid = RK_REAL(_Fork)();
+    if (pid == 0) rk_process_check();
+    return pid;
+}
+
+void rk_children_start(void) { pthread_atfork(before_fork, NULL, rk_process_check); }
+
+/* ---- threads ------------------------------------------------------------------------------------------------------ */
+
+#define SLOTS 256 /* threads between their creation and their first instruction */
+
+struct slot {
+    uint32_t taken;
+    void *(*start)(void *);
+    int (*start_c11)(void *);
+    void *argument;
+    char identity[RK_IDENTITY];
+};
+static struct slot slots[SLOTS];
+
+static struct slot *take_slot(void *argument) {
+    for (int i = 0; i < SLOTS; i++)
+        if (!__atomic_exchange_n(&slots[i].taken, 1, __ATOMIC_ACQUIRE)) {
+            struct rk_thread *thread = rk_thread_check();
+            slots[i].argument = argument;
+            rk_thread_name(slots[i].identity, thread->identity, ++thread->threads);
+            return &slots[i];
+        }
+    return NULL; /* the thread goes without a name of its own */
+}
+
+static void release(struct slot *slot) { __atomic_store_n(&slot->taken, 0, __ATOMIC_RELEASE); }
+
+static struct slot become(struct slot *slot) {
+    struct slot copy = *slot;
+    release(slot);
+    memset(&rk_thread, 0, sizeof(rk_thread));
+    memcpy(rk_thread.identity, copy.identity, sizeof(copy.identity));
+    rk_thread.generation = rk_generation;
+    return copy;
+}
+
+static void *start(void *slot) {
+    struct slot copy = become(slot);
+    return copy.start(copy.argument);
+}
+
+static int start_c11(void *slot) {
+    struct slot copy = become(slot);
+    return copy.start_c11(copy.argument);
+}
+
+RK_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *),
+                             void *argument) {
+    if (!rk_active()) return RK_REAL(pthread_create)(thread, attributes, function, argument);
+    rk_process_check();
+    struct slot *slot = take_slot(argument);
+    if (!slot) return RK_REAL(pthread_create)(thread, attributes, function, argument);
+    slot->start = function;
+    int error = RK_REAL(pthread_create)(thread, attributes, start, slot);
+    if (error) {
+        rk_thread.threads--;
+        release(slot);
+    }
+    return error;
+}
+
+RK_EXPORT int thrd_create(thrd_t *thread, thrd_start_t function, void *argument) {
+    if (!rk_active()) return RK_REAL(thrd_create)(thread, function, argument);
+    rk_process_check();
+    struct slot *slot = take_slot(argument);
+    if (!slot) return RK_REAL(thrd_create)(thread, function, argument);
+    slot->start_c11 = function;
+    int result = RK_REAL(thrd_create)(thread, start_c11, slot);
+    if (result != thrd_success) {
+        rk_thread.threads--;
+        release(slot);
+    }
+    return result;
+}

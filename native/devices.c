@@ -1,0 +1,382 @@
+/* devices.c - /dev/urandom and /dev/random, however they are opened and read.
+ *
+ * An open hands out the real device, so that whatever the program asks of the descriptor has its real
+ * answer, and marks the descriptor. A mark means "perhaps": it is confirmed by fstat before bytes are
+ * given, because descriptors are closed and reused in ways that no hook sees (close_range, fclose, a
+ * vfork child). So nothing has to be unmarked at close, and a read of an ordinary file costs one test
+ * of a bit. stdio reads inside libc, past every hook: it is given a stream whose bytes come from here.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include "hooks.h"
+
+#define MARKED 65536 /* descriptors that can be marked; higher ones are looked at each time */
+
+static uint64_t marks[MARKED / 64];
+static int high_mark; /* a device was opened at a descriptor beyond */
+
+static void mark(int fd) {
+    if (fd >= MARKED)
+        __atomic_store_n(&high_mark, 1, __ATOMIC_RELAXED);
+    else if (fd >= 0)
+        __atomic_or_fetch(&marks[fd / 64], UINT64_C(1) << fd % 64, __ATOMIC_RELAXED);
+}
+
+static inline bool is_marked(int fd) {
+    if (RK_UNLIKELY((unsigned)fd >= MARKED)) return fd >= 0 && __atomic_load_n(&high_mark, __ATOMIC_RELAXED);
+    return __atomic_load_n(&marks[fd / 64], __ATOMIC_RELAXED) >> fd % 64 & 1;
+}
+
+/* Linux: /dev/random is character device 1:8, /dev/urandom 1:9 (admin-guide/devices.txt). */
+static bool is_device(int fd) {
+    struct stat status;
+    if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || !S_ISCHR(status.st_mode)) return false;
+    return status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9);
+}
+
+static bool is_confirmed(int fd) {
+    if (RK_LIKELY(!is_marked(fd))) return false;
+    if (is_device(fd)) return true;
+    if (fd < MARKED) __atomic_and_fetch(&marks[fd / 64], ~(UINT64_C(1) << fd % 64), __ATOMIC_RELAXED);
+    return false;
+}
+
+static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
+
+static int opened(int fd, int flags) {
+    if (fd < 0 || !rk_active() || flags & O_PATH) return fd;
+    if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_DIRECTORY) && is_device(fd)) mark(fd);
+    else if (is_written(flags)) rk_written(fd);
+    return fd;
+}
+
+/* ---- open ------------------------------------------------------------------------------------------- */
+
+#define MODE(flags, mode)                                             \
+    if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) {    \
+        va_list arguments;                                            \
+        va_start(arguments, flags);                                   \
+        mode = va_arg(arguments, mode_t);                             \
+        va_end(arguments);                                            \
+    }
+
+#define OPEN(name)                                                    \
+    RK_EXPORT int name(const char *path, int flags, ...) {            \
+        mode_t mode = 0;                                              \
+        MODE(flags, mode)                                             \
+        return opened(RK_REAL(name)(path, flags, mode), flags);       \
+    }
+OPEN(open)
+OPEN(open64)
+OPEN(__open)
+OPEN(__open64)
+
+#define OPENAT(name)                                                         \
+    RK_EXPORT int name(int directory, const char *path, int flags, ...) {    \
+        mode_t mode = 0;                                                     \
+        MODE(flags, mode)                                                    \
+        return opened(RK_REAL(name)(directory, path, flags, mode), flags);   \
+    }
+OPENAT(openat)
+OPENAT(openat64)
+
+RK_EXPORT int __open_2(const char *path, int flags) { return opened(RK_REAL(__open_2)(path, flags), flags); }
+RK_EXPORT int __open64_2(const char *path, int flags) { return opened(RK_REAL(__open64_2)(path, flags), flags); }
+RK_EXPORT int __openat_2(int directory, const char *path, int flags) {
+    return opened(RK_REAL(__openat_2)(directory, path, flags), flags);
+}
+RK_EXPORT int __openat64_2(int directory, const char *path, int flags) {
+    return opened(RK_REAL(__openat64_2)(directory, path, flags), flags);
+}
+RK_EXPORT int creat(const char *path, mode_t mode) { return opened(RK_REAL(creat)(path, mode), O_WRONLY); }
+RK_EXPORT int creat64(const char *path, mode_t mode) { return opened(RK_REAL(creat64)(path, mode), O_WRONLY); }
+
+/* ---- duplicates --------------------------------------------------------------------------------------- */
+
+static int duplicated(int fd, int copy) {
+    if (copy >= 0 && is_marked(fd)) mark(copy);
+    return copy;
+}
+
+RK_EXPORT int dup(int fd) { return duplicated(fd, RK_REAL(dup)(fd)); }
+RK_EXPORT int dup2(int fd, int copy) { return duplicated(fd, RK_REAL(dup2)(fd, copy)); }
+RK_EXPORT int dup3(int fd, int copy, int flags) { return duplicated(fd, RK_REAL(dup3)(fd, copy, flags)); }
+
+#define FCNTL(name)                                                              \
+    RK_EXPORT int name(int fd, int command, ...) {                               \
+        va_list arguments;                                                       \
+        va_start(arguments, command);                                            \
+        void *argument = va_arg(arguments, void *);                              \
+        va_end(arguments);                                                       \
+        int result = RK_REAL(name)(fd, command, argument);                       \
+        bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;          \
+        return copies ? duplicated(fd, result) : result;                         \
+    }
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+/* ---- read ------------------------------------------------------------------------------------------------ */
+
+static ssize_t get_read(struct rk_real *self, void *buffer, size_t size) {
+    return RK_REAL(read)((int)self->argument, buffer, size);
+}
+
+static ssize_t device_read(int fd, void *buffer, size_t size, const void *caller) {
+    struct rk_real real = {.get = get_read, .argument = fd};
+    if (!buffer) return real.get(&real, buffer, size);
+    return rk_fill(RK_SOURCE_DEVICE, caller, buffer, size, &real);
+}
+
+static ssize_t device_readv(int fd, const struct iovec *parts, int count, const void *caller) {
+    if (count < 0 || count > IOV_MAX || !parts) {
+        errno = count < 0 || count > IOV_MAX ? EINVAL : EFAULT;
+        return -1;
+    }
+    ssize_t total = 0;
+    for (int i = 0; i < count; i++) {
+        ssize_t given = device_read(fd, parts[i].iov_base, parts[i].iov_len, caller);
+        if (given < 0) return total > 0 ? total : given;
+        total += given;
+        if ((size_t)given < parts[i].iov_len) break;
+    }
+    return total;
+}
+
+#define READ(name, parameters, arguments)                                                        \
+    RK_EXPORT ssize_t name parameters {                                                          \
+        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments;      \
+        return device_read(fd, buffer, size, RK_CALLER());                                       \
+    }
+READ(read, (int fd, void *buffer, size_t size), (fd, buffer, size))
+READ(__read, (int fd, void *buffer, size_t size), (fd, buffer, size))
+READ(pread, (int fd, void *buffer, size_t size, off_t offset), (fd, buffer, size, offset))
+READ(pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset))
+READ(__pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset))
+
+/* The fortified ones end the program when the buffer is too small: the real call does. */
+#define READ_CHECKED(name, parameters, arguments)                                                              \
+    RK_EXPORT ssize_t name parameters {                                                                        \
+        if (RK_LIKELY(!is_marked(fd)) || size > room || !is_confirmed(fd)) return RK_REAL(name) arguments;     \
+        return device_read(fd, buffer, size, RK_CALLER());                                                     \
+    }
+READ_CHECKED(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room))
+READ_CHECKED(__pread_chk, (int fd, void *buffer, size_t size, off_t offset, size_t room), (fd, buffer, size, offset, room))
+READ_CHECKED(__pread64_chk, (int fd, void *buffer, size_t size, off64_t offset, size_t room),
+             (fd, buffer, size, offset, room))
+
+#define READV(name, parameters, arguments)                                                       \
+    RK_EXPORT ssize_t name parameters {                                                          \
+        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments;      \
+        return device_readv(fd, parts, count, RK_CALLER());                                      \
+    }
+READV(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count))
+READV(preadv, (int fd, const struct iovec *parts, int count, off_t offset), (fd, parts, count, offset))
+READV(preadv64, (int fd, const struct iovec *parts, int count, off64_t offset), (fd, parts, count, offset))
+READV(preadv2, (int fd, const struct iovec *parts, int count, off_t offset, int flags), (fd, parts, count, offset, flags))
+READV(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t offset, int flags),
+      (fd, parts, count, offset, flags))
+
+/* ---- stdio -------------------------------------------------------------------------------------------------- */
+
+struct cookie {
+    int fd;
+    const void *caller; /* who opened the stream: its reads come from inside libc */
+};
+
+static ssize_t cookie_read(void *cookie, char *buffer, size_t size) {
+    struct cookie *stream = cookie;
+    struct rk_real real = {.get = get_read, .argument = stream->fd};
+    return rk_fill(RK_SOURCE_STREAM, stream->caller, buffer, size, &real);
+}
+
+static ssize_t cookie_write(void *cookie, const char *buffer, size_t size) {
+    ssize_t n = write(((struct cookie *)cookie)->fd, buffer, size);
+    return n < 0 ? 0 : n; /* fopencookie(3): a write function must not return a negative value */
+}
+
+static int cookie_seek(void *cookie, off64_t *offset, int whence) {
+    off64_t position = lseek64(((struct cookie *)cookie)->fd, *offset, whence);
+    if (position < 0) return -1;
+    *offset = position;
+    return 0;
+}
+
+static int cookie_close(void *cookie) {
+    int result = close(((struct cookie *)cookie)->fd);
+    free(cookie);
+    return result;
+}
+
+/* libstdc++'s ifstream opens by fopen and then reads the descriptor that fileno gives, so the stream
+ * has to have one: _fileno is part of glibc's ABI (bits/types/struct_FILE.h). */
+static FILE *device_stream(int fd, const char *mode, const void *caller) {
+    struct cookie *cookie = malloc(sizeof(*cookie));
+    if (!cookie) return NULL;
+    *cookie = (struct cookie){.fd = fd, .caller = caller};
+    cookie_io_functions_t functions = {cookie_read, cookie_write, cookie_seek, cookie_close};
+    FILE *stream = fopencookie(cookie, mode, functions);
+    if (!stream) {
+        free(cookie);
+        return NULL;
+    }
+    stream->_fileno = fd;
+    mark(fd);
+    return stream;
+}
+
+static int flags_of(const char *mode) {
+    int flags = strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY;
+    return flags | (strchr(mode, 'e') ? O_CLOEXEC : 0);
+}
+
+static FILE *opened_stream(FILE *stream, const char *path, const char *mode, const void *caller) {
+    if (!stream || !rk_active()) return stream;
+    int fd = fileno(stream), flags = flags_of(mode);
+    if (flags & (O_WRONLY | O_RDWR) && !is_device(fd)) rk_written(fd);
+    if ((flags & O_ACCMODE) == O_WRONLY || !is_device(fd)) return stream;
+    fclose(stream); /* and opened again at the same number */
+    fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0, 0);
+    if (fd < 0) {
+        errno = -fd;
+        return NULL;
+    }
+    stream = device_stream(fd, mode, caller);
+    if (!stream) rk_close(fd);
+    return stream;
+}
+
+RK_EXPORT FILE *fopen(const char *path, const char *mode) {
+    return opened_stream(RK_REAL(fopen)(path, mode), path, mode, RK_CALLER());
+}
+
+RK_EXPORT FILE *fopen64(const char *path, const char *mode) {
+    return opened_stream(RK_REAL(fopen64)(path, mode), path, mode, RK_CALLER());
+}
+
+RK_EXPORT FILE *fdopen(int fd, const char *mode) {
+    if (RK_UNLIKELY(is_confirmed(fd)) && *mode == 'r' && rk_active()) {
+        FILE *stream = device_stream(fd, mode, RK_CALLER());
+        if (stream) return stream;
+    }
+    return RK_REAL(fdopen)(fd, mode);
+}
+
+/* freopen must return the very stream it was given, and that one reads past every hook: its descriptor
+ * becomes a pipe that a thread keeps filled. */
+struct feeder {
+    int fd;
+    uint32_t number;
+};
+
+static ssize_t get_kernel(struct rk_real *self, void *buffer, size_t size) {
+    (void)self;
+    return rk_call(SYS_getrandom, (long)buffer, (long)size, 0, 0, 0, 0);
+}
+
+static void *feed(void *argument) {
+    struct feeder feeder = *(struct feeder *)argument;
+    free(argument);
+    rk_thread.generation = rk_generation;
+    size_t length = rk_append(rk_thread.identity, RK_IDENTITY, 0, "feeder.");
+    rk_append_number(rk_thread.identity, RK_IDENTITY, length, feeder.number);
+    struct rk_real real = {.get = get_kernel};
+    char page[4096];
+    ssize_t given, n = 0;
+    while (n >= 0 && (given = rk_fill(RK_SOURCE_FEEDER, (void *)feed, page, sizeof(page), &real)) > 0)
+        for (char *at = page; given > 0 && (n = write(feeder.fd, at, (size_t)given)) > 0; given -= n) at += n;
+    close(feeder.fd);
+    return NULL;
+}
+
+static bool start_feeder(int fd) {
+    struct feeder *feeder = malloc(sizeof(*feeder));
+    if (!feeder) return false;
+    *feeder = (struct feeder){.fd = fd, .number = __atomic_add_fetch(&rk_process->feeders, 1, __ATOMIC_RELAXED)};
+    rk_signals before = rk_block_signals(); /* inherited by the thread: a SIGPIPE is only an EPIPE there */
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    bool started = RK_REAL(pthread_create)(&thread, &attributes, feed, feeder) == 0;
+    pthread_attr_destroy(&attributes);
+    rk_restore_signals(before);
+    if (!started) free(feeder);
+    return started;
+}
+
+static void feed_descriptor(int fd) {
+    int ends[2], close_on_exec = RK_REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC ? O_CLOEXEC : 0;
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    RK_REAL(fcntl)(ends[1], F_SETPIPE_SZ, 4096);
+    int out = RK_REAL(fcntl)(ends[1], F_DUPFD_CLOEXEC, 512); /* out of the program's way */
+    if (out < 0) out = ends[1];
+    else close(ends[1]);
+    if (!start_feeder(out)) close(out);
+    else RK_REAL(dup3)(ends[0], fd, close_on_exec);
+    close(ends[0]);
+}
+
+static FILE *reopened_stream(FILE *stream, const char *mode) {
+    if (!stream || !rk_active()) return stream;
+    int error = errno, fd = fileno(stream), flags = flags_of(mode);
+    if ((flags & O_ACCMODE) == O_RDONLY && is_device(fd)) {
+        rk_process_check();
+        feed_descriptor(fd);
+    } else if (flags & (O_WRONLY | O_RDWR)) {
+        rk_written(fd);
+    }
+    errno = error;
+    return stream;
+}
+
+RK_EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream) {
+    return reopened_stream(RK_REAL(freopen)(path, mode, stream), mode);
+}
+
+RK_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream) {
+    return reopened_stream(RK_REAL(freopen64)(path, mode, stream), mode);
+}
+
+/* ---- inherited ------------------------------------------------------------------------------------------------ */
+
+struct directory_entry { /* getdents64(2) */
+    uint64_t inode;
+    int64_t offset;
+    unsigned short length;
+    unsigned char type;
+    char name[];
+};
+
+static void mark_inherited(void) {
+    int directory = rk_open("/proc/self/fd", O_RDONLY | O_DIRECTORY, 0);
+    if (directory < 0) {
+        for (int fd = 0; fd < 64; fd++)
+            if (is_device(fd)) mark(fd);
+        return;
+    }
+    char buffer[2048] __attribute__((aligned(8)));
+    long n;
+    while ((n = rk_call(SYS_getdents64, directory, (long)buffer, sizeof(buffer), 0, 0, 0)) > 0)
+        for (long at = 0; at < n; at += ((struct directory_entry *)(buffer + at))->length) {
+            int fd = atoi(((struct directory_entry *)(buffer + at))->name); /* "." and ".." give 0 */
+            if (is_device(fd)) mark(fd);
+        }
+    rk_close(directory);
+}
+
+void rk_devices_start(void) {
+    mark_inherited();
+    if (is_marked(0)) {
+        FILE *stream = device_stream(0, "r", (void *)rk_devices_start);
+        if (stream) stdin = stream;
+    }
+}

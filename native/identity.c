@@ -1,0 +1,134 @@
+/* identity.c - names of processes and threads that are the same in every run of a program.
+ *
+ * Thread: "m" is the first one; the n-th that thread T creates is "T.n".
+ * Process: "0" is the command; the n-th child that thread T of process P makes is "P/T:n", or "P/n"
+ * where T is "m"; an exec in place appends "+". A rank of a distributed job names itself.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+#define LONGEST 200 /* an identity that would be longer keeps its last part behind a hash */
+
+struct rk_process *rk_process;
+char rk_identity[RK_IDENTITY];
+uint32_t rk_generation;
+__thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
+
+static void shorten(char *text) {
+    size_t length = strlen(text);
+    if (length <= LONGEST) return;
+    size_t tail = length - 60;
+    uint64_t hash = rk_check(text, tail, 0);
+    char rest[61];
+    memcpy(rest, text + tail, sizeof(rest));
+    length = rk_append(text, RK_IDENTITY, 0, "~");
+    length = rk_append_hex(text, RK_IDENTITY, length, hash);
+    length = rk_append(text, RK_IDENTITY, length, "~");
+    rk_append(text, RK_IDENTITY, length, rest);
+}
+
+void rk_thread_name(char *text, const char *creator, uint32_t number) {
+    size_t length = rk_append(text, RK_IDENTITY, 0, creator);
+    length = rk_append(text, RK_IDENTITY, length, ".");
+    rk_append_number(text, RK_IDENTITY, length, number);
+    shorten(text);
+}
+
+void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
+    size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
+    length = rk_append(text, RK_IDENTITY, length, "/");
+    if (strcmp(thread->identity, "m") != 0) {
+        /* Leaves room for the number: 200 + 1 + 40 + 1 + 10 < 256. */
+        size_t name = strlen(thread->identity);
+        length = rk_append(text, RK_IDENTITY, length, thread->identity + (name > 40 ? name - 40 : 0));
+        length = rk_append(text, RK_IDENTITY, length, ":");
+    }
+    rk_append_number(text, RK_IDENTITY, length, number);
+    shorten(text);
+}
+
+/* The name of a rank that this process is and its parent was not. torchrun, Open MPI, MPICH and
+ * Slurm say it in these variables. */
+static void take_rank(void) {
+    static const char *const variables[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    const char *rank = NULL;
+    for (size_t i = 0; i < RK_LENGTH(variables) && !(rank && *rank); i++) rank = getenv(variables[i]);
+    if (!rank || !*rank || strlen(rank) > 20 || strspn(rank, "0123456789") != strlen(rank)) return;
+    char name[32];
+    size_t length = rk_append(name, sizeof(name), 0, "rank");
+    length = rk_append(name, sizeof(name), length, rank);
+    if (strncmp(rk_identity, name, length) == 0 && (strchr("/+", rk_identity[length]) || !rk_identity[length])) return;
+    rk_append(rk_identity, sizeof(rk_identity), 0, name);
+}
+
+static void first_thread(void) {
+    memset(&rk_thread, 0, sizeof(rk_thread));
+    rk_thread.generation = rk_generation;
+    rk_append(rk_thread.identity, sizeof(rk_thread.identity), 0, "m");
+}
+
+static void begin(void) {
+    rk_generation++;
+    first_thread();
+    rk_process->pid = rk_getpid();
+    __atomic_store_n(&rk_process->ready, 1, __ATOMIC_RELEASE);
+}
+
+bool rk_identity_start(const char *identity) {
+    rk_process = rk_map(4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!rk_process || madvise(rk_process, 4096, MADV_WIPEONFORK) != 0) {
+        rk_say("warning: this kernel lacks MADV_WIPEONFORK (Linux 4.14): this process runs without the shim");
+        return false;
+    }
+    rk_append(rk_identity, sizeof(rk_identity), 0, identity);
+    shorten(rk_identity);
+    take_rank();
+    begin();
+    return true;
+}
+
+/* In a forked child, whose only thread is a copy of the one that forked. */
+void rk_process_check(void) {
+    if (RK_LIKELY(__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE))) return;
+    char name[RK_IDENTITY];
+    rk_child_identity(name, &rk_thread, rk_thread.children);
+    memcpy(rk_identity, name, sizeof(name));
+    begin();
+}
+
+struct rk_thread *rk_thread_check(void) {
+    struct rk_thread *thread = &rk_thread;
+    if (RK_LIKELY(thread->generation == rk_generation)) return thread;
+    /* A thread that did not come through pthread_create. */
+    memset(thread, 0, sizeof(*thread));
+    thread->generation = rk_generation;
+    size_t length = rk_append(thread->identity, sizeof(thread->identity), 0, "?");
+    uint32_t number = __atomic_add_fetch(&rk_process->unknown, 1, __ATOMIC_RELAXED);
+    rk_append_number(thread->identity, sizeof(thread->identity), length, number);
+    return thread;
+}
+
+bool rk_in_vfork_child(void) { return rk_getpid() != rk_process->pid; }
+
+static int copy_name(char *text, uint64_t size, const char *name) {
+    if (size) rk_append(text, size, 0, name ? name : "");
+    return name != NULL;
+}
+
+RK_EXPORT int reprokit_process_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_identity);
+}
+
+RK_EXPORT int reprokit_thread_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_thread_check()->identity);
+}

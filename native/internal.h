@@ -1,0 +1,203 @@
+/* internal.h - what the files of the shim share. Nothing here is exported. */
+#ifndef REPROKIT_INTERNAL_H
+#define REPROKIT_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "urandom_hook.h"
+
+#define RK_EXPORT __attribute__((visibility("default")))
+#define RK_LIKELY(x) __builtin_expect(!!(x), 1)
+#define RK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define RK_CALLER() __builtin_return_address(0)
+#define RK_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- start.c: whether this process belongs to a run ------------------------------------------ */
+
+enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
+extern int rk_state;          /* enum rk_state */
+extern struct rk_plan rk_plan;
+extern char rk_run[RK_RUN_PATH + 1];
+bool rk_start(void); /* true in a run */
+
+static inline bool rk_active(void) {
+    int state = __atomic_load_n(&rk_state, __ATOMIC_ACQUIRE);
+    return RK_LIKELY(state != RK_STATE_UNKNOWN) ? state == RK_STATE_ON : rk_start();
+}
+
+/* ---- system.c: system calls that neither touch errno nor pass through a hook ------------------ */
+
+long rk_call(long number, long a, long b, long c, long d, long e, long f); /* -errno on failure */
+int rk_open(const char *path, int flags, int mode);
+void rk_close(int fd);
+void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
+void rk_unmap(void *address, size_t size);
+int rk_getpid(void);
+bool rk_within_limit(uint64_t end); /* of a file's size: RLIMIT_FSIZE */
+int rk_reserve(int fd, uint64_t offset, uint64_t size); /* 0, or errno: blocks are really there */
+size_t rk_append(char *text, size_t size, size_t length, const char *more);
+size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number);
+size_t rk_append_hex(char *text, size_t size, size_t length, uint64_t number);
+void rk_say(const char *text); /* one line on stderr */
+
+typedef struct {
+    uint64_t bits;
+} rk_signals;
+rk_signals rk_block_signals(void);
+void rk_restore_signals(rk_signals before);
+void rk_lock(uint32_t *lock);
+void rk_unlock(uint32_t *lock);
+
+/* ---- identity.c ------------------------------------------------------------------------------- */
+
+/* One request at a time writes to a stream. A signal handler that interrupts a request uses the
+ * second one. */
+#define RK_STREAMS 2
+#define RK_SITE_CACHE 16
+
+struct rk_site {
+    const void *caller;
+    uint64_t key; /* names the call site in every run: hash of module name and offset */
+    uint16_t number;
+    uint8_t flags;
+};
+
+/* A position in a recorded stream (replay). */
+struct rk_reader {
+    const uint8_t *at, *end; /* in the current chunk */
+    uint64_t chunk;          /* offset of that chunk */
+    uint64_t ordinal;        /* of the next chunk */
+    uint64_t *consumed;      /* offset of the last event given, shared with the thieves of moved events */
+    uint32_t previous;       /* check of the last record */
+    uint16_t site;           /* of the last EVENT, as are the next four */
+    uint8_t source, flags;
+    uint64_t asked, given;
+    uint8_t found, damaged;
+};
+
+struct rk_stream {
+    uint8_t *at, *end; /* where the next record goes, in the current chunk of this process's file */
+    uint64_t id;
+    uint64_t ordinal;  /* of the next chunk */
+    uint64_t size;     /* of the next chunk */
+    uint32_t previous; /* check of the last record */
+    uint16_t sites;    /* numbered so far */
+    uint16_t site;     /* of the last EVENT, as are the next four */
+    uint8_t source, flags, any, opened;
+    uint64_t asked, given;
+    uint64_t derived; /* blocks of ChaCha20 used up */
+    struct rk_site cache[RK_SITE_CACHE];
+    struct rk_reader reader;
+};
+
+struct rk_thread {
+    uint32_t generation; /* of the process this state belongs to */
+    uint32_t depth;      /* requests under way */
+    uint32_t threads;    /* created by this one */
+    uint32_t children;   /* likewise */
+    int vfork_pid;       /* the vfork child last numbered, and its number */
+    uint32_t vfork_number;
+    char identity[RK_IDENTITY];
+    struct rk_stream streams[RK_STREAMS];
+};
+
+/* Of one process: lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
+ * a child never takes its parent's state for its own, however it was made. */
+struct rk_process {
+    uint32_t ready;
+    int pid;
+    uint32_t lock;          /* of the file and of the moved events */
+    uint32_t popen_lock, system_lock;
+    uint32_t system_calls; /* under way: the first ignores the terminal's signals, the last restores them */
+    uint32_t unknown;       /* threads that did not come through pthread_create */
+    uint32_t feeders;
+    uint32_t opened;        /* the file was made, or could not be */
+    uint32_t incarnation;
+    struct rk_file *file;   /* its head; NULL before the first request and when it cannot be made */
+    uint8_t *window;        /* where the chunks are handed out */
+    uint64_t window_offset; /* in the file */
+    uint64_t window_size;
+    uint64_t capacity;      /* of the file */
+    const uint8_t *profile; /* replay: the recorded file of this process */
+    uint64_t profile_size;
+    struct rk_moved *moved; /* replay: index of its events, made at the first mismatch */
+    uint32_t stolen;        /* replay: some event was given as moved */
+    uint32_t streams;       /* replay: used of consumed */
+    uint64_t (*consumed)[2]; /* replay: stream and offset of its last event given */
+};
+
+extern struct rk_process *rk_process;
+extern char rk_identity[RK_IDENTITY];
+extern uint32_t rk_generation;
+extern __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
+
+bool rk_identity_start(const char *identity);
+void rk_process_check(void); /* after a fork: become a process of its own */
+struct rk_thread *rk_thread_check(void);
+void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number);
+void rk_thread_name(char *text, const char *creator, uint32_t number);
+bool rk_in_vfork_child(void);
+
+/* ---- site.c ----------------------------------------------------------------------------------- */
+
+/* The module that holds an address ("" if none) and the address's offset in it. */
+const char *rk_module(const void *address, uint64_t *offset);
+uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
+bool rk_is_crypto(const char *module);
+
+/* ---- record.c: this process's file ------------------------------------------------------------- */
+
+bool rk_file_ready(void); /* makes the file at the first request */
+bool rk_stream_open(struct rk_stream *stream, const char *identity);
+struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
+/* Room for size bytes at stream->at, or false when the shim gave up. */
+bool rk_stream_room(struct rk_stream *stream, uint64_t size);
+uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
+void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
+void rk_give_up(enum rk_reason reason, int error);
+
+/* ---- replay.c ---------------------------------------------------------------------------------- */
+
+void rk_profile_open(void);
+/* The bytes of the recorded event that answers this request, or NULL. */
+const uint8_t *rk_replay_find(struct rk_stream *stream, uint8_t source, uint64_t key, uint64_t asked, uint64_t *given,
+                              enum rk_match *match);
+
+/* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
+
+uint64_t rk_check(const void *data, uint64_t n, uint64_t seed);
+void rk_chacha20(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t block[64]);
+
+/* ---- fill.c: every request comes through here ---------------------------------------------------- */
+
+/* How to get real bytes: as read(2), -1 and errno on failure. */
+struct rk_real {
+    ssize_t (*get)(struct rk_real *self, void *buffer, size_t size);
+    long argument; /* descriptor, flags */
+    void *object;
+};
+ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
+
+/* ---- devices.c, written.c ------------------------------------------------------------------------ */
+
+void rk_devices_start(void);
+void rk_written(int fd);
+void rk_written_path(int directory, const char *path);
+
+/* ---- children.c ------------------------------------------------------------------------------------ */
+
+void rk_children_start(void);
+
+/* ---- hooks.c: the real functions behind the hooks ------------------------------------------------- */
+
+void rk_resolve(void);
+void *rk_libstdcxx(const char *name);
+
+#endif

@@ -1,0 +1,227 @@
+/* record.c - the entropy file of this process: made at its first request, grown by windows that are
+ * mapped into memory, handed out to threads in chunks. A SIGKILL loses nothing that was committed:
+ * the pages belong to the kernel. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "internal.h"
+
+#define FIRST_WINDOW 8192
+#define LARGEST_WINDOW (4u << 20)
+#define FIRST_CHUNK 512
+#define LARGEST_CHUNK 65536
+#define SMALLEST_REST 256 /* of a window that is still worth a chunk */
+
+static void file_path(char *path, size_t size, uint32_t incarnation, const char *ending) {
+    size_t length = rk_append(path, size, 0, rk_run);
+    length = rk_append(path, size, length, "/entropy/");
+    length = rk_append_hex(path, size, length, rk_check(rk_identity, strlen(rk_identity), 0));
+    length = rk_append(path, size, length, "-");
+    length = rk_append_number(path, size, length, incarnation);
+    rk_append(path, size, length, ending);
+}
+
+/* Says in the run directory that this process is not recorded any more. Where there is no file to
+ * say it in, an empty one with a telling name needs no block of the disk. */
+void rk_give_up(enum rk_reason reason, int error) {
+    if (rk_process->file) {
+        if (rk_process->file->gave_up == RK_REASON_NONE) {
+            rk_process->file->gave_up_errno = (uint32_t)error;
+            rk_process->file->gave_up = reason;
+        }
+        return;
+    }
+    char path[RK_RUN_PATH + 96], ending[64];
+    size_t length = rk_append(ending, sizeof(ending), 0, "-");
+    length = rk_append_number(ending, sizeof(ending), length, reason);
+    length = rk_append(ending, sizeof(ending), length, "-");
+    length = rk_append_number(ending, sizeof(ending), length, (uint64_t)error);
+    rk_append(ending, sizeof(ending), length, ".lost");
+    file_path(path, sizeof(path), (uint32_t)rk_process->pid, ending);
+    int fd = rk_open(path, O_WRONLY | O_CREAT, 0600);
+    if (fd >= 0) rk_close(fd);
+}
+
+static int create(uint32_t *incarnation) {
+    char path[RK_RUN_PATH + 96];
+    for (*incarnation = 0;; ++*incarnation) {
+        file_path(path, sizeof(path), *incarnation, ".entropy");
+        int fd = rk_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+        if (fd != -EEXIST) return fd;
+    }
+}
+
+static void write_head(struct rk_file *file, uint32_t incarnation) {
+    struct timespec now = {0};
+    rk_call(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0, 0, 0, 0);
+    memcpy(file->magic, "RKENTROP", 8);
+    file->format = RK_FORMAT;
+    file->mode = rk_plan.mode;
+    file->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    file->pid = (uint32_t)rk_process->pid;
+    file->incarnation = incarnation;
+    rk_append(file->identity, sizeof(file->identity), 0, rk_identity);
+    rk_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)file->program, sizeof(file->program) - 1, 0, 0);
+    file->used = RK_HEAD;
+    file->head_check = rk_check(file, offsetof(struct rk_file, head_check), 0);
+}
+
+static enum rk_reason reason_of(int error) {
+    switch (error) {
+        case ENOSPC:
+        case EDQUOT:
+            return RK_REASON_DISK_FULL;
+        case EFBIG:
+            return RK_REASON_FILE_LIMIT;
+        case ENOMEM:
+            return RK_REASON_CANNOT_MAP;
+        default:
+            return RK_REASON_CANNOT_OPEN;
+    }
+}
+
+/* Blocks for size more bytes of the file, mapped; the descriptor is closed again at once, so that the
+ * program neither sees nor closes it. */
+static int add_window(int fd, uint64_t size) {
+    int error = rk_reserve(fd, rk_process->capacity, size);
+    if (error) return error;
+    uint8_t *window = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, rk_process->capacity);
+    if (!window) return ENOMEM;
+    rk_process->window = window;
+    rk_process->window_offset = rk_process->capacity;
+    rk_process->window_size = size;
+    rk_process->capacity += size;
+    return 0;
+}
+
+static void make_file(void) {
+    uint32_t incarnation;
+    int fd = create(&incarnation);
+    if (fd < 0) {
+        rk_give_up(reason_of(-fd), -fd);
+        return;
+    }
+    rk_process->incarnation = incarnation;
+    int error = add_window(fd, FIRST_WINDOW);
+    rk_close(fd);
+    if (error) {
+        rk_give_up(reason_of(error), error);
+        return;
+    }
+    write_head((struct rk_file *)rk_process->window, incarnation);
+    __atomic_store_n(&rk_process->file, (struct rk_file *)rk_process->window, __ATOMIC_RELEASE);
+}
+
+bool rk_file_ready(void) {
+    if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) {
+        rk_signals before = rk_block_signals();
+        rk_lock(&rk_process->lock);
+        if (!rk_process->opened) {
+            make_file();
+            if (rk_plan.mode == RK_MODE_REPLAY) rk_profile_open();
+            __atomic_store_n(&rk_process->opened, 1, __ATOMIC_RELEASE);
+        }
+        rk_unlock(&rk_process->lock);
+        rk_restore_signals(before);
+    }
+    return rk_process->file && rk_process->file->gave_up == RK_REASON_NONE;
+}
+
+static int grow(uint64_t need) {
+    uint64_t size = rk_process->capacity < LARGEST_WINDOW ? rk_process->capacity : LARGEST_WINDOW;
+    if (size < need) size = need;
+    size = (size + 4095) & ~UINT64_C(4095);
+    char path[RK_RUN_PATH + 96];
+    file_path(path, sizeof(path), rk_process->incarnation, ".entropy");
+    int fd = rk_open(path, O_RDWR | O_NOFOLLOW, 0);
+    if (fd < 0) return -fd;
+    int error = add_window(fd, size);
+    rk_close(fd);
+    return error;
+}
+
+/* Its head is written before the file's `used` grows: a reader meets whole chunks only. */
+static uint8_t *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
+    struct rk_file *file = rk_process->file;
+    struct rk_chunk *chunk = (struct rk_chunk *)(rk_process->window + (file->used - rk_process->window_offset));
+    chunk->magic = RK_CHUNK_MAGIC;
+    chunk->size = (uint32_t)(size / 64);
+    chunk->stream = stream;
+    chunk->ordinal = ordinal;
+    chunk->check = rk_check(chunk, offsetof(struct rk_chunk, check), 0);
+    __atomic_store_n(&file->used, file->used + size, __ATOMIC_RELEASE);
+    return (uint8_t *)chunk;
+}
+
+static int allocate(struct rk_stream *stream, uint64_t need) {
+    need = (need + RK_CHUNK + 63) & ~UINT64_C(63);
+    uint64_t size = need > stream->size ? need : stream->size;
+    uint64_t rest = rk_process->window_offset + rk_process->window_size - rk_process->file->used;
+    if (rest < size && rest >= need && rest >= SMALLEST_REST) size = rest;
+    if (rest < size) {
+        if (rest > 0) take(rest, 0, 0); /* belongs to no stream */
+        int error = grow(size);
+        if (error) return error;
+    }
+    stream->at = take(size, stream->id, stream->ordinal++);
+    stream->end = stream->at + size;
+    stream->at += RK_CHUNK;
+    if (stream->size < LARGEST_CHUNK) stream->size *= 2;
+    return 0;
+}
+
+bool rk_stream_room(struct rk_stream *stream, uint64_t size) {
+    if (RK_LIKELY((uint64_t)(stream->end - stream->at) >= size)) return true;
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->lock);
+    int error = allocate(stream, size);
+    if (error) rk_give_up(reason_of(error), error);
+    rk_unlock(&rk_process->lock);
+    rk_restore_signals(before);
+    return error == 0;
+}
+
+uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes) {
+    memcpy(at, &value, (size_t)bytes);
+    return at + bytes;
+}
+
+/* Makes a record of the length bytes written behind stream->at, whose first one becomes the tag. */
+void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
+    uint64_t seed = (uint64_t)stream->previous << 8 | (uint64_t)tag;
+    stream->previous = (uint32_t)rk_check(stream->at + 1, length, seed);
+    rk_put(stream->at + 1 + length, stream->previous, 4);
+    uint8_t *at = stream->at;
+    stream->at += 1 + length + 4;
+    __atomic_store_n(at, (uint8_t)tag, __ATOMIC_RELEASE);
+}
+
+bool rk_stream_open(struct rk_stream *stream, const char *identity) {
+    if (stream->opened) return true;
+    size_t length = strlen(identity);
+    stream->id = rk_check(identity, length, 0);
+    stream->size = FIRST_CHUNK;
+    if (!rk_stream_room(stream, 1 + 1 + length + 4)) return false;
+    uint8_t *at = rk_put(stream->at + 1, length, 1);
+    memcpy(at, identity, length);
+    rk_commit(stream, RK_TAG_THREAD, 1 + length);
+    stream->opened = 1;
+    return true;
+}
+
+/* The caller's entry in the small cache of this stream; its number stays 0 until it is written down. */
+struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
+    struct rk_site *site = &stream->cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
+    if (RK_LIKELY(site->caller == caller)) return site;
+    uint64_t offset;
+    const char *module = rk_module(caller, &offset);
+    site->caller = caller;
+    site->key = rk_site_key(module, strlen(module), offset);
+    site->number = 0;
+    site->flags = rk_is_crypto(module) && !rk_plan.record_crypto ? RK_FLAG_WITHHELD : 0;
+    return site;
+}

@@ -1,0 +1,139 @@
+/* system.c - system calls made directly: no errno, no cancellation, no hook, no lock of libc's. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "internal.h"
+
+#if defined(__x86_64__)
+long rk_call(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#elif defined(__aarch64__)
+long rk_call(long number, long a, long b, long c, long d, long e, long f) {
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    return x0;
+}
+#else
+#error "the shim supports x86-64 and aarch64"
+#endif
+
+int rk_open(const char *path, int flags, int mode) {
+    return (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, mode, 0, 0);
+}
+
+void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }
+
+int rk_getpid(void) { return (int)rk_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+
+/* The shim's own mappings lie far from where the kernel puts the program's, so that the program's
+ * addresses do not depend on how much was recorded: with address randomisation off, what follows
+ * from an address (the order of a set of objects, say) is the same in record and in replay. */
+void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
+    static uint64_t next = UINT64_C(0x2d0000000000);
+    size_t pages = (size + 0xffff) & ~(size_t)0xffff;
+    uint64_t hint = __atomic_fetch_add(&next, pages + 0x10000, __ATOMIC_RELAXED);
+    long address = rk_call(SYS_mmap, (long)hint, (long)size, protection, flags, fd, (long)offset);
+    return address < 0 && address > -4096 ? NULL : (void *)address;
+}
+
+void rk_unmap(void *address, size_t size) { rk_call(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0); }
+
+static int write_zeros(int fd, uint64_t offset, uint64_t size) {
+    static const char zeros[4096];
+    while (size > 0) {
+        long n = rk_call(SYS_pwrite64, fd, (long)zeros, (long)(size < sizeof(zeros) ? size : sizeof(zeros)), (long)offset, 0, 0);
+        if (n == -EINTR) continue;
+        if (n <= 0) return n < 0 ? (int)-n : ENOSPC;
+        offset += (uint64_t)n;
+        size -= (uint64_t)n;
+    }
+    return 0;
+}
+
+/* A file that grows past RLIMIT_FSIZE is a SIGXFSZ, which would kill the training: ask first. */
+bool rk_within_limit(uint64_t end) {
+    struct rlimit limit;
+    long error = rk_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
+    return error != 0 || limit.rlim_cur == RLIM_INFINITY || end <= limit.rlim_cur;
+}
+
+/* So is the SIGBUS of a write to a mapped page that has no block behind it when the disk is full. */
+int rk_reserve(int fd, uint64_t offset, uint64_t size) {
+    if (!rk_within_limit(offset + size)) return EFBIG;
+    long error;
+    do error = rk_call(SYS_fallocate, fd, 0, (long)offset, (long)size, 0, 0);
+    while (error == -EINTR);
+    if (error == -EOPNOTSUPP || error == -ENOSYS) return write_zeros(fd, offset, size);
+    return (int)-error;
+}
+
+size_t rk_append(char *text, size_t size, size_t length, const char *more) {
+    while (*more && length + 1 < size) text[length++] = *more++;
+    if (size) text[length] = 0;
+    return length;
+}
+
+static size_t append_digits(char *text, size_t size, size_t length, uint64_t number, unsigned base, int width) {
+    char digits[24];
+    int n = sizeof(digits) - 1;
+    digits[n] = 0;
+    do {
+        digits[--n] = "0123456789abcdef"[number % base];
+        number /= base;
+    } while (number > 0 || (int)sizeof(digits) - 1 - n < width);
+    return rk_append(text, size, length, digits + n);
+}
+
+size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number) {
+    return append_digits(text, size, length, number, 10, 1);
+}
+
+size_t rk_append_hex(char *text, size_t size, size_t length, uint64_t number) {
+    return append_digits(text, size, length, number, 16, 16);
+}
+
+void rk_say(const char *text) {
+    char line[512];
+    size_t length = rk_append(line, sizeof(line) - 1, 0, "reprokit: ");
+    length = rk_append(line, sizeof(line) - 1, length, text);
+    line[length++] = '\n';
+    rk_call(SYS_write, 2, (long)line, (long)length, 0, 0, 0);
+}
+
+rk_signals rk_block_signals(void) {
+    uint64_t all = ~UINT64_C(0);
+    rk_signals before = {0};
+    rk_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&all, (long)&before.bits, 8, 0, 0);
+    return before;
+}
+
+void rk_restore_signals(rk_signals before) {
+    rk_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before.bits, 0, 8, 0, 0);
+}
+
+/* Held for microseconds with signals blocked, and zeroed in a forked child: cannot be left held. */
+void rk_lock(uint32_t *lock) {
+    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+}
+
+void rk_unlock(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }

@@ -1,0 +1,195 @@
+/* urandom_hook.c - the shim: records the entropy that a program is given, and gives it again.
+ *
+ * Loaded by LD_PRELOAD into every dynamically linked process of a run, it takes the place of the
+ * calls by which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (fill.c),
+ * which appends what the real call gave to a memory-mapped file (record.c) or answers from such a
+ * file (replay.c). It changes no other bytes, and outside a run it hands every call on.
+ *
+ * This file holds the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
+ * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
+ * threads), written.c (names of files written), start.c (the constructor).
+ *
+ * Rules of the shim:
+ *   - No Python.h. No malloc, no stdio and no lock that a fork can leave held inside a call whose libc
+ *     counterpart has none of them; memory comes from mmap (system.c), locks lie in a page that the
+ *     kernel zeroes on fork and are held with signals blocked.
+ *   - The contract of the real call is kept: errno, short reads, EINTR, invalid arguments.
+ *   - Correct before the constructor has run, in a vfork child (whose globals and thread-locals are
+ *     its parent's), in a signal handler, and beside other preloaded libraries.
+ *   - Descriptors are opened close-on-exec and closed before the call returns.
+ *   - When it must give up it says so in the run directory and the program goes on with real entropy.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "hooks.h"
+
+/* ---- getrandom and its relatives ------------------------------------------------------------------- */
+
+#define KNOWN_FLAGS 7u /* GRND_NONBLOCK, GRND_RANDOM, GRND_INSECURE */
+
+static ssize_t get_getrandom(struct rk_real *self, void *buffer, size_t size) {
+    return RK_REAL(getrandom)(buffer, size, (unsigned)self->argument);
+}
+
+RK_EXPORT ssize_t getrandom(void *buffer, size_t size, unsigned flags) {
+    struct rk_real real = {.get = get_getrandom, .argument = (long)flags};
+    if (!buffer || flags & ~KNOWN_FLAGS) return real.get(&real, buffer, size);
+    return rk_fill(RK_SOURCE_GETRANDOM, RK_CALLER(), buffer, size, &real);
+}
+
+static ssize_t kernel_bytes(void *buffer, size_t size) {
+    long n = rk_call(SYS_getrandom, (long)buffer, (long)size, 0, 0, 0, 0);
+    if (n >= 0) return n;
+    errno = (int)-n;
+    return -1;
+}
+
+static ssize_t get_getentropy(struct rk_real *self, void *buffer, size_t size) {
+    (void)self;
+    if (!RK_REAL(getentropy)) return kernel_bytes(buffer, size);
+    return RK_REAL(getentropy)(buffer, size) == 0 ? (ssize_t)size : -1;
+}
+
+RK_EXPORT int getentropy(void *buffer, size_t size) {
+    struct rk_real real = {.get = get_getentropy};
+    if (size > 256) {
+        errno = EIO;
+        return -1;
+    }
+    return rk_fill(RK_SOURCE_GETENTROPY, RK_CALLER(), buffer, size, &real) == (ssize_t)size ? 0 : -1;
+}
+
+/* What a library below asks for while it answers is not a request of the program's: it goes to the
+ * real source unseen. */
+static uint32_t hide_inner_requests(void) {
+    uint32_t depth = rk_thread.depth;
+    rk_thread.depth = RK_STREAMS;
+    return depth;
+}
+
+static ssize_t get_arc4random(struct rk_real *self, void *buffer, size_t size) {
+    (void)self;
+    if (!RK_REAL(arc4random_buf)) return kernel_bytes(buffer, size);
+    uint32_t depth = hide_inner_requests();
+    RK_REAL(arc4random_buf)(buffer, size);
+    rk_thread.depth = depth;
+    return (ssize_t)size;
+}
+
+RK_EXPORT uint32_t arc4random(void) {
+    struct rk_real real = {.get = get_arc4random};
+    uint32_t value = 0;
+    rk_fill(RK_SOURCE_ARC4RANDOM, RK_CALLER(), &value, sizeof(value), &real);
+    return value;
+}
+
+RK_EXPORT void arc4random_buf(void *buffer, size_t size) {
+    struct rk_real real = {.get = get_arc4random};
+    rk_fill(RK_SOURCE_ARC4RANDOM_BUF, RK_CALLER(), buffer, size, &real);
+}
+
+static ssize_t get_uniform(struct rk_real *self, void *buffer, size_t size) {
+    if (!RK_REAL(arc4random_uniform)) return kernel_bytes(buffer, size);
+    uint32_t depth = hide_inner_requests();
+    uint32_t value = RK_REAL(arc4random_uniform)((uint32_t)self->argument);
+    rk_thread.depth = depth;
+    memcpy(buffer, &value, sizeof(value));
+    return (ssize_t)size;
+}
+
+RK_EXPORT uint32_t arc4random_uniform(uint32_t bound) {
+    struct rk_real real = {.get = get_uniform, .argument = (long)bound};
+    uint32_t value = 0;
+    rk_fill(RK_SOURCE_ARC4RANDOM_UNIFORM, RK_CALLER(), &value, sizeof(value), &real);
+    /* Below the bound when recorded; derived bytes, or another bound, may not be. */
+    return value < bound ? value : (uint32_t)((uint64_t)value * bound >> 32);
+}
+
+/* ---- syscall(SYS_getrandom, ...) ---------------------------------------------------------------------- */
+
+static ssize_t get_syscall(struct rk_real *self, void *buffer, size_t size) {
+    return RK_REAL(syscall)(SYS_getrandom, buffer, size, self->argument);
+}
+
+__attribute__((visibility("hidden"))) long rk_syscall_getrandom(long number, void *buffer, size_t size, unsigned flags) {
+    (void)number;
+    struct rk_real real = {.get = get_syscall, .argument = (long)flags};
+    if (!buffer || flags & ~KNOWN_FLAGS) return real.get(&real, buffer, size);
+    return rk_fill(RK_SOURCE_SYSCALL, RK_CALLER(), buffer, size, &real);
+}
+
+/* Before the constructor has run. */
+__attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a, long b, long c, long d, long e, long f) {
+    long result = rk_call(number, a, b, c, d, e, f);
+    if (result >= 0 || result <= -4096) return result;
+    errno = (int)-result;
+    return -1;
+}
+
+/* In assembly, because the child of a syscall(SYS_clone, ...) returns on a stack of its own: every
+ * number but one is jumped on to libc without a frame of ours. */
+#if defined(__x86_64__)
+__asm__(
+    ".text\n.globl syscall\n.type syscall, @function\n"
+    "syscall:\n"
+    "  endbr64\n"
+    "  cmpq $318, %rdi\n" /* SYS_getrandom */
+    "  je rk_syscall_getrandom_entry\n"
+    "  movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
+    "  movq (%rax), %rax\n"
+    "  testq %rax, %rax\n"
+    "  je rk_syscall_early_entry\n"
+    "  jmp *%rax\n"
+    "rk_syscall_getrandom_entry: jmp rk_syscall_getrandom\n"
+    "rk_syscall_early_entry: jmp rk_syscall_early\n"
+    ".size syscall, .-syscall\n");
+_Static_assert(SYS_getrandom == 318, "the number in the assembly above");
+#elif defined(__aarch64__)
+__asm__(
+    ".text\n.globl syscall\n.type syscall, %function\n"
+    "syscall:\n"
+    "  hint #34\n" /* bti c */
+    "  cmp x0, #278\n" /* SYS_getrandom */
+    "  b.eq rk_syscall_getrandom_entry\n"
+    "  adrp x16, :got:rk_real_syscall\n"
+    "  ldr x16, [x16, :got_lo12:rk_real_syscall]\n"
+    "  ldr x16, [x16]\n"
+    "  cbz x16, rk_syscall_early_entry\n"
+    "  br x16\n"
+    "rk_syscall_getrandom_entry: b rk_syscall_getrandom\n"
+    "rk_syscall_early_entry: b rk_syscall_early\n"
+    ".size syscall, .-syscall\n");
+_Static_assert(SYS_getrandom == 278, "the number in the assembly above");
+#endif
+
+/* ---- std::random_device ----------------------------------------------------------------------------------
+ *
+ * libstdc++ (GCC 12 to 16) answers the default token by RDSEED or RDRAND, instructions that no hook
+ * sees: PyTorch's CUDA seed comes from there. Its exported members are the place to stand, whatever
+ * the token. The second is the one of GCC before 13.
+ */
+unsigned rk_random_device(void *self) __asm__("_ZNSt13random_device9_M_getvalEv");
+unsigned rk_random_device_old(void *self) __asm__("_ZNSt13random_device16_M_getval_pretr1Ev");
+
+static ssize_t get_random_device(struct rk_real *self, void *buffer, size_t size) {
+    const char *name = self->argument ? "_ZNSt13random_device16_M_getval_pretr1Ev" : "_ZNSt13random_device9_M_getvalEv";
+    unsigned (*getval)(void *) = (unsigned (*)(void *))rk_libstdcxx(name);
+    if (!getval) return kernel_bytes(buffer, size);
+    uint32_t depth = hide_inner_requests();
+    unsigned value = getval(self->object);
+    rk_thread.depth = depth;
+    memcpy(buffer, &value, sizeof(value));
+    return (ssize_t)size;
+}
+
+static unsigned random_device(void *self, long old, const void *caller) {
+    struct rk_real real = {.get = get_random_device, .argument = old, .object = self};
+    unsigned value = 0;
+    rk_fill(RK_SOURCE_RANDOM_DEVICE, caller, &value, sizeof(value), &real);
+    return value;
+}
+
+RK_EXPORT unsigned rk_random_device(void *self) { return random_device(self, 0, RK_CALLER()); }
+RK_EXPORT unsigned rk_random_device_old(void *self) { return random_device(self, 1, RK_CALLER()); }

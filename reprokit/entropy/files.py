@@ -1,0 +1,274 @@
+"""Reads the entropy file of one process, record by record. docs/format.md specifies it.
+
+The file may come from somebody else: every length is compared with what is there before it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprokit import native
+from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
+
+ENDING = ".entropy"
+MAX_FILES = 1_000_000
+HEAD, CHUNK_HEAD = 1024, 32
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQ")
+_CHUNK = struct.Struct("<IIQQQ")
+_EVENT = struct.Struct("<BHBQQ")
+_SITE = struct.Struct("<HQB")
+_MISMATCH = struct.Struct("<BHBQ")
+
+SOURCES = (
+    "", "getrandom", "getentropy", "arc4random", "arc4random_buf", "arc4random_uniform",
+    "syscall", "device", "stream", "feeder", "random_device",
+)  # fmt: skip
+MATCHES = ("exact", "moved", "derived", "live")
+REASONS = (
+    "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
+    "memory could not be mapped", "the random profile is damaged",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Head:
+    """Who a file belongs to and how it went."""
+
+    mode: int
+    started_ns: int
+    pid: int
+    incarnation: int
+    identity: str
+    program: str
+    used: int
+    gave_up: int
+    gave_up_errno: int
+    matches: tuple[int, ...]
+    bytes: tuple[int, ...]
+    withheld: int
+    uncounted: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of the file that belongs to one thread."""
+
+    offset: int
+    size: int
+    stream: int
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """One request for entropy and what it was given; ``data`` is empty where it was withheld."""
+
+    thread: str
+    source: str
+    module: str
+    offset: int
+    asked: int
+    given: int
+    withheld: bool
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A request of a replay that was not answered by the next event of its own thread."""
+
+    thread: str
+    source: str
+    module: str
+    offset: int
+    asked: int
+    match: str
+
+
+def entropy_files(directory: Path) -> list[Path]:
+    """The entropy files of a run in the order of their names."""
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
+    except FileNotFoundError:
+        return []
+    except PermissionError:
+        raise RunNotReadable(f"{directory} may not be read by this user; run as its owner") from None
+    if len(names) > MAX_FILES:
+        raise RunDamaged(f"{directory} holds more than {MAX_FILES} files")
+    return [directory / name for name in names]
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+class EntropyFile:
+    """The mapped file of one process; iterate ``events`` and ``mismatches``."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._data = _map(path)
+        self.head = self._read_head()
+
+    def _damaged(self, offset: int, what: str) -> RunDamaged:
+        return RunDamaged(f"{self.path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
+
+    def _read_head(self) -> Head:
+        data = self._data
+        if len(data) < HEAD:
+            raise self._damaged(len(data), "the head is cut short")
+        magic, version, mode, started, pid, incarnation, identity, program, check, used, reason, errno, *rest = (
+            _HEAD.unpack_from(data)
+        )
+        if magic != b"RKENTROP":
+            raise self._damaged(0, "not an entropy file")
+        if check != native.checker()(data[:544], 0):
+            raise self._damaged(0, "the head does not match its check")
+        if version > 1:
+            raise RunTooNew(f"{self.path} has format {version}, this reprokit reads up to 1; upgrade reprokit")
+        if not HEAD <= used <= len(data) or reason >= len(REASONS):
+            raise self._damaged(552, "impossible counts")
+        counts = tuple(rest)
+        return Head(
+            mode, started, pid, incarnation, _text(identity), _text(program), used, reason, errno,
+            counts[:4], counts[4:8], counts[8], counts[9],
+        )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks in file order, the ones of no stream left out."""
+        offset, check = HEAD, native.checker()
+        while offset < self.head.used:
+            if offset + CHUNK_HEAD > self.head.used:
+                raise self._damaged(offset, "a chunk is cut short")
+            magic, units, stream, ordinal, expected = _CHUNK.unpack_from(self._data, offset)
+            size = units * 64
+            if magic != 0x4B4E4843 or expected != check(self._data[offset : offset + 24], 0):
+                raise self._damaged(offset, "a chunk's head does not match its check")
+            if not CHUNK_HEAD <= size <= self.head.used - offset:
+                raise self._damaged(offset, "a chunk of impossible size")
+            if stream:
+                yield Chunk(offset, size, stream, ordinal)
+            offset += size
+
+    def records(self) -> Iterator[Event | Mismatch]:
+        """Every event and mismatch; a stream's in its order, streams interleaved by chunk."""
+        streams: dict[int, _Stream] = {}
+        for chunk in self.chunks():
+            stream = streams.setdefault(chunk.stream, _Stream(self))
+            yield from stream.read(chunk)
+
+    def slice(self, start: int, stop: int) -> bytes:
+        return self._data[start:stop]
+
+    def damaged(self, offset: int, what: str) -> RunDamaged:
+        """The error for this place of this file."""
+        return self._damaged(offset, what)
+
+    def close(self) -> None:
+        if isinstance(self._data, mmap.mmap):
+            self._data.close()
+
+
+def _map(path: Path) -> mmap.mmap | bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except PermissionError:
+        raise RunNotReadable(f"{path} may not be read by this user; run as its owner") from None
+    except OSError as error:
+        raise RunDamaged(f"{path}: {error.strerror}") from None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise RunDamaged(f"{path} is not a regular file")
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else b""
+
+
+class _Stream:
+    """What the records of one thread refer back to: its name, its call sites, its last event."""
+
+    def __init__(self, file: EntropyFile):
+        self.file = file
+        self.check = native.checker()
+        self.previous = 0
+        self.ordinal = 0
+        self.thread = ""
+        self.sites: dict[int, tuple[str, int]] = {}
+        self.last: tuple[int, int, int, int, int] | None = None
+
+    def read(self, chunk: Chunk) -> Iterator[Event | Mismatch]:
+        if chunk.ordinal != self.ordinal:
+            raise self.file.damaged(chunk.offset, "a chunk is missing")
+        self.ordinal += 1
+        data = self.file.slice(chunk.offset + CHUNK_HEAD, chunk.offset + chunk.size)
+        at = 0
+        while at < len(data) and data[at]:
+            end = self._end(data, at, chunk.offset + CHUNK_HEAD)
+            record = self._record(data[at], data[at + 1 : end])
+            at = end + 4
+            if record is not None:
+                yield record
+
+    def _end(self, data: bytes, at: int, base: int) -> int:
+        """Where the record at this place ends, its check compared."""
+        try:
+            end = at + 1 + self._length(data, at)
+        except (struct.error, IndexError, TypeError, ValueError):
+            raise self.file.damaged(base + at, "no record") from None
+        if end + 4 > len(data):
+            raise self.file.damaged(base + at, "a record is cut short")
+        expected = int.from_bytes(data[end : end + 4], "little")
+        self.previous = self.check(data[at + 1 : end], self.previous << 8 | data[at]) & 0xFFFFFFFF
+        if self.previous != expected:
+            raise self.file.damaged(base + at, "a record does not match its check")
+        return end
+
+    def _length(self, data: bytes, at: int) -> int:
+        tag = data[at]
+        if tag == 1:
+            return 1 + data[at + 1]
+        if tag == 2:
+            return _SITE.size + int(_SITE.unpack_from(data, at + 1)[2])
+        if tag == 3:
+            _, _, flags, _, given = _EVENT.unpack_from(data, at + 1)
+            return _EVENT.size + (0 if flags & 1 else int(given))
+        if tag == 4 and self.last is not None:
+            return 0 if self.last[2] & 1 else self.last[4]
+        if tag == 5:
+            return _MISMATCH.size
+        raise ValueError(tag)
+
+    def _record(self, tag: int, body: bytes) -> Event | Mismatch | None:
+        if tag == 1:
+            self.thread = body[1:].decode("utf-8", "replace")
+        elif tag == 2:
+            number, offset, _ = _SITE.unpack_from(body)
+            self.sites[number] = (body[_SITE.size :].decode("utf-8", "replace"), offset)
+        elif tag == 3:
+            self.last = _EVENT.unpack_from(body)
+            return self._event(self.last, body[_EVENT.size :])
+        elif tag == 4 and self.last is not None:
+            return self._event(self.last, body)
+        elif tag == 5:
+            source, site, match, asked = _MISMATCH.unpack_from(body)
+            module, offset = self.sites.get(site, ("", 0))
+            return Mismatch(self.thread, _name(SOURCES, source), module, offset, asked, _name(MATCHES, match))
+        return None
+
+    def _event(self, fields: tuple[int, int, int, int, int], data: bytes) -> Event:
+        source, site, flags, asked, given = fields
+        module, offset = self.sites.get(site, ("", 0))
+        return Event(self.thread, _name(SOURCES, source), module, offset, asked, given, bool(flags & 1), data)
+
+
+def _name(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else f"unknown ({number})"

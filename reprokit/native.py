@@ -1,0 +1,134 @@
+"""The shim from Python: where it is, what its header says, whether it fits this reprokit.
+
+``urandom_hook.h`` is read through cffi, so that the constants and file layouts stand in one place
+only. Nothing here starts the shim: loaded outside a run it hands every call on.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from reprokit.errors import ShimMissing
+
+_PACKAGE = Path(__file__).parent / "_shim"
+_BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"
+_MASK = (1 << 64) - 1
+_K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+
+MODES = {"record": 1, "replay": 2}
+POLICIES = {"strict": 1, "derive": 2, "live": 3}
+_PLAN = struct.Struct("<8sIIII32s512s512s512s448s")
+
+
+def shim_path() -> Path:
+    """The shared object that is put under LD_PRELOAD."""
+    return _PACKAGE / "liburandom_hook.so"
+
+
+def header_path() -> Path:
+    """urandom_hook.h: of the installed package, else of the checkout."""
+    installed = _PACKAGE / "urandom_hook.h"
+    return installed if installed.exists() else Path(__file__).parent.parent / "native" / "urandom_hook.h"
+
+
+@lru_cache(maxsize=1)
+def interface() -> Any:
+    """A cffi.FFI that knows the constants, structs and calls of urandom_hook.h."""
+    import cffi
+
+    try:
+        text = header_path().read_text(encoding="utf-8")
+        declarations = text[text.index(_BEGIN) : text.index(_END)]
+    except (OSError, ValueError) as error:
+        raise ShimMissing(f"{header_path()} cannot be read ({error}); install reprokit-harness again") from None
+    ffi = cffi.FFI()
+    ffi.cdef(declarations)
+    return ffi
+
+
+@lru_cache(maxsize=1)
+def constants() -> Any:
+    """The #defines and enums of the header as attributes; needs no shim."""
+    return interface().dlopen(None)
+
+
+def load_shim() -> Any:
+    """Load the shim to call its exported functions; refuse one with another ABI number."""
+    ffi, path = interface(), shim_path()
+    if not path.exists():
+        raise ShimMissing(f"{path} is missing: install reprokit-harness where gcc and cmake are present")
+    try:
+        shim = ffi.dlopen(str(path))
+    except OSError as error:
+        raise ShimMissing(f"{path} cannot be loaded ({error}); install reprokit-harness again") from None
+    found, expected = shim.reprokit_abi(), constants().RK_ABI
+    if found != expected:
+        raise ShimMissing(f"{path} has ABI {found}, this reprokit needs {expected}; install reprokit-harness again")
+    return shim
+
+
+def _step(value: int, word: int) -> int:
+    value = (value ^ word) * _K1 & _MASK
+    return value ^ value >> 32
+
+
+def check_in_python(data: bytes, seed: int = 0) -> int:
+    """The check of entropy files (native/check.c), where the shim cannot be loaded."""
+    size = len(data)
+    words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, size, 8)]
+    value = seed ^ size * _K2 & _MASK
+    blocks = size // 32
+    if blocks:
+        lanes = [(seed + k) & _MASK for k in (_K1, _K2, _K3, 0)]
+        for i in range(4 * blocks):
+            lanes[i % 4] = _step(lanes[i % 4], words[i])
+        for lane in lanes:
+            value = _step(value, lane)
+    for word in words[4 * blocks :]:
+        value = _step(value, word)
+    value = (value ^ value >> 29) * _K3 & _MASK
+    return value ^ value >> 32
+
+
+@lru_cache(maxsize=1)
+def checker() -> Callable[[bytes, int], int]:
+    """check(data, seed): by the shim where it can be loaded, else in Python."""
+    try:
+        ffi, shim = interface(), load_shim()
+    except ShimMissing:
+        return check_in_python
+    return lambda data, seed=0: int(shim.reprokit_check(ffi.from_buffer(data), len(data), seed))
+
+
+def _path_field(path: Path | None) -> bytes:
+    text = b"" if path is None else os.fsencode(path)
+    if len(text) > 511:
+        raise ShimMissing(f"{path}: the path is longer than 511 bytes; install or run reprokit elsewhere")
+    return text
+
+
+def write_shim_plan(
+    path: Path, *, mode: str, policy: str, key: bytes, profile: Path | None, record_crypto: bool, python_path: Path
+) -> None:
+    """Write shim.plan (struct rk_plan): what the launcher asks of the shim."""
+    data = _PLAN.pack(
+        b"RKPLAN",
+        constants().RK_ABI,
+        MODES[mode],
+        POLICIES[policy],
+        record_crypto,
+        key,
+        _path_field(profile),
+        _path_field(shim_path()),
+        _path_field(python_path),
+        b"",
+    )
+    data += struct.pack("<Q", check_in_python(data))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
