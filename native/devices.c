@@ -1,10 +1,12 @@
 /* devices.c - /dev/urandom and /dev/random, however they are opened and read.
  *
- * An open hands out the real device, so that whatever the program asks of the descriptor has its real
- * answer, and marks the descriptor. A mark means "perhaps": it is confirmed by fstat before bytes are
- * given, because descriptors are closed and reused in ways that no hook sees (close_range, fclose, a
- * vfork child). So nothing has to be unmarked at close, and a read of an ordinary file costs one test
- * of a bit. stdio reads inside libc, past every hook: it is given a stream whose bytes come from here.
+ * An open hands out what was asked for, so that whatever the program does with the descriptor has its
+ * real answer, and marks the descriptor. A mark means "perhaps the device": the first read looks by
+ * fstat, whatever the path was called, and takes the mark away from everything else. A descriptor of
+ * the device is looked at before each read, because descriptors are closed and reused in ways that no
+ * hook sees (close_range, fclose, a vfork child). So an open costs nothing and a read of an ordinary
+ * file the test of a bit. stdio reads inside libc, past every hook: where the file is the device it is
+ * given a stream whose bytes come from here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,7 @@
 #define MARKED 65536 /* descriptors that can be marked; higher ones are looked at each time */
 
 static uint64_t marks[MARKED / 64];
-static int high_mark; /* a device was opened at a descriptor beyond */
+static int high_mark; /* a descriptor beyond was opened */
 
 static void mark(int fd) {
     if (fd >= MARKED)
@@ -53,9 +55,9 @@ static bool is_confirmed(int fd) {
 static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
 
 static int opened(int fd, int flags) {
-    if (fd < 0 || !rk_active() || flags & O_PATH) return fd;
-    if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_DIRECTORY) && is_device(fd)) mark(fd);
-    else if (is_written(flags)) rk_written(fd);
+    if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
+    if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
+    if (is_written(flags)) rk_written(fd);
     return fd;
 }
 
@@ -190,12 +192,15 @@ READV(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t offset,
 struct cookie {
     int fd;
     const void *caller; /* who opened the stream: its reads come from inside libc */
+    off64_t position;   /* glibc asks for it and subtracts what it holds in its buffer */
 };
 
 static ssize_t cookie_read(void *cookie, char *buffer, size_t size) {
     struct cookie *stream = cookie;
     struct rk_real real = {.get = get_read, .argument = stream->fd};
-    return rk_fill(RK_SOURCE_STREAM, stream->caller, buffer, size, &real);
+    ssize_t given = rk_fill(RK_SOURCE_STREAM, stream->caller, buffer, size, &real);
+    if (given > 0) stream->position += given;
+    return given;
 }
 
 static ssize_t cookie_write(void *cookie, const char *buffer, size_t size) {
@@ -204,9 +209,10 @@ static ssize_t cookie_write(void *cookie, const char *buffer, size_t size) {
 }
 
 static int cookie_seek(void *cookie, off64_t *offset, int whence) {
-    off64_t position = lseek64(((struct cookie *)cookie)->fd, *offset, whence);
-    if (position < 0) return -1;
-    *offset = position;
+    struct cookie *stream = cookie;
+    if (whence == SEEK_SET) stream->position = *offset;
+    if (whence == SEEK_CUR) stream->position += *offset;
+    *offset = stream->position;
     return 0;
 }
 

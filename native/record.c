@@ -46,15 +46,6 @@ void rk_give_up(enum rk_reason reason, int error) {
     if (fd >= 0) rk_close(fd);
 }
 
-static int create(uint32_t *incarnation) {
-    char path[RK_RUN_PATH + 96];
-    for (*incarnation = 0;; ++*incarnation) {
-        file_path(path, sizeof(path), *incarnation, ".entropy");
-        int fd = rk_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-        if (fd != -EEXIST) return fd;
-    }
-}
-
 static void write_head(struct rk_file *file, uint32_t incarnation) {
     struct timespec now = {0};
     rk_call(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0, 0, 0, 0);
@@ -98,22 +89,32 @@ static int add_window(int fd, uint64_t size) {
     return 0;
 }
 
-static void make_file(void) {
-    uint32_t incarnation;
-    int fd = create(&incarnation);
-    if (fd < 0) {
-        rk_give_up(reason_of(-fd), -fd);
-        return;
+/* Gives the file, whole with its head, the first name that no other process of this identity has. */
+static int take_name(const char *temporary, struct rk_file *file) {
+    char path[RK_RUN_PATH + 96];
+    for (uint32_t incarnation = 0;; incarnation++) {
+        write_head(file, incarnation);
+        file_path(path, sizeof(path), incarnation, ".entropy");
+        long error = rk_call(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0, 0);
+        if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
+            error = rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */, 0);
+        if (error != -EEXIST) return (int)-error;
     }
-    rk_process->incarnation = incarnation;
+}
+
+static int make_file(void) {
+    char temporary[RK_RUN_PATH + 96];
+    file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
+    int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+    if (fd < 0) return -fd;
     int error = add_window(fd, FIRST_WINDOW);
     rk_close(fd);
-    if (error) {
-        rk_give_up(reason_of(error), error);
-        return;
-    }
-    write_head((struct rk_file *)rk_process->window, incarnation);
-    __atomic_store_n(&rk_process->file, (struct rk_file *)rk_process->window, __ATOMIC_RELEASE);
+    struct rk_file *file = (struct rk_file *)rk_process->window;
+    if (!error) error = take_name(temporary, file);
+    rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
+    if (!error) rk_process->incarnation = file->incarnation;
+    if (!error) __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
+    return error;
 }
 
 bool rk_file_ready(void) {
@@ -121,7 +122,8 @@ bool rk_file_ready(void) {
         rk_signals before = rk_block_signals();
         rk_lock(&rk_process->lock);
         if (!rk_process->opened) {
-            make_file();
+            int error = make_file();
+            if (error) rk_give_up(reason_of(error), error);
             if (rk_plan.mode == RK_MODE_REPLAY) rk_profile_open();
             __atomic_store_n(&rk_process->opened, 1, __ATOMIC_RELEASE);
         }
@@ -132,7 +134,10 @@ bool rk_file_ready(void) {
 }
 
 static int grow(uint64_t need) {
-    uint64_t size = rk_process->capacity < LARGEST_WINDOW ? rk_process->capacity : LARGEST_WINDOW;
+    /* Doubled while small, then by an eighth: what is reserved and never written stays little. */
+    uint64_t size = rk_process->capacity <= LARGEST_CHUNK ? rk_process->capacity : rk_process->capacity / 8;
+    if (size < LARGEST_CHUNK && rk_process->capacity > LARGEST_CHUNK) size = LARGEST_CHUNK;
+    if (size > LARGEST_WINDOW) size = LARGEST_WINDOW;
     if (size < need) size = need;
     size = (size + 4095) & ~UINT64_C(4095);
     char path[RK_RUN_PATH + 96];

@@ -102,7 +102,11 @@ def checker() -> Callable[[bytes, int], int]:
         ffi, shim = interface(), load_shim()
     except ShimMissing:
         return check_in_python
-    return lambda data, seed=0: int(shim.reprokit_check(ffi.from_buffer(data), len(data), seed))
+
+    def check(data: bytes, seed: int) -> int:
+        return int(shim.reprokit_check(ffi.from_buffer(data), len(data), seed))
+
+    return check
 
 
 def _path_field(path: Path | None) -> bytes:

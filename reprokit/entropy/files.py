@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from reprokit import native
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
@@ -179,18 +180,24 @@ class EntropyFile:
             self._data.close()
 
 
-def _map(path: Path) -> mmap.mmap | bytes:
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of a run directory: never through a symbolic link, never waiting for a FIFO."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except PermissionError:
         raise RunNotReadable(f"{path} may not be read by this user; run as its owner") from None
     except OSError as error:
         raise RunDamaged(f"{path}: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise RunDamaged(f"{path} is not a regular file")
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else b""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RunDamaged(f"{path} is not a regular file")
+    return os.fdopen(fd, "rb")
+
+
+def _map(path: Path) -> mmap.mmap | bytes:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
 
 class _Stream:

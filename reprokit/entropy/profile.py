@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from reprokit.entropy.files import REASONS, EntropyFile, entropy_files
+from reprokit.entropy.files import REASONS, EntropyFile, entropy_files, open_regular
 from reprokit.errors import RunDamaged
 from reprokit.rundir import Fidelity, ProfileFacts, process_alive
 
@@ -25,7 +25,7 @@ def digest(directory: Path) -> str:
     """SHA-256 over the name, size and content of every entropy file: the seal of a profile."""
     total = hashlib.sha256(b"reprokit-profile-1\0")
     for path in entropy_files(directory):
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             total.update(path.name.encode() + b"\0" + size.to_bytes(8, "little"))
             while block := file.read(_BLOCK):
@@ -70,7 +70,9 @@ def check(directory: Path, facts: ProfileFacts | None = None) -> None:
         for _ in file.records():
             pass
     if facts is not None and facts.sealed:
-        raise RunDamaged(f"{directory}: the random profile was altered after the run (its digest differs); record again")
+        raise RunDamaged(
+            f"{directory}: the random profile was altered after the run (its digest differs); record again"
+        )
 
 
 def fidelity(directory: Path, recorded: Path) -> Fidelity:

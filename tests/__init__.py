@@ -1,0 +1,1 @@
+"""The tests: real processes, real signals, real trainings."""

@@ -1,0 +1,86 @@
+"""Starts programs under the shim alone, without launcher and agent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from reprokit import entropy, native
+
+SOURCES = Path(__file__).parent
+KEY = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class Shim:
+    """A place for run directories; ``record`` and ``replay`` return what subprocess.run returns."""
+
+    directory: Path
+
+    def environment(
+        self, name: str, mode: str, *, profile: str | None = None, policy: str = "derive"
+    ) -> dict[str, str]:
+        """Make the run directory and the variables that bring the shim into a program."""
+        run = self.directory / name
+        shutil.rmtree(run, ignore_errors=True)
+        (run / "entropy").mkdir(parents=True, mode=0o700)
+        native.write_shim_plan(
+            run / "shim.plan",
+            mode=mode,
+            policy=policy,
+            key=KEY,
+            profile=None if profile is None else self.entropy(profile),
+            record_crypto=False,
+            python_path=self.directory / "no-agent",
+        )
+        return self.variables(name)
+
+    def variables(self, name: str) -> dict[str, str]:
+        run = os.fspath(self.directory / name).rjust(512, "/")
+        kept = {key: value for key, value in os.environ.items() if key not in ("REPROKIT_PAD", "LD_PRELOAD")}
+        return kept | {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run, "REPROKIT_ID": "0"}
+
+    def entropy(self, name: str) -> Path:
+        return self.directory / name / "entropy"
+
+    def record(
+        self, command: Sequence[str], name: str = "recorded", **options: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        return run(command, self.environment(name, "record"), **options)
+
+    def replay(
+        self,
+        command: Sequence[str],
+        name: str = "replayed",
+        profile: str = "recorded",
+        policy: str = "derive",
+        **options: Any,
+    ) -> subprocess.CompletedProcess[bytes]:
+        return run(command, self.environment(name, "replay", profile=profile, policy=policy), **options)
+
+    def fidelity(self, name: str = "replayed", profile: str = "recorded") -> Any:
+        return entropy.fidelity(self.entropy(name), self.entropy(profile))
+
+    def events(self, name: str = "recorded") -> list[tuple[str, Any]]:
+        """(process identity, record) of everything in a profile."""
+        found = []
+        for path in entropy.entropy_files(self.entropy(name)):
+            file = entropy.EntropyFile(path)
+            found += [(file.head.identity, record) for record in file.records()]
+        return found
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
+    **options: Any,
+) -> subprocess.CompletedProcess[bytes]:
+    variables = dict(os.environ if environment is None else environment) | dict(extra or {})
+    return subprocess.run(command, env=variables, stdin=stdin, capture_output=True, timeout=60, check=False, **options)

@@ -1,0 +1,155 @@
+"""What a replay does when the program goes another way than recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.harness import Shim, run
+
+
+@pytest.fixture
+def program(build: Callable[..., str]) -> str:
+    return build("requests.c")
+
+
+def lines(output: bytes) -> list[bytes]:
+    return output.split()
+
+
+def test_another_recording_gives_other_bytes(shim: Shim, program: str) -> None:
+    first = shim.record([program, "16"], "first")
+    second = shim.record([program, "16"], "second")
+    assert first.stdout != second.stdout
+    assert shim.replay([program, "16"], profile="first").stdout == first.stdout
+    assert shim.replay([program, "16"], profile="second").stdout == second.stdout
+
+
+def test_derived_bytes_are_the_same_in_every_replay_and_in_no_other_place(shim: Shim, program: str) -> None:
+    recorded = lines(shim.record([program, "16"]).stdout)
+    replays = [lines(shim.replay([program, "16", "100", "100", "t100"]).stdout) for _ in range(3)]
+    assert replays[0] == replays[1] == replays[2]
+    assert replays[0][0] == recorded[0]
+    assert len(set(replays[0])) == 4
+    fidelity = shim.fidelity()
+    assert (fidelity.exact, fidelity.derived, fidelity.derived_bytes, fidelity.unused) == (1, 3, 300, 0)
+    assert [(p, r.thread, r.asked, r.match) for p, r in shim.events("replayed")] == [
+        ("0", "m", 100, "derived"),
+        ("0", "m", 100, "derived"),
+        ("0", "m.1", 100, "derived"),
+    ]
+
+
+def test_live_bytes_are_real(shim: Shim, program: str) -> None:
+    shim.record([program, "16"])
+    replays = [lines(shim.replay([program, "16", "8"], policy="live").stdout) for _ in range(2)]
+    assert replays[0][0] == replays[1][0]
+    assert replays[0][1] != replays[1][1]
+    assert shim.fidelity().live == 1
+
+
+def test_strict_stops_and_says_why(shim: Shim, program: str) -> None:
+    recorded = shim.record([program, "16"])
+    replayed = shim.replay([program, "16", "8"], policy="strict")
+    assert (replayed.returncode, replayed.stdout) == (125, recorded.stdout)
+    why = (shim.directory / "replayed" / "stopped").read_text()
+    assert why.startswith("process 0, thread m: a request for 8 bytes by ")
+    assert why.endswith(" is not in the random profile")
+
+
+def test_strict_lets_a_faithful_run_pass(shim: Shim, program: str) -> None:
+    recorded = shim.record([program, "16", "t8", "r4"])
+    replayed = shim.replay([program, "16", "t8", "r4"], policy="strict")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+
+
+def test_an_event_that_moved_is_found_by_call_site_and_size(shim: Shim, program: str) -> None:
+    recorded = lines(shim.record([program, "8", "16", "24", "16"]).stdout)
+    replayed = lines(shim.replay([program, "16", "24", "8", "16"]).stdout)
+    assert replayed == [recorded[1], recorded[2], recorded[0], recorded[3]]
+    fidelity = shim.fidelity()
+    assert (fidelity.exact, fidelity.moved, fidelity.unused) == (2, 2, 0)
+
+
+def test_an_event_moves_between_threads(shim: Shim, program: str) -> None:
+    recorded = lines(shim.record([program, "t16", "t24"]).stdout)
+    replayed = lines(shim.replay([program, "t24", "t16", "t16"]).stdout)
+    assert replayed[:2] == [recorded[1], recorded[0]]
+    fidelity = shim.fidelity()
+    assert (fidelity.moved, fidelity.derived, fidelity.unused) == (2, 1, 0)
+
+
+def test_a_stolen_event_is_not_given_twice(shim: Shim, program: str) -> None:
+    recorded = lines(shim.record([program, "t16", "8", "16x3"]).stdout)
+    # The first request of the main thread steals the thread's event, which nobody else may get then.
+    replayed = lines(shim.replay([program, "16x4"]).stdout)
+    assert sorted(replayed) == sorted([recorded[0], *recorded[2:]])
+    assert shim.fidelity().moved >= 1
+
+
+def test_another_source_is_no_match(shim: Shim, program: str) -> None:
+    recorded = lines(shim.record([program, "16"]).stdout)
+    replayed = lines(shim.replay([program, "r16", "16"]).stdout)
+    assert replayed[0] != recorded[0]
+    assert replayed[1] == recorded[0]
+
+
+def test_unused_events_are_counted(shim: Shim, program: str) -> None:
+    shim.record([program, "16x5", "t8"])
+    shim.replay([program, "16x2"])
+    assert shim.fidelity().unused == 4
+
+
+def test_a_process_that_was_not_recorded_gets_derived_bytes(shim: Shim, program: str) -> None:
+    shim.record(["sh", "-c", "true"])
+    replays = [shim.replay(["sh", "-c", f"{program} 16 16; true"]).stdout for _ in range(2)]
+    assert replays[0] == replays[1]
+    assert len(set(lines(replays[0]))) == 2
+
+
+def test_outside_a_run_nothing_happens(shim: Shim, program: str) -> None:
+    variables = shim.variables("no-such-run")
+    results = [run([program, "16"], variables) for _ in range(2)]
+    assert results[0].stdout != results[1].stdout
+    assert [(r.returncode, r.stderr) for r in results] == [(0, b"")] * 2
+    del variables["REPROKIT_RUN"]
+    assert run([program, "16"], variables).returncode == 0
+
+
+RANKS = """
+import os, subprocess, sys
+children = [
+    subprocess.Popen([sys.argv[1], "16", "16"], env=dict(os.environ, RANK=rank), stdout=subprocess.PIPE)
+    for rank in sys.argv[2:]
+]
+print([child.communicate()[0] for child in children])
+"""
+
+
+def test_a_rank_is_named_by_its_number_not_by_the_order_of_starts(shim: Shim, program: str) -> None:
+    recorded = shim.record([sys.executable, "-c", RANKS, program, "0", "1"])
+    replayed = shim.replay([sys.executable, "-c", RANKS, program, "1", "0"])
+    first, second = eval(recorded.stdout)
+    assert first != second
+    assert eval(replayed.stdout) == [second, first]
+    assert {process for process, _ in shim.events()} == {"0", "rank0", "rank1"}
+
+
+def test_children_of_a_rank_are_their_own(shim: Shim, program: str) -> None:
+    command = ["sh", "-c", f"{program} 8; {program} 8; true"]
+    recorded = shim.record(command, extra={"RANK": "3"})
+    assert {process for process, _ in shim.events()} == {"rank3/1", "rank3/2"}
+    assert shim.replay(command, extra={"RANK": "3"}).stdout == recorded.stdout
+
+
+def test_cryptographic_libraries_get_real_bytes_that_are_not_recorded(shim: Shim) -> None:
+    script = "import ssl, os; print(ssl.RAND_bytes(32).hex()); print(os.urandom(16).hex())"
+    recorded = lines(shim.record([sys.executable, "-c", script]).stdout)
+    replayed = lines(shim.replay([sys.executable, "-c", script]).stdout)
+    assert replayed[0] != recorded[0]
+    assert replayed[1] == recorded[1]
+    withheld = [event for _, event in shim.events() if event.withheld]
+    assert withheld
+    assert all("libcrypto" in event.module and event.data == b"" for event in withheld)
