@@ -110,7 +110,7 @@ static bool is_another_run(char *const environment[]) {
 static void exec_identity(char *text) {
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
-    if (!rk_in_vfork_child()) {
+    if (!rk_is_another_process()) {
         size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
         rk_append(text, RK_IDENTITY, length, "+");
         return;
@@ -365,16 +365,22 @@ static void before_fork(void) {
     rk_thread_check()->children++;
 }
 
+/* Emulators and sandboxes take MADV_WIPEONFORK without doing it: then it is done here. */
+static void in_child(void) {
+    if (rk_process->ready && rk_is_another_process()) memset(rk_process, 0, sizeof(*rk_process));
+    rk_process_check();
+}
+
 /* Without the handlers of pthread_atfork. */
 RK_EXPORT int _Fork(void) {
     if (!rk_active()) return RK_REAL(_Fork)();
     before_fork();
     int pid = RK_REAL(_Fork)();
-    if (pid == 0) rk_process_check();
+    if (pid == 0) in_child();
     return pid;
 }
 
-void rk_children_start(void) { pthread_atfork(before_fork, NULL, rk_process_check); }
+void rk_children_start(void) { pthread_atfork(before_fork, NULL, in_child); }
 
 /* ---- threads ------------------------------------------------------------------------------------------------------ */
 

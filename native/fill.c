@@ -45,12 +45,6 @@ static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     return true;
 }
 
-static void count(enum rk_match match, uint64_t bytes) {
-    if (RK_UNLIKELY(!rk_process->file)) return;
-    __atomic_add_fetch(&rk_process->file->matches[match], 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&rk_process->file->bytes[match], bytes, __ATOMIC_RELAXED);
-}
-
 /* The real bytes go into the file first and to the caller after the commit: whatever the program was
  * given is in the file, at whatever moment it is killed. */
 static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint8_t source, void *buffer, size_t size,
@@ -80,10 +74,12 @@ static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint
     }
     uint64_t length = (uint64_t)(bytes - stream->at) - 1 + (withheld ? 0 : (uint64_t)given);
     rk_commit(stream, repeat ? RK_TAG_REPEAT : RK_TAG_EVENT, length);
-    if (withheld)
+    if (withheld) {
         __atomic_add_fetch(&rk_process->file->withheld, 1, __ATOMIC_RELAXED);
-    else
-        count(RK_MATCH_EXACT, (uint64_t)given);
+    } else {
+        stream->chunk->events++; /* only this thread writes to this chunk */
+        stream->chunk->bytes += (uint64_t)given;
+    }
     return given;
 }
 
@@ -96,6 +92,12 @@ static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_
         return real->get(real, buffer, size);
     }
     return record_event(stream, site, source, buffer, size, real);
+}
+
+static void count(enum rk_match match, uint64_t bytes) {
+    if (RK_UNLIKELY(!rk_process->file)) return;
+    __atomic_add_fetch(&rk_process->file->matches[match], 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&rk_process->file->bytes[match], bytes, __ATOMIC_RELAXED);
 }
 
 static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,

@@ -114,7 +114,7 @@ struct rk_thread *rk_thread_check(void) {
     return thread;
 }
 
-bool rk_in_vfork_child(void) { return rk_getpid() != rk_process->pid; }
+bool rk_is_another_process(void) { return rk_getpid() != rk_process->pid; }
 
 static int copy_name(char *text, uint64_t size, const char *name) {
     if (size) rk_append(text, size, 0, name ? name : "");

@@ -84,6 +84,7 @@ struct rk_reader {
 
 struct rk_stream {
     uint8_t *at, *end; /* where the next record goes, in the current chunk of this process's file */
+    struct rk_chunk *chunk;
     uint64_t id;
     uint64_t ordinal;  /* of the next chunk */
     uint64_t size;     /* of the next chunk */
@@ -143,7 +144,7 @@ void rk_process_check(void); /* after a fork: become a process of its own */
 struct rk_thread *rk_thread_check(void);
 void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number);
 void rk_thread_name(char *text, const char *creator, uint32_t number);
-bool rk_in_vfork_child(void);
+bool rk_is_another_process(void);
 
 /* ---- site.c ----------------------------------------------------------------------------------- */
 

@@ -10,6 +10,9 @@
 
 #include "internal.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #define FIRST_WINDOW 8192
 #define LARGEST_WINDOW (4u << 20)
 #define FIRST_CHUNK 512
@@ -82,6 +85,8 @@ static int add_window(int fd, uint64_t size) {
     if (error) return error;
     uint8_t *window = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, rk_process->capacity);
     if (!window) return ENOMEM;
+    /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. */
+    rk_call(SYS_madvise, (long)window, (long)size, MADV_POPULATE_WRITE, 0, 0, 0);
     rk_process->window = window;
     rk_process->window_offset = rk_process->capacity;
     rk_process->window_size = size;
@@ -150,7 +155,7 @@ static int grow(uint64_t need) {
 }
 
 /* Its head is written before the file's `used` grows: a reader meets whole chunks only. */
-static uint8_t *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
+static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
     struct rk_file *file = rk_process->file;
     struct rk_chunk *chunk = (struct rk_chunk *)(rk_process->window + (file->used - rk_process->window_offset));
     chunk->magic = RK_CHUNK_MAGIC;
@@ -159,7 +164,7 @@ static uint8_t *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
     chunk->ordinal = ordinal;
     chunk->check = rk_check(chunk, offsetof(struct rk_chunk, check), 0);
     __atomic_store_n(&file->used, file->used + size, __ATOMIC_RELEASE);
-    return (uint8_t *)chunk;
+    return chunk;
 }
 
 static int allocate(struct rk_stream *stream, uint64_t need) {
@@ -172,9 +177,9 @@ static int allocate(struct rk_stream *stream, uint64_t need) {
         int error = grow(size);
         if (error) return error;
     }
-    stream->at = take(size, stream->id, stream->ordinal++);
-    stream->end = stream->at + size;
-    stream->at += RK_CHUNK;
+    stream->chunk = take(size, stream->id, stream->ordinal++);
+    stream->at = (uint8_t *)stream->chunk + RK_CHUNK;
+    stream->end = (uint8_t *)stream->chunk + size;
     if (stream->size < LARGEST_CHUNK) stream->size *= 2;
     return 0;
 }

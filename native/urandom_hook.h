@@ -104,8 +104,8 @@ struct rk_file {
     uint64_t used;           /* bytes of the file handed out to chunks, this head included */
     uint32_t gave_up;        /* enum rk_reason */
     uint32_t gave_up_errno;
-    uint64_t matches[4];     /* replay: requests by enum rk_match; record: events, in [0] */
-    uint64_t bytes[4];       /* the bytes that they were given */
+    uint64_t matches[4];     /* replay: requests by enum rk_match */
+    uint64_t bytes[4];       /* replay: the bytes that they were given */
     uint64_t withheld;       /* requests of cryptographic libraries: real, bytes not recorded */
     uint64_t uncounted;      /* record: requests after the shim gave up */
     uint8_t reserved[376];
@@ -113,13 +113,15 @@ struct rk_file {
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,
  * that is one thread. A stream's chunks follow each other in the file in the stream's order. */
-#define RK_CHUNK 32
+#define RK_CHUNK 48
 struct rk_chunk {
     uint32_t magic;       /* RK_CHUNK_MAGIC */
     uint32_t size;        /* of the whole chunk in units of 64 bytes */
     uint64_t stream;      /* reprokit_check of the thread identity, seed 0 */
     uint64_t ordinal;     /* 0, 1, ... of this chunk in its stream */
     uint64_t check;       /* reprokit_check over all before it, seed 0 */
+    uint64_t events;      /* record: events in this chunk that were not withheld */
+    uint64_t bytes;       /* and the bytes that they were given */
 };
 #define RK_CHUNK_MAGIC 0x4b4e4843 /* "CHNK" */
 

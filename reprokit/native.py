@@ -6,6 +6,7 @@ only. Nothing here starts the shim: loaded outside a run it hands every call on.
 
 from __future__ import annotations
 
+import importlib
 import os
 import struct
 from collections.abc import Callable
@@ -36,9 +37,8 @@ def header_path() -> Path:
     return installed if installed.exists() else Path(__file__).parent.parent / "native" / "urandom_hook.h"
 
 
-@lru_cache(maxsize=1)
-def interface() -> Any:
-    """A cffi.FFI that knows the constants, structs and calls of urandom_hook.h."""
+def parsed_header(module: str = "urandom_hook") -> Any:
+    """A cffi.FFI that has read the part of urandom_hook.h that is meant for it."""
     import cffi
 
     try:
@@ -47,8 +47,21 @@ def interface() -> Any:
     except (OSError, ValueError) as error:
         raise ShimMissing(f"{header_path()} cannot be read ({error}); install reprokit-harness again") from None
     ffi = cffi.FFI()
+    ffi.set_source(module, None)
     ffi.cdef(declarations)
     return ffi
+
+
+@lru_cache(maxsize=1)
+def interface() -> Any:
+    """The constants, structs and calls of urandom_hook.h: as the build has read them, else read now.
+
+    Reading a header takes cffi's parser 70 ms, which every record and replay would wait for.
+    """
+    try:
+        return importlib.import_module("reprokit._shim.interface").ffi
+    except ImportError:
+        return parsed_header()
 
 
 @lru_cache(maxsize=1)

@@ -19,9 +19,9 @@ from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 
 ENDING = ".entropy"
 MAX_FILES = 1_000_000
-HEAD, CHUNK_HEAD = 1024, 32
+HEAD, CHUNK_HEAD = 1024, 48
 _HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQ")
-_CHUNK = struct.Struct("<IIQQQ")
+_CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
 _MISMATCH = struct.Struct("<BHBQ")
@@ -64,6 +64,8 @@ class Chunk:
     size: int
     stream: int
     ordinal: int
+    events: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -151,14 +153,14 @@ class EntropyFile:
         while offset < self.head.used:
             if offset + CHUNK_HEAD > self.head.used:
                 raise self._damaged(offset, "a chunk is cut short")
-            magic, units, stream, ordinal, expected = _CHUNK.unpack_from(self._data, offset)
+            magic, units, stream, ordinal, expected, events, given = _CHUNK.unpack_from(self._data, offset)
             size = units * 64
             if magic != 0x4B4E4843 or expected != check(self._data[offset : offset + 24], 0):
                 raise self._damaged(offset, "a chunk's head does not match its check")
             if not CHUNK_HEAD <= size <= self.head.used - offset:
                 raise self._damaged(offset, "a chunk of impossible size")
             if stream:
-                yield Chunk(offset, size, stream, ordinal)
+                yield Chunk(offset, size, stream, ordinal, events, given)
             offset += size
 
     def records(self) -> Iterator[Event | Mismatch]:

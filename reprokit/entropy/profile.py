@@ -51,9 +51,10 @@ def summarise(directory: Path) -> ProfileFacts:
         files += 1
         size += file.size
         identities.add((file.head.identity, file.head.incarnation))
-        threads += sum(1 for chunk in file.chunks() if chunk.ordinal == 0)
-        events += file.head.matches[0]
-        entropy += file.head.bytes[0]
+        for chunk in file.chunks():
+            threads += chunk.ordinal == 0
+            events += chunk.events
+            entropy += chunk.bytes
         withheld += file.head.withheld
         sealed = sealed and not _is_alive(file)
     return ProfileFacts(
@@ -81,7 +82,7 @@ def fidelity(directory: Path, recorded: Path) -> Fidelity:
     for file in _files(directory):
         matches = [a + b for a, b in zip(matches, file.head.matches, strict=True)]
         given = [a + b for a, b in zip(given, file.head.bytes, strict=True)]
-    events = sum(file.head.matches[0] for file in _files(recorded))
+    events = sum(chunk.events for file in _files(recorded) for chunk in file.chunks())
     return Fidelity(
         exact=matches[0], moved=matches[1], derived=matches[2], live=matches[3],
         exact_bytes=given[0], moved_bytes=given[1], derived_bytes=given[2], live_bytes=given[3],

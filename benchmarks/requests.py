@@ -1,0 +1,84 @@
+"""What one request costs: bare, recorded and replayed, under the shim alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import in_turn, scratch, show
+from reprokit import native
+
+SOURCE = Path(__file__).with_suffix(".c")
+KINDS = {"getrandom": 200_000, "read": 200_000, "open": 50_000, "bulk": 64}
+TITLES = {
+    "getrandom": "getrandom(16 bytes); targets: replay at most 80 ns, record at most bare + 80 ns",
+    "read": "read(4 KiB) of a cached ordinary file; target: within 3 % of bare",
+    "open": "open and close of an ordinary file",
+    "bulk": "read(1 MiB) of /dev/urandom",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One kind of request in a program of its own, in a given mode."""
+
+    program: Path
+    directory: Path
+    kind: str
+    count: int
+
+    def _run(self, environment: dict[str, str]) -> float:
+        """Nanoseconds a request, the median of five rounds in one process."""
+        command = [str(self.program), self.kind, str(self.count), "5"]
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+        return statistics.median(map(float, done.stdout.split()))
+
+    def _environment(self, name: str, mode: str, profile: Path | None = None) -> dict[str, str]:
+        run = self.directory / name
+        shutil.rmtree(run, ignore_errors=True)
+        (run / "entropy").mkdir(parents=True)
+        native.write_shim_plan(
+            run / "shim.plan",
+            mode=mode,
+            policy="derive",
+            key=bytes(32),
+            profile=profile,
+            record_crypto=False,
+            python_path=self.directory,
+        )
+        run_text = os.fspath(run).rjust(512, "/")
+        return {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run_text, "REPROKIT_ID": "0"}
+
+    def bare(self) -> float:
+        return self._run({})
+
+    def record(self) -> float:
+        return self._run(self._environment("recorded", "record"))
+
+    def replay(self) -> float:
+        return self._run(self._environment("replayed", "replay", self.directory / "recorded" / "entropy"))
+
+    def sides(self) -> dict[str, Callable[[], float]]:
+        return {"bare": self.bare, "record": self.record, "replay": self.replay}
+
+
+def main(runs: int) -> None:
+    with scratch() as name:
+        directory = Path(name)
+        program = directory / "requests"
+        subprocess.run(["gcc", "-O2", "-o", program, SOURCE], check=True)
+        for kind, count in KINDS.items():
+            results = in_turn(Request(program, directory, kind, count).sides(), runs)
+            print(TITLES[kind])
+            show(results, "ns", "bare")
+            if kind == "getrandom":
+                added = [a - b for a, b in zip(results["record"], results["bare"], strict=True)]
+                print(f"  record adds {statistics.median(added):.1f} ns ({min(added):.1f} to {max(added):.1f})")
+            if kind == "bulk":
+                for side, values in results.items():
+                    print(f"  {side}: {(1 << 20) / statistics.median(values):.2f} GB/s")

@@ -1,0 +1,150 @@
+"""Real trainings that set no seed: two bare runs differ; a recording; three replays, each equal to it.
+
+A replay is always compared with the recording, never with another replay: two replays could agree on
+something that the recording never was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parent / "trainings"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A command, the variables it needs, and what its replays must report."""
+
+    command: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
+    all_exact: bool = True  # every request answered by the next event of its own thread
+    printed: bool = True  # the training prints a digest of its weights
+
+
+def script(name: str, *arguments: str, **options: Any) -> Training:
+    return Training([sys.executable, str(TRAININGS / name), *arguments], **options)
+
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+# TensorFlow's pool threads ask in an order of their own; what they ask for decides nothing.
+TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
+
+CASES = [
+    # joblib names its messages in whichever thread comes first.
+    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs"),
+    pytest.param(script("pytorch_workers.py", "0", "none"), id="pytorch", marks=pytest.mark.torch),
+    pytest.param(script("pytorch_workers.py", "2", "fork"), id="pytorch-two-workers-fork", marks=pytest.mark.torch),
+    pytest.param(script("pytorch_workers.py", "2", "spawn"), id="pytorch-two-workers-spawn", marks=pytest.mark.torch),
+    pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=pytest.mark.torch),
+    pytest.param(script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=pytest.mark.tensorflow),
+    pytest.param(script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=pytest.mark.tensorflow),
+    pytest.param(script("tensorflow_function.py", **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow),
+    pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
+    pytest.param(
+        script("pytorch_cuda.py", all_exact=False), id="pytorch-cuda", marks=[pytest.mark.gpu, pytest.mark.torch]
+    ),
+]
+
+
+def run_bare(training: Training, directory: Path) -> str:
+    done = subprocess.run(
+        training.command,
+        cwd=directory,
+        env=os.environ | training.variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def verified(reprokit: Reprokit, replayed: str) -> dict[str, Any]:
+    done = reprokit.run("verify", "recorded", replayed, "--json")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def reproduces(training: Training, reprokit: Reprokit) -> None:
+    bare = [run_bare(training, reprokit.directory) for _ in range(2)]
+    assert bare[0] != bare[1]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *training.command, environment=training.variables)
+    assert recorded.returncode == 0, recorded.stderr[-2000:]
+    assert recorded.stdout not in bare
+    if training.printed:
+        assert re.search(r"[0-9a-f]{64}$", recorded.stdout.strip())
+    for number in range(3):
+        name = f"replayed{number}"
+        replayed = reprokit.run("replay", "recorded", "-o", name, environment=training.variables)
+        assert replayed.returncode == 0, replayed.stderr[-2000:]
+        assert replayed.stdout == recorded.stdout
+        verified(reprokit, name)
+        fidelity = reprokit.facts(name)["fidelity"]
+        assert fidelity["exact"] > 0
+        assert fidelity["live"] == 0
+        if training.all_exact:
+            assert (fidelity["moved"], fidelity["derived"], fidelity["unused"]) == (0, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", CASES)
+def test_training(training: Training, reprokit: Reprokit) -> None:
+    reproduces(training, reprokit)
+
+
+@pytest.mark.slow
+@pytest.mark.tf114
+@pytest.mark.parametrize("model", ["LeNet-1", "LeNet-4", "LeNet-5"])
+def test_lenet_on_tensorflow_1_14(model: str, reprokit: Reprokit) -> None:
+    """As in the paper, on CPython 3.7 with NumPy 1.16, in an environment without reprokit."""
+    python = os.environ["REPROKIT_TF114_PYTHON"]
+    without = subprocess.run([python, "-c", "import reprokit"], cwd=reprokit.directory, capture_output=True, check=False)
+    assert b"ModuleNotFoundError" in without.stderr
+    command = [python, str(EXAMPLES / "lenet_tensorflow.py"), "--model", model, "--epochs", "1"]
+    reproduces(Training(command, variables=QUIET, all_exact=False, printed=False), reprokit)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_ranks(reprokit: Reprokit) -> None:
+    """torchrun with gloo: the ranks draw different bytes, and each draws its own again."""
+
+    def command() -> list[str]:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return [*launcher, str(TRAININGS / "pytorch_ranks.py")]
+
+    def results(name: str) -> dict[str, str]:
+        directory = reprokit.directory / name
+        directory.mkdir()
+        return {"RESULTS": str(directory), "OMP_NUM_THREADS": "1"}
+
+    def read(name: str) -> list[str]:
+        return [(reprokit.directory / name / f"rank{rank}.txt").read_text() for rank in range(2)]
+
+    for name in ("bare0", "bare1"):
+        run_bare(Training(command(), results(name)), reprokit.directory)
+    assert read("bare0") != read("bare1")
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command(), environment=results("recorded-results"))
+    assert recorded.returncode == 0, recorded.stderr[-2000:]
+    digests = [line.split()[2] for line in read("recorded-results")]
+    assert digests[0] != digests[1]
+    for number in range(3):
+        where = results(f"results{number}")
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}", environment=where)
+        assert replayed.returncode == 0, replayed.stderr[-2000:]
+        assert read(f"results{number}") == read("recorded-results")
