@@ -12,7 +12,9 @@ BENCHMARKS = {"requests": requests.main, "startup": startup.main, "training": tr
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], help="requests, startup or training; all by default")
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *BENCHMARKS], help="requests, startup or training; all by default"
+    )
     parser.add_argument("--runs", type=int, default=16, help="of each side, in turn (default 16)")
     options = parser.parse_args()
     print(machine())

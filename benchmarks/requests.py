@@ -49,6 +49,7 @@ class Request:
             key=bytes(32),
             profile=profile,
             record_crypto=False,
+            shim=native.shim_path(),
             python_path=self.directory,
         )
         run_text = os.fspath(run).rjust(512, "/")

@@ -155,15 +155,15 @@ RK_EXPORT int execv(const char *path, char *const arguments[]) { return execve(p
 RK_EXPORT int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
 
 /* The arguments of execl and its relatives as an array; what follows the NULL stays in `rest`. */
-#define ARGUMENTS(array, first, rest)                                            \
-    va_list counting;                                                            \
-    size_t length = 1;                                                           \
-    va_start(counting, first);                                                   \
-    while (va_arg(counting, char *)) length++;                                   \
-    va_end(counting);                                                            \
-    char *array[length + 1];                                                     \
-    va_start(rest, first);                                                       \
-    array[0] = (char *)(first);                                                  \
+#define ARGUMENTS(array, first, rest)          \
+    va_list counting;                          \
+    size_t length = 1;                         \
+    va_start(counting, first);                 \
+    while (va_arg(counting, char *)) length++; \
+    va_end(counting);                          \
+    char *array[length + 1];                   \
+    va_start(rest, first);                     \
+    array[0] = (char *)(first);                \
     for (size_t i = 1; i <= length; i++) array[i] = va_arg(rest, char *);
 
 RK_EXPORT int execl(const char *path, const char *first, ...) {
@@ -196,14 +196,14 @@ static void next_child(char *identity) {
     rk_child_identity(identity, thread, ++thread->children);
 }
 
-#define SPAWN(name)                                                                                              \
-    RK_EXPORT int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                  \
+#define SPAWN(name)                                                                                               \
+    RK_EXPORT int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                   \
                        const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) { \
-        if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);          \
-        char identity[RK_IDENTITY];                                                                              \
-        next_child(identity);                                                                                    \
-        char **child = CHILD_ENVIRONMENT(environment, identity);                                                 \
-        return RK_REAL(name)(pid, path, actions, attributes, arguments, child);                                  \
+        if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);           \
+        char identity[RK_IDENTITY];                                                                               \
+        next_child(identity);                                                                                     \
+        char **child = CHILD_ENVIRONMENT(environment, identity);                                                  \
+        return RK_REAL(name)(pid, path, actions, attributes, arguments, child);                                   \
     }
 SPAWN(posix_spawn)
 SPAWN(posix_spawnp)
@@ -334,8 +334,10 @@ static FILE *open_pipe(const char *command, bool reads, bool close_on_exec) {
     if (!error && !close_on_exec) RK_REAL(fcntl)(ours, F_SETFD, 0);
     if (!error && remember(stream, pid)) return stream;
     if (!error) waitpid(pid, NULL, 0), error = EMFILE;
-    if (stream) fclose(stream);
-    else close(ours);
+    if (stream)
+        fclose(stream);
+    else
+        close(ours);
     errno = error;
     return NULL;
 }
@@ -382,7 +384,8 @@ RK_EXPORT int _Fork(void) {
 
 void rk_children_start(void) { pthread_atfork(before_fork, NULL, in_child); }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------ */
+/* ---- threads ------------------------------------------------------------------------------------------------------
+ */
 
 #define SLOTS 256 /* threads between their creation and their first instruction */
 

@@ -63,30 +63,30 @@ static int opened(int fd, int flags) {
 
 /* ---- open ------------------------------------------------------------------------------------------- */
 
-#define MODE(flags, mode)                                             \
-    if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) {    \
-        va_list arguments;                                            \
-        va_start(arguments, flags);                                   \
-        mode = va_arg(arguments, mode_t);                             \
-        va_end(arguments);                                            \
+#define MODE(flags, mode)                                          \
+    if ((flags) & O_CREAT || ((flags) & O_TMPFILE) == O_TMPFILE) { \
+        va_list arguments;                                         \
+        va_start(arguments, flags);                                \
+        mode = va_arg(arguments, mode_t);                          \
+        va_end(arguments);                                         \
     }
 
-#define OPEN(name)                                                    \
-    RK_EXPORT int name(const char *path, int flags, ...) {            \
-        mode_t mode = 0;                                              \
-        MODE(flags, mode)                                             \
-        return opened(RK_REAL(name)(path, flags, mode), flags);       \
+#define OPEN(name)                                              \
+    RK_EXPORT int name(const char *path, int flags, ...) {      \
+        mode_t mode = 0;                                        \
+        MODE(flags, mode)                                       \
+        return opened(RK_REAL(name)(path, flags, mode), flags); \
     }
 OPEN(open)
 OPEN(open64)
 OPEN(__open)
 OPEN(__open64)
 
-#define OPENAT(name)                                                         \
-    RK_EXPORT int name(int directory, const char *path, int flags, ...) {    \
-        mode_t mode = 0;                                                     \
-        MODE(flags, mode)                                                    \
-        return opened(RK_REAL(name)(directory, path, flags, mode), flags);   \
+#define OPENAT(name)                                                       \
+    RK_EXPORT int name(int directory, const char *path, int flags, ...) {  \
+        mode_t mode = 0;                                                   \
+        MODE(flags, mode)                                                  \
+        return opened(RK_REAL(name)(directory, path, flags, mode), flags); \
     }
 OPENAT(openat)
 OPENAT(openat64)
@@ -113,15 +113,15 @@ RK_EXPORT int dup(int fd) { return duplicated(fd, RK_REAL(dup)(fd)); }
 RK_EXPORT int dup2(int fd, int copy) { return duplicated(fd, RK_REAL(dup2)(fd, copy)); }
 RK_EXPORT int dup3(int fd, int copy, int flags) { return duplicated(fd, RK_REAL(dup3)(fd, copy, flags)); }
 
-#define FCNTL(name)                                                              \
-    RK_EXPORT int name(int fd, int command, ...) {                               \
-        va_list arguments;                                                       \
-        va_start(arguments, command);                                            \
-        void *argument = va_arg(arguments, void *);                              \
-        va_end(arguments);                                                       \
-        int result = RK_REAL(name)(fd, command, argument);                       \
-        bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;          \
-        return copies ? duplicated(fd, result) : result;                         \
+#define FCNTL(name)                                                     \
+    RK_EXPORT int name(int fd, int command, ...) {                      \
+        va_list arguments;                                              \
+        va_start(arguments, command);                                   \
+        void *argument = va_arg(arguments, void *);                     \
+        va_end(arguments);                                              \
+        int result = RK_REAL(name)(fd, command, argument);              \
+        bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC; \
+        return copies ? duplicated(fd, result) : result;                \
     }
 FCNTL(fcntl)
 FCNTL(fcntl64)
@@ -153,10 +153,10 @@ static ssize_t device_readv(int fd, const struct iovec *parts, int count, const 
     return total;
 }
 
-#define READ(name, parameters, arguments)                                                        \
-    RK_EXPORT ssize_t name parameters {                                                          \
-        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments;      \
-        return device_read(fd, buffer, size, RK_CALLER());                                       \
+#define READ(name, parameters, arguments)                                                   \
+    RK_EXPORT ssize_t name parameters {                                                     \
+        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments; \
+        return device_read(fd, buffer, size, RK_CALLER());                                  \
     }
 READ(read, (int fd, void *buffer, size_t size), (fd, buffer, size))
 READ(__read, (int fd, void *buffer, size_t size), (fd, buffer, size))
@@ -165,25 +165,27 @@ READ(pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, 
 READ(__pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset))
 
 /* The fortified ones end the program when the buffer is too small: the real call does. */
-#define READ_CHECKED(name, parameters, arguments)                                                              \
-    RK_EXPORT ssize_t name parameters {                                                                        \
-        if (RK_LIKELY(!is_marked(fd)) || size > room || !is_confirmed(fd)) return RK_REAL(name) arguments;     \
-        return device_read(fd, buffer, size, RK_CALLER());                                                     \
+#define READ_CHECKED(name, parameters, arguments)                                                          \
+    RK_EXPORT ssize_t name parameters {                                                                    \
+        if (RK_LIKELY(!is_marked(fd)) || size > room || !is_confirmed(fd)) return RK_REAL(name) arguments; \
+        return device_read(fd, buffer, size, RK_CALLER());                                                 \
     }
 READ_CHECKED(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room))
-READ_CHECKED(__pread_chk, (int fd, void *buffer, size_t size, off_t offset, size_t room), (fd, buffer, size, offset, room))
+READ_CHECKED(__pread_chk, (int fd, void *buffer, size_t size, off_t offset, size_t room),
+             (fd, buffer, size, offset, room))
 READ_CHECKED(__pread64_chk, (int fd, void *buffer, size_t size, off64_t offset, size_t room),
              (fd, buffer, size, offset, room))
 
-#define READV(name, parameters, arguments)                                                       \
-    RK_EXPORT ssize_t name parameters {                                                          \
-        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments;      \
-        return device_readv(fd, parts, count, RK_CALLER());                                      \
+#define READV(name, parameters, arguments)                                                  \
+    RK_EXPORT ssize_t name parameters {                                                     \
+        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments; \
+        return device_readv(fd, parts, count, RK_CALLER());                                 \
     }
 READV(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 READV(preadv, (int fd, const struct iovec *parts, int count, off_t offset), (fd, parts, count, offset))
 READV(preadv64, (int fd, const struct iovec *parts, int count, off64_t offset), (fd, parts, count, offset))
-READV(preadv2, (int fd, const struct iovec *parts, int count, off_t offset, int flags), (fd, parts, count, offset, flags))
+READV(preadv2, (int fd, const struct iovec *parts, int count, off_t offset, int flags),
+      (fd, parts, count, offset, flags))
 READV(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t offset, int flags),
       (fd, parts, count, offset, flags))
 
@@ -324,10 +326,14 @@ static void feed_descriptor(int fd) {
     if (pipe2(ends, O_CLOEXEC) != 0) return;
     RK_REAL(fcntl)(ends[1], F_SETPIPE_SZ, 4096);
     int out = RK_REAL(fcntl)(ends[1], F_DUPFD_CLOEXEC, 512); /* out of the program's way */
-    if (out < 0) out = ends[1];
-    else close(ends[1]);
-    if (!start_feeder(out)) close(out);
-    else RK_REAL(dup3)(ends[0], fd, close_on_exec);
+    if (out < 0)
+        out = ends[1];
+    else
+        close(ends[1]);
+    if (!start_feeder(out))
+        close(out);
+    else
+        RK_REAL(dup3)(ends[0], fd, close_on_exec);
     close(ends[0]);
 }
 

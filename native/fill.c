@@ -8,9 +8,9 @@
 
 #include "internal.h"
 
-#define PIECE (1u << 20)   /* a larger request makes several events */
-#define EVENT_HEAD 21      /* tag, source, site, flags, asked, given */
-#define NO_SITE UINT16_MAX /* a stream with more call sites than numbers */
+#define PIECE      (1u << 20) /* a larger request makes several events */
+#define EVENT_HEAD 21         /* tag, source, site, flags, asked, given */
+#define NO_SITE    UINT16_MAX /* a stream with more call sites than numbers */
 
 static const char *stream_name(struct rk_thread *thread, struct rk_stream *stream, char *text) {
     if (stream == &thread->streams[0]) return thread->identity;

@@ -31,20 +31,23 @@ int __openat_2(int directory, const char *path, int flags);
 int __openat64_2(int directory, const char *path, int flags);
 int _Fork(void);
 
-#define RK_HOOKS(X)                                                                                       \
-    /* entropy by name: urandom_hook.c */                                                                 \
-    X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall)           \
-    /* descriptors and streams: devices.c */                                                              \
-    X(read) X(__read) X(__read_chk) X(readv) X(pread) X(pread64) X(__pread64) X(__pread_chk)              \
-    X(__pread64_chk) X(preadv) X(preadv64) X(preadv2) X(preadv64v2)                                       \
-    X(open) X(open64) X(__open) X(__open64) X(__open_2) X(__open64_2) X(openat) X(openat64)               \
-    X(__openat_2) X(__openat64_2) X(creat) X(creat64) X(fopen) X(fopen64) X(fdopen) X(freopen)            \
-    X(freopen64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64)                                               \
-    /* names of files written: written.c */                                                               \
-    X(rename) X(renameat) X(renameat2)                                                                    \
-    /* threads and processes: children.c */                                                               \
-    X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system)         \
+/* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
+ * of files written (written.c); threads and processes (children.c). */
+/* clang-format off */
+#define RK_HOOKS(X) \
+    X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
+    \
+    X(read) X(__read) X(__read_chk) X(readv) X(pread) X(pread64) X(__pread64) X(__pread_chk) \
+    X(__pread64_chk) X(preadv) X(preadv64) X(preadv2) X(preadv64v2) \
+    X(open) X(open64) X(__open) X(__open64) X(__open_2) X(__open64_2) X(openat) X(openat64) \
+    X(__openat_2) X(__openat64_2) X(creat) X(creat64) X(fopen) X(fopen64) X(fdopen) X(freopen) \
+    X(freopen64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
+    \
+    X(rename) X(renameat) X(renameat2) \
+    \
+    X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
     X(popen) X(pclose) X(pthread_create) X(thrd_create)
+/* clang-format on */
 
 #define X(name) extern __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)

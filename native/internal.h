@@ -13,16 +13,16 @@
 
 #include "urandom_hook.h"
 
-#define RK_EXPORT __attribute__((visibility("default")))
-#define RK_LIKELY(x) __builtin_expect(!!(x), 1)
-#define RK_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define RK_CALLER() __builtin_return_address(0)
+#define RK_EXPORT        __attribute__((visibility("default")))
+#define RK_LIKELY(x)     __builtin_expect(!!(x), 1)
+#define RK_UNLIKELY(x)   __builtin_expect(!!(x), 0)
+#define RK_CALLER()      __builtin_return_address(0)
 #define RK_LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- start.c: whether this process belongs to a run ------------------------------------------ */
 
 enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
-extern int rk_state;          /* enum rk_state */
+extern int rk_state; /* enum rk_state */
 extern struct rk_plan rk_plan;
 extern char rk_run[RK_RUN_PATH + 1];
 bool rk_start(void); /* true in a run */
@@ -40,7 +40,7 @@ void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
 void rk_unmap(void *address, size_t size);
 int rk_getpid(void);
-bool rk_within_limit(uint64_t end); /* of a file's size: RLIMIT_FSIZE */
+bool rk_within_limit(uint64_t end);                     /* of a file's size: RLIMIT_FSIZE */
 int rk_reserve(int fd, uint64_t offset, uint64_t size); /* 0, or errno: blocks are really there */
 size_t rk_append(char *text, size_t size, size_t length, const char *more);
 size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number);
@@ -59,7 +59,7 @@ void rk_unlock(uint32_t *lock);
 
 /* One request at a time writes to a stream. A signal handler that interrupts a request uses the
  * second one. */
-#define RK_STREAMS 2
+#define RK_STREAMS    2
 #define RK_SITE_CACHE 16
 
 struct rk_site {
@@ -114,12 +114,12 @@ struct rk_thread {
 struct rk_process {
     uint32_t ready;
     int pid;
-    uint32_t lock;          /* of the file and of the moved events */
+    uint32_t lock; /* of the file and of the moved events */
     uint32_t popen_lock, system_lock;
     uint32_t system_calls; /* under way: the first ignores the terminal's signals, the last restores them */
-    uint32_t unknown;       /* threads that did not come through pthread_create */
+    uint32_t unknown;      /* threads that did not come through pthread_create */
     uint32_t feeders;
-    uint32_t opened;        /* the file was made, or could not be */
+    uint32_t opened; /* the file was made, or could not be */
     uint32_t incarnation;
     struct rk_file *file;   /* its head; NULL before the first request and when it cannot be made */
     uint8_t *window;        /* where the chunks are handed out */
@@ -128,9 +128,9 @@ struct rk_process {
     uint64_t capacity;      /* of the file */
     const uint8_t *profile; /* replay: the recorded file of this process */
     uint64_t profile_size;
-    struct rk_moved *moved; /* replay: index of its events, made at the first mismatch */
-    uint32_t stolen;        /* replay: some event was given as moved */
-    uint32_t streams;       /* replay: used of consumed */
+    struct rk_moved *moved;  /* replay: index of its events, made at the first mismatch */
+    uint32_t stolen;         /* replay: some event was given as moved */
+    uint32_t streams;        /* replay: used of consumed */
     uint64_t (*consumed)[2]; /* replay: stream and offset of its last event given */
 };
 

@@ -13,11 +13,11 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define FIRST_WINDOW 8192
+#define FIRST_WINDOW   8192
 #define LARGEST_WINDOW (4u << 20)
-#define FIRST_CHUNK 512
-#define LARGEST_CHUNK 65536
-#define SMALLEST_REST 256 /* of a window that is still worth a chunk */
+#define FIRST_CHUNK    512
+#define LARGEST_CHUNK  65536
+#define SMALLEST_REST  256 /* of a window that is still worth a chunk */
 
 static void file_path(char *path, size_t size, uint32_t incarnation, const char *ending) {
     size_t length = rk_append(path, size, 0, rk_run);
@@ -66,15 +66,15 @@ static void write_head(struct rk_file *file, uint32_t incarnation) {
 
 static enum rk_reason reason_of(int error) {
     switch (error) {
-        case ENOSPC:
-        case EDQUOT:
-            return RK_REASON_DISK_FULL;
-        case EFBIG:
-            return RK_REASON_FILE_LIMIT;
-        case ENOMEM:
-            return RK_REASON_CANNOT_MAP;
-        default:
-            return RK_REASON_CANNOT_OPEN;
+    case ENOSPC:
+    case EDQUOT:
+        return RK_REASON_DISK_FULL;
+    case EFBIG:
+        return RK_REASON_FILE_LIMIT;
+    case ENOMEM:
+        return RK_REASON_CANNOT_MAP;
+    default:
+        return RK_REASON_CANNOT_OPEN;
     }
 }
 
@@ -102,7 +102,8 @@ static int take_name(const char *temporary, struct rk_file *file) {
         file_path(path, sizeof(path), incarnation, ".entropy");
         long error = rk_call(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0, 0);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
-            error = rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */, 0);
+            error =
+                rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */, 0);
         if (error != -EEXIST) return (int)-error;
     }
 }

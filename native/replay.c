@@ -88,32 +88,32 @@ static int64_t parse(const struct rk_reader *reader, struct event *event) {
     const uint8_t *at = reader->at + 1;
     uint64_t room = (uint64_t)(reader->end - at);
     switch (*reader->at) {
-        case RK_TAG_THREAD:
-            return room < 1 ? -1 : 1 + at[0];
-        case RK_TAG_SITE:
-            return room < 11 ? -1 : 11 + at[10];
-        case RK_TAG_MISMATCH:
-            return 12;
-        case RK_TAG_REPEAT:
-            event->source = reader->source;
-            event->flags = reader->flags;
-            event->site = reader->site;
-            event->asked = reader->asked;
-            event->given = reader->given;
-            event->bytes = at;
-            break;
-        case RK_TAG_EVENT:
-            if (room < 20) return -1;
-            event->source = at[0];
-            event->site = (uint16_t)get(at + 1, 2);
-            event->flags = at[3];
-            event->asked = get(at + 4, 8);
-            event->given = get(at + 12, 8);
-            event->bytes = at + 20;
-            if (event->given > event->asked) return -1;
-            break;
-        default:
-            return -1;
+    case RK_TAG_THREAD:
+        return room < 1 ? -1 : 1 + at[0];
+    case RK_TAG_SITE:
+        return room < 11 ? -1 : 11 + at[10];
+    case RK_TAG_MISMATCH:
+        return 12;
+    case RK_TAG_REPEAT:
+        event->source = reader->source;
+        event->flags = reader->flags;
+        event->site = reader->site;
+        event->asked = reader->asked;
+        event->given = reader->given;
+        event->bytes = at;
+        break;
+    case RK_TAG_EVENT:
+        if (room < 20) return -1;
+        event->source = at[0];
+        event->site = (uint16_t)get(at + 1, 2);
+        event->flags = at[3];
+        event->asked = get(at + 4, 8);
+        event->given = get(at + 12, 8);
+        event->bytes = at + 20;
+        if (event->given > event->asked) return -1;
+        break;
+    default:
+        return -1;
     }
     uint64_t payload = event->flags & RK_FLAG_WITHHELD ? 0 : event->given;
     if (payload > room) return -1;
@@ -233,7 +233,8 @@ static void index_stream(struct rk_moved *moved, uint64_t stream, uint64_t offse
 static void index_streams(struct rk_moved *moved, uint64_t *keys) {
     moved->count = 0;
     const struct rk_chunk *chunk;
-    for (uint64_t offset = RK_HEAD; offset < profile_used() && (chunk = chunk_at(offset)); offset += (uint64_t)chunk->size * 64)
+    for (uint64_t offset = RK_HEAD; offset < profile_used() && (chunk = chunk_at(offset));
+         offset += (uint64_t)chunk->size * 64)
         if (chunk->ordinal == 0 && chunk->stream != 0) index_stream(moved, chunk->stream, offset, keys);
 }
 

@@ -57,8 +57,8 @@ uint64_t rk_site_key(const char *module, size_t length, uint64_t offset) {
 /* Their keys and nonces must be fresh, and replaying their entropy would not even make them
  * repeatable. docs/limitations.md has this list too. */
 bool rk_is_crypto(const char *module) {
-    static const char *const libraries[] = {"libcrypto", "libssl",   "libgnutls", "libgcrypt", "libsodium",
-                                            "libnettle", "libhogweed", "libnss3",   "libsoftokn3", "libfreebl",
+    static const char *const libraries[] = {"libcrypto",     "libssl",     "libgnutls", "libgcrypt",   "libsodium",
+                                            "libnettle",     "libhogweed", "libnss3",   "libsoftokn3", "libfreebl",
                                             "libmbedcrypto", "libwolfssl", "libbotan"};
     const char *name = base_name(module);
     for (size_t i = 0; i < RK_LENGTH(libraries); i++)

@@ -61,7 +61,8 @@ void rk_unmap(void *address, size_t size) { rk_call(SYS_munmap, (long)address, (
 static int write_zeros(int fd, uint64_t offset, uint64_t size) {
     static const char zeros[4096];
     while (size > 0) {
-        long n = rk_call(SYS_pwrite64, fd, (long)zeros, (long)(size < sizeof(zeros) ? size : sizeof(zeros)), (long)offset, 0, 0);
+        long n = rk_call(SYS_pwrite64, fd, (long)zeros, (long)(size < sizeof(zeros) ? size : sizeof(zeros)),
+                         (long)offset, 0, 0);
         if (n == -EINTR) continue;
         if (n <= 0) return n < 0 ? (int)-n : ENOSPC;
         offset += (uint64_t)n;
@@ -127,9 +128,7 @@ rk_signals rk_block_signals(void) {
     return before;
 }
 
-void rk_restore_signals(rk_signals before) {
-    rk_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before.bits, 0, 8, 0, 0);
-}
+void rk_restore_signals(rk_signals before) { rk_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before.bits, 0, 8, 0, 0); }
 
 /* Held for microseconds with signals blocked, and zeroed in a forked child: cannot be left held. */
 void rk_lock(uint32_t *lock) {

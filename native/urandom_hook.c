@@ -113,7 +113,8 @@ static ssize_t get_syscall(struct rk_real *self, void *buffer, size_t size) {
     return RK_REAL(syscall)(SYS_getrandom, buffer, size, self->argument);
 }
 
-__attribute__((visibility("hidden"))) long rk_syscall_getrandom(long number, void *buffer, size_t size, unsigned flags) {
+__attribute__((visibility("hidden"))) long rk_syscall_getrandom(long number, void *buffer, size_t size,
+                                                                unsigned flags) {
     (void)number;
     struct rk_real real = {.get = get_syscall, .argument = (long)flags};
     if (!buffer || flags & ~KNOWN_FLAGS) return real.get(&real, buffer, size);
@@ -121,7 +122,8 @@ __attribute__((visibility("hidden"))) long rk_syscall_getrandom(long number, voi
 }
 
 /* Before the constructor has run. */
-__attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a, long b, long c, long d, long e, long f) {
+__attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a, long b, long c, long d, long e,
+                                                            long f) {
     long result = rk_call(number, a, b, c, d, e, f);
     if (result >= 0 || result <= -4096) return result;
     errno = (int)-result;
@@ -131,36 +133,34 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
 /* In assembly, because the child of a syscall(SYS_clone, ...) returns on a stack of its own: every
  * number but one is jumped on to libc without a frame of ours. */
 #if defined(__x86_64__)
-__asm__(
-    ".text\n.globl syscall\n.type syscall, @function\n"
-    "syscall:\n"
-    "  endbr64\n"
-    "  cmpq $318, %rdi\n" /* SYS_getrandom */
-    "  je rk_syscall_getrandom_entry\n"
-    "  movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
-    "  movq (%rax), %rax\n"
-    "  testq %rax, %rax\n"
-    "  je rk_syscall_early_entry\n"
-    "  jmp *%rax\n"
-    "rk_syscall_getrandom_entry: jmp rk_syscall_getrandom\n"
-    "rk_syscall_early_entry: jmp rk_syscall_early\n"
-    ".size syscall, .-syscall\n");
+__asm__(".text\n.globl syscall\n.type syscall, @function\n"
+        "syscall:\n"
+        "  endbr64\n"
+        "  cmpq $318, %rdi\n" /* SYS_getrandom */
+        "  je rk_syscall_getrandom_entry\n"
+        "  movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
+        "  movq (%rax), %rax\n"
+        "  testq %rax, %rax\n"
+        "  je rk_syscall_early_entry\n"
+        "  jmp *%rax\n"
+        "rk_syscall_getrandom_entry: jmp rk_syscall_getrandom\n"
+        "rk_syscall_early_entry: jmp rk_syscall_early\n"
+        ".size syscall, .-syscall\n");
 _Static_assert(SYS_getrandom == 318, "the number in the assembly above");
 #elif defined(__aarch64__)
-__asm__(
-    ".text\n.globl syscall\n.type syscall, %function\n"
-    "syscall:\n"
-    "  hint #34\n" /* bti c */
-    "  cmp x0, #278\n" /* SYS_getrandom */
-    "  b.eq rk_syscall_getrandom_entry\n"
-    "  adrp x16, :got:rk_real_syscall\n"
-    "  ldr x16, [x16, :got_lo12:rk_real_syscall]\n"
-    "  ldr x16, [x16]\n"
-    "  cbz x16, rk_syscall_early_entry\n"
-    "  br x16\n"
-    "rk_syscall_getrandom_entry: b rk_syscall_getrandom\n"
-    "rk_syscall_early_entry: b rk_syscall_early\n"
-    ".size syscall, .-syscall\n");
+__asm__(".text\n.globl syscall\n.type syscall, %function\n"
+        "syscall:\n"
+        "  hint #34\n"     /* bti c */
+        "  cmp x0, #278\n" /* SYS_getrandom */
+        "  b.eq rk_syscall_getrandom_entry\n"
+        "  adrp x16, :got:rk_real_syscall\n"
+        "  ldr x16, [x16, :got_lo12:rk_real_syscall]\n"
+        "  ldr x16, [x16]\n"
+        "  cbz x16, rk_syscall_early_entry\n"
+        "  br x16\n"
+        "rk_syscall_getrandom_entry: b rk_syscall_getrandom\n"
+        "rk_syscall_early_entry: b rk_syscall_early\n"
+        ".size syscall, .-syscall\n");
 _Static_assert(SYS_getrandom == 278, "the number in the assembly above");
 #endif
 

@@ -26,10 +26,7 @@
 #define RK_IDENTITY 256 /* bytes of an identity, with its final NUL */
 
 /* What the shim does in this run. */
-enum rk_mode {
-    RK_MODE_RECORD = 1,
-    RK_MODE_REPLAY = 2
-};
+enum rk_mode { RK_MODE_RECORD = 1, RK_MODE_REPLAY = 2 };
 
 /* What replay does with a request that the random profile does not hold. */
 enum rk_policy {
@@ -45,18 +42,18 @@ enum rk_source {
     RK_SOURCE_ARC4RANDOM = 3,
     RK_SOURCE_ARC4RANDOM_BUF = 4,
     RK_SOURCE_ARC4RANDOM_UNIFORM = 5,
-    RK_SOURCE_SYSCALL = 6,       /* syscall(SYS_getrandom, ...) */
-    RK_SOURCE_DEVICE = 7,        /* /dev/urandom or /dev/random through a descriptor */
-    RK_SOURCE_STREAM = 8,        /* the same through stdio */
-    RK_SOURCE_FEEDER = 9,        /* the same through a pipe that the shim fills (freopen, stdin) */
+    RK_SOURCE_SYSCALL = 6,        /* syscall(SYS_getrandom, ...) */
+    RK_SOURCE_DEVICE = 7,         /* /dev/urandom or /dev/random through a descriptor */
+    RK_SOURCE_STREAM = 8,         /* the same through stdio */
+    RK_SOURCE_FEEDER = 9,         /* the same through a pipe that the shim fills (freopen) */
     RK_SOURCE_RANDOM_DEVICE = 10, /* libstdc++'s std::random_device */
-    RK_SOURCES = 11              /* one more than the largest */
+    RK_SOURCES = 11               /* one more than the largest */
 };
 
 /* How replay answered a request. */
 enum rk_match {
-    RK_MATCH_EXACT = 0,   /* next in the stream of the same thread, same source and size */
-    RK_MATCH_MOVED = 1,   /* same process, call site and size, oldest unused */
+    RK_MATCH_EXACT = 0, /* next in the stream of the same thread, same source and size */
+    RK_MATCH_MOVED = 1, /* same process, call site and size, oldest unused */
     RK_MATCH_DERIVED = 2,
     RK_MATCH_LIVE = 3,
     RK_MATCHES = 4
@@ -69,7 +66,7 @@ enum rk_reason {
     RK_REASON_FILE_LIMIT = 2,  /* RLIMIT_FSIZE */
     RK_REASON_CANNOT_OPEN = 3, /* the run directory went away, became read-only, chroot */
     RK_REASON_CANNOT_MAP = 4,
-    RK_REASON_BAD_PROFILE = 5  /* replay: the profile is damaged at the point reached */
+    RK_REASON_BAD_PROFILE = 5 /* replay: the profile is damaged at the point reached */
 };
 
 /* REPROKIT_RUN/shim.plan: what the launcher asks of the shim. 2048 bytes. */
@@ -84,30 +81,30 @@ struct rk_plan {
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     uint8_t reserved[448];
-    uint64_t check;         /* reprokit_check over all before it, seed 0 */
+    uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
 /* The head of REPROKIT_RUN/entropy/IDENTITYHASH-INCARNATION.entropy: one file for each process
  * that asked for entropy. Exactly RK_HEAD bytes, then chunks. */
 #define RK_HEAD 1024
 struct rk_file {
-    char magic[8];           /* "RKENTROP" */
-    uint32_t format;         /* RK_FORMAT */
-    uint32_t mode;           /* enum rk_mode */
-    uint64_t started_ns;     /* CLOCK_REALTIME; for people, never compared */
-    uint32_t pid;            /* for people, never compared */
-    uint32_t incarnation;    /* 0, or n for the n-th further process of the same identity */
-    char identity[256];      /* process identity, NUL-padded */
-    char program[256];       /* path of the executable, cut at 255, NUL-padded */
-    uint64_t head_check;     /* reprokit_check over all before it, seed 0 */
+    char magic[8];        /* "RKENTROP" */
+    uint32_t format;      /* RK_FORMAT */
+    uint32_t mode;        /* enum rk_mode */
+    uint64_t started_ns;  /* CLOCK_REALTIME; for people, never compared */
+    uint32_t pid;         /* for people, never compared */
+    uint32_t incarnation; /* 0, or n for the n-th further process of the same identity */
+    char identity[256];   /* process identity, NUL-padded */
+    char program[256];    /* path of the executable, cut at 255, NUL-padded */
+    uint64_t head_check;  /* reprokit_check over all before it, seed 0 */
     /* From here on the fields change while the run goes on. */
-    uint64_t used;           /* bytes of the file handed out to chunks, this head included */
-    uint32_t gave_up;        /* enum rk_reason */
+    uint64_t used;    /* bytes of the file handed out to chunks, this head included */
+    uint32_t gave_up; /* enum rk_reason */
     uint32_t gave_up_errno;
-    uint64_t matches[4];     /* replay: requests by enum rk_match */
-    uint64_t bytes[4];       /* replay: the bytes that they were given */
-    uint64_t withheld;       /* requests of cryptographic libraries: real, bytes not recorded */
-    uint64_t uncounted;      /* record: requests after the shim gave up */
+    uint64_t matches[4]; /* replay: requests by enum rk_match */
+    uint64_t bytes[4];   /* replay: the bytes that they were given */
+    uint64_t withheld;   /* requests of cryptographic libraries: real, bytes not recorded */
+    uint64_t uncounted;  /* record: requests after the shim gave up */
     uint8_t reserved[376];
 };
 
@@ -115,13 +112,13 @@ struct rk_file {
  * that is one thread. A stream's chunks follow each other in the file in the stream's order. */
 #define RK_CHUNK 48
 struct rk_chunk {
-    uint32_t magic;       /* RK_CHUNK_MAGIC */
-    uint32_t size;        /* of the whole chunk in units of 64 bytes */
-    uint64_t stream;      /* reprokit_check of the thread identity, seed 0 */
-    uint64_t ordinal;     /* 0, 1, ... of this chunk in its stream */
-    uint64_t check;       /* reprokit_check over all before it, seed 0 */
-    uint64_t events;      /* record: events in this chunk that were not withheld */
-    uint64_t bytes;       /* and the bytes that they were given */
+    uint32_t magic;   /* RK_CHUNK_MAGIC */
+    uint32_t size;    /* of the whole chunk in units of 64 bytes */
+    uint64_t stream;  /* reprokit_check of the thread identity, seed 0 */
+    uint64_t ordinal; /* 0, 1, ... of this chunk in its stream */
+    uint64_t check;   /* reprokit_check over all before it, seed 0 */
+    uint64_t events;  /* record: events in this chunk that were not withheld */
+    uint64_t bytes;   /* and the bytes that they were given */
 };
 #define RK_CHUNK_MAGIC 0x4b4e4843 /* "CHNK" */
 

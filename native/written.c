@@ -16,12 +16,18 @@ static bool is_new(const char *path, size_t length) {
     return __atomic_exchange_n(&seen[hash / 2 % REMEMBERED], hash, __ATOMIC_RELAXED) != hash;
 }
 
+static bool is_in_the_run(const char *path, size_t length) {
+    const char *run = rk_run + strspn(rk_run, "/") - 1; /* without the padding */
+    size_t n = strlen(run);
+    return length > n && strncmp(path, run, n) == 0 && path[n] == '/';
+}
+
 static bool is_a_file_of_the_program(const char *path, size_t length) {
     static const char *const others[] = {"/dev/", "/proc/", "/sys/", "/memfd:"};
     if (length == 0 || *path != '/') return false; /* a pipe or a socket */
     for (size_t i = 0; i < RK_LENGTH(others); i++)
         if (strncmp(path, others[i], strlen(others[i])) == 0) return false;
-    return true;
+    return !is_in_the_run(path, length);
 }
 
 /* A backslash or a line feed in a name is written as "\\" or "\n": one line a path. */

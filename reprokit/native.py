@@ -130,9 +130,20 @@ def _path_field(path: Path | None) -> bytes:
 
 
 def write_shim_plan(
-    path: Path, *, mode: str, policy: str, key: bytes, profile: Path | None, record_crypto: bool, python_path: Path
+    path: Path,
+    *,
+    mode: str,
+    policy: str,
+    key: bytes,
+    profile: Path | None,
+    record_crypto: bool,
+    shim: Path,
+    python_path: Path,
 ) -> None:
-    """Write shim.plan (struct rk_plan): what the launcher asks of the shim."""
+    """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
+
+    ``shim`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
+    """
     data = _PLAN.pack(
         b"RKPLAN",
         constants().RK_ABI,
@@ -141,7 +152,7 @@ def write_shim_plan(
         record_crypto,
         key,
         _path_field(profile),
-        _path_field(shim_path()),
+        _path_field(shim),
         _path_field(python_path),
         b"",
     )

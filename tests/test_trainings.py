@@ -113,7 +113,9 @@ def test_training(training: Training, reprokit: Reprokit) -> None:
 def test_lenet_on_tensorflow_1_14(model: str, reprokit: Reprokit) -> None:
     """As in the paper, on CPython 3.7 with NumPy 1.16, in an environment without reprokit."""
     python = os.environ["REPROKIT_TF114_PYTHON"]
-    without = subprocess.run([python, "-c", "import reprokit"], cwd=reprokit.directory, capture_output=True, check=False)
+    without = subprocess.run(
+        [python, "-c", "import reprokit"], cwd=reprokit.directory, capture_output=True, check=False
+    )
     assert b"ModuleNotFoundError" in without.stderr
     command = [python, str(EXAMPLES / "lenet_tensorflow.py"), "--model", model, "--epochs", "1"]
     reproduces(Training(command, variables=QUIET, all_exact=False, printed=False), reprokit)

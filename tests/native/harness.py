@@ -36,6 +36,7 @@ class Shim:
             key=KEY,
             profile=None if profile is None else self.entropy(profile),
             record_crypto=False,
+            shim=native.shim_path(),
             python_path=self.directory / "no-agent",
         )
         return self.variables(name)

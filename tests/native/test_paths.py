@@ -147,7 +147,7 @@ PYTHON = {
     "numpy": "import numpy; print(numpy.random.default_rng().random(), numpy.random.rand())",
     "numpy_file": "import numpy; print(numpy.fromfile('/dev/urandom', dtype='u1', count=99))",
     "subprocess": "import subprocess, sys; c = [sys.executable, '-c', 'import os; print(os.urandom(8).hex())']\n"
-    "for options in ({}, {'close_fds': False}, {'env': {}}, {'preexec_fn': lambda: None}, {'start_new_session': True}):\n"
+    "for options in ({}, {'close_fds': False}, {'env': {}}, {'preexec_fn': int}, {'start_new_session': True}):\n"
     "    print(subprocess.run(c, capture_output=True, **options).stdout)",
     "pool_fork": "import multiprocessing as m, os\n"
     "with m.get_context('fork').Pool(1) as p: print(p.map(os.urandom, [4] * 9, chunksize=1))",

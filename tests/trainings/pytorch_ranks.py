@@ -21,8 +21,9 @@ def main():
         loss.backward()
         optimizer.step()
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    result = "%d %r %s" % (rank, loss.item(), hashlib.sha256(weights + batches.numpy().tobytes()).hexdigest())
-    with open(os.path.join(os.environ["RESULTS"], "rank%d.txt" % rank), "w") as file:
+    digest = hashlib.sha256(weights + batches.numpy().tobytes()).hexdigest()
+    result = f"{rank} {loss.item()!r} {digest}"
+    with open(os.path.join(os.environ["RESULTS"], f"rank{rank}.txt"), "w") as file:
         file.write(result)
     distributed.destroy_process_group()
 

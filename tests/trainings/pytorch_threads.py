@@ -32,7 +32,7 @@ def main():
         thread.join()
     assert len(set(results)) == 4
     for index, result in enumerate(results):
-        np.save("weight%d.npy" % index, np.frombuffer(result, "float32"))
+        np.save(f"weight{index}.npy", np.frombuffer(result, "float32"))
         print(index, hashlib.sha256(result).hexdigest())
 
 

@@ -29,8 +29,9 @@ def main(workers, method):
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Dropout(0.3), nn.Linear(48, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    context = method if workers else None
     loader = torch.utils.data.DataLoader(
-        Augmented(), batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=method if workers else None
+        Augmented(), batch_size=32, shuffle=True, num_workers=workers, multiprocessing_context=context
     )
     for _ in range(2):
         for images, labels in loader:

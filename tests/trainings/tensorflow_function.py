@@ -22,7 +22,7 @@ def main():
         with tf.GradientTape() as tape:
             hidden = tf.nn.dropout(dense(batch), 0.2)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, head(hidden)))
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
     for _ in range(2):
