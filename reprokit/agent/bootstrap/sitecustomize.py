@@ -1,0 +1,36 @@
+"""Starts reprokit's agent as Python starts, then hands on to the user's own sitecustomize.
+
+Any Python that the training starts finds this file through PYTHONPATH, Python 2 included, so it keeps
+to syntax that all of them read and leaves those below 3.7 alone.
+"""
+
+import os
+import sys
+
+_own_directory = os.path.dirname(os.path.normpath(__file__))  # normpath works in a directory that is gone
+_own_module = sys.modules.pop(__name__)  # held here: Python 2 empties a module that nobody holds
+sys.path[:] = [_entry for _entry in sys.path if os.path.normpath(_entry) != _own_directory]
+
+try:
+    _run = os.environ.get("REPROKIT_RUN", "")
+    if sys.version_info >= (3, 7) and _run and os.path.exists(_run + "/plan.json"):
+        from importlib._bootstrap import module_from_spec as _module_from_spec
+        from importlib.machinery import ModuleSpec as _ModuleSpec
+        from importlib.machinery import SourceFileLoader as _SourceFileLoader
+
+        _package = os.path.dirname(_own_directory)
+        _loader = _SourceFileLoader("_reprokit_agent", os.path.join(_package, "__init__.py"))
+        _spec = _ModuleSpec("_reprokit_agent", _loader, origin=_loader.path, is_package=True)
+        _spec.has_location = True
+        _spec.submodule_search_locations = [_package]
+        sys.modules["_reprokit_agent"] = _module_from_spec(_spec)
+        _loader.exec_module(sys.modules["_reprokit_agent"])
+        from _reprokit_agent.start import start as _start  # type: ignore[import-not-found]
+
+        _start(_run, os.environ.get("REPROKIT_ID", ""))
+except Exception:  # the agent's failure is never the training's
+    pass
+
+# The user's own, as if this file were not there: one that is missing raises the ImportError by which
+# site.py knows that there is none, one that fails fails in site.py's hands.
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,0 +1,71 @@
+"""The adapters: which modules each waits for. An adapter's module is imported when the first of them is."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Protocol
+
+    from ..agent import Agent
+
+    class Adapter(Protocol):
+        """What the agent asks of an adapter."""
+
+        def instrument(self, name: str, module: ModuleType) -> None:
+            """Attach to a module of the framework that has just been executed."""
+
+        def finish(self) -> None:
+            """Write what is known at the end; may be called again, and then writes nothing twice."""
+
+        def random_states(self) -> None:
+            """Write the digests of the framework's random states, last of all."""
+
+        def forget(self) -> None:
+            """In a forked child: drop what the parent noted."""
+
+
+# Where Keras trains and where its optimizers apply gradients, from 2.2 to 3, in all its packages.
+_KERAS_2 = (
+    "engine.training",
+    "engine.training_v1",
+    "utils.tf_utils",
+    "optimizer_v2.optimizer_v2",
+    "optimizers.optimizer_v2.optimizer_v2",
+    "optimizers.legacy.optimizer_v2",
+    "optimizers.optimizer_experimental.optimizer",
+    "optimizers.optimizer",
+)
+_KERAS_3 = (
+    "backend.tensorflow.trainer",
+    "backend.torch.trainer",
+    "backend.jax.trainer",
+    "optimizers.base_optimizer",
+    "utils.rng_utils",
+)
+_KERAS = (
+    ["keras", "tf_keras"]
+    + [f"{package}.{name}" for package in ("keras", "keras.src", "tf_keras.src") for name in _KERAS_2]
+    + [f"tensorflow.python.keras.{name}" for name in _KERAS_2]
+    + [f"keras.src.{name}" for name in _KERAS_3]
+)
+_WAITS_FOR = {
+    "python": ["random"],
+    "numpy": ["numpy", "numpy.random"],
+    "torch": ["torch", "torch.random", "torch.cuda.random", "torch.utils.data.dataloader", "torch._dynamo.eval_frame"],
+    "tensorflow": ["tensorflow"]
+    + [f"tensorflow.python.{name}" for name in ("framework.random_seed", "training.optimizer", "client.session")],
+    "keras": _KERAS,
+    "sklearn": ["sklearn"],
+    "xgboost": ["xgboost"],
+}
+WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
+
+
+def load(name: str) -> Callable[[Agent], Adapter]:
+    """The adapter of this name."""
+    from importlib import import_module
+
+    adapter: Callable[[Agent], Adapter] = import_module(f"{__name__}.{name}").Adapter
+    return adapter

@@ -1,0 +1,68 @@
+"""TensorFlow: its version, its seeding, optimizers and sessions of TensorFlow 1, its random state at the end."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from ..digests import text_digest
+from ..patching import replace
+from .python import seeding
+from .variables import Records
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+
+_SEEDING = {"set_seed": "tensorflow.random.set_seed", "set_random_seed": "tensorflow.set_random_seed"}
+
+
+class Adapter:
+    """Watches what of TensorFlow is not Keras."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._records = Records(agent)
+        atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
+
+    def forget(self) -> None:
+        self._records.forget()
+
+    def finish(self) -> None:
+        self._records.finish()
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name == "tensorflow":
+            self._agent.framework(name, module)
+        elif name.endswith("random_seed"):
+            for function in _SEEDING:
+                self._instrument_seeding(module, function)
+        elif name.endswith("session"):
+            replace(module.BaseSession, "close", self._make_close)
+        else:
+            replace(module.Optimizer, "apply_gradients", self._records.make_apply)
+
+    def _instrument_seeding(self, module: ModuleType, function: str) -> None:
+        replace(module, function, lambda original: seeding(self._agent, _SEEDING[function], original))
+
+    def _make_close(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def close(session: Any) -> None:
+            if not getattr(session, "_closed", True):
+                self._agent.attempt(self._records.session_closes, session)
+            original(session)
+
+        return close
+
+    def random_states(self) -> None:
+        """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""
+        module = sys.modules.get("tensorflow.python.eager.context")
+        context = getattr(module, "_context", None)
+        if context is not None:
+            generator = getattr(context, "_rng", None)
+            state = (getattr(context, "_seed", None), generator.getstate() if generator else None)
+            line = {"name": "tensorflow", "digest": text_digest(repr(state))}
+            self._agent.journal.write("random_state", line)

@@ -1,0 +1,176 @@
+"""What is kept of PyTorch's models and optimizers so that their end can be told after their death.
+
+Only the containers of tensors are held (the dicts of a module, the groups and state of an optimizer), and
+only as long as their owner lives: no lifetime grows and no cycle arises.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from ..agent import on_thread
+from ..digests import distinct, text_entry
+from .torch_tensors import entry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..digests import Tensor
+
+_WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
+_MAX_SEARCHES = 8  # of the whole heap: 50 ms each
+
+
+class Modules:
+    """The modules of this process in the order in which they got their first parameter or child."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._searches = 0
+
+    def registered(self, module: Any, _name: str, _value: Any) -> None:
+        """PyTorch's registration hook: a module gets a parameter or a child."""
+        key = id(module)
+        if key not in self._references:
+            references = self._references
+            references[key] = weakref.ref(module, lambda _: references.pop(key, None))
+
+    def owners(self, parameters: list[Any], module_class: type) -> list[Any]:
+        """The outermost modules that hold any of the parameters; wrappers stand for what they wrap."""
+        wanted = {id(parameter) for parameter in parameters}
+        roots = self._roots(wanted)
+        held = {id(tensor) for root in roots for _, tensor in named_tensors(_parts(root))}
+        if not wanted <= held and self._searches < _MAX_SEARCHES:
+            self._searches += 1
+            self._search(module_class)
+            roots = self._roots(wanted)
+        return [_unwrapped(root) for root in roots]
+
+    def _roots(self, wanted: set[int]) -> list[Any]:
+        found = [reference() for reference in list(self._references.values())]
+        alive = [module for module in found if module is not None]
+        children = {id(child) for module in alive for child in module._modules.values()}
+        roots = [module for module in alive if id(module) not in children]
+        return [root for root in roots if any(id(tensor) in wanted for _, tensor in named_tensors(_parts(root)))]
+
+    def _search(self, module_class: type) -> None:
+        """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
+        for candidate in gc.get_objects():
+            if issubclass(type(candidate), module_class) and "_modules" in vars(candidate):
+                self.registered(candidate, "", None)
+
+
+def _unwrapped(module: Any) -> Any:
+    while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
+        (module,) = module._modules.values()
+    return module
+
+
+def _parts(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
+    """Prefix, parameters and buffers of the module and all below it, each path to a shared one."""
+    parts = [(prefix, module._parameters, module._buffers)]
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in above:
+            parts += _parts(child, f"{prefix}{name}.", (*above, id(module)))
+    return parts
+
+
+def named_tensors(parts: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Every parameter and buffer under each of its names."""
+    for prefix, parameters, buffers in parts:
+        for container in (parameters, buffers):
+            for name, tensor in container.items():
+                if tensor is not None:
+                    yield prefix + name, tensor
+
+
+class ModelRecord:
+    """A module that an optimizer trains."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self.name = name
+        self.thread = on_thread("")
+        self.kind = type(module).__name__
+        self.module = weakref.ref(module)
+        self._parts = _parts(module)
+
+    def refresh(self) -> None:
+        """Take in what was added to the module since."""
+        module = self.module()
+        if module is not None:
+            self._parts = _parts(module)
+
+    def named(self) -> Iterator[tuple[str, Any]]:
+        return named_tensors(self._parts)
+
+    def tensors(self) -> list[Tensor]:
+        return distinct(entry(name, tensor) for name, tensor in self.named())
+
+
+class OptimizerRecord:
+    """An optimizer and how often it stepped."""
+
+    def __init__(self, optimizer: Any, generation: int) -> None:
+        self.name = ""  # until it has stepped
+        self.thread = on_thread("")
+        self.kind = type(optimizer).__name__
+        self.generation = generation
+        self.steps = 0
+        self.ended = False
+        self._groups = optimizer.param_groups
+        self._state = optimizer.state
+        self._names: dict[int, str] = {}
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count a step; the containers may be others than before (load_state_dict)."""
+        self.steps += 1
+        self._groups = optimizer.param_groups
+        self._state = optimizer.state
+
+    @property
+    def used(self) -> bool:
+        """Whether it stepped, be it in compiled code, which calls no hook."""
+        return bool(self.steps or self._state)
+
+    def parameters(self) -> list[Any]:
+        return [parameter for group in self._groups for parameter in group["params"]]
+
+    def name_parameters(self, models: list[ModelRecord]) -> None:
+        """Call parameters as their models do."""
+        for model in models:
+            prefix = f"{model.name}." if len(models) > 1 else ""
+            for name, tensor in model.named():
+                self._names.setdefault(id(tensor), prefix + name)
+
+    def tensors(self) -> list[Tensor]:
+        return distinct(self._entries())
+
+    def _entries(self) -> Iterator[Tensor]:
+        for number, group in enumerate(self._groups):
+            for key in group:
+                if key not in ("params", "param_names"):
+                    yield from _entries(f"param_groups.{number}.{key}", group[key])
+            for position, parameter in enumerate(group["params"]):
+                name = self._names.get(id(parameter))
+                if name is None:
+                    name = f"param_groups.{number}.params.{position}"
+                    yield entry(name, parameter)
+                yield from _entries(name, self._state.get(parameter, {}))
+
+
+def _entries(name: str, value: Any) -> Iterator[Tensor]:
+    """The tensors in a value of any nesting; other things in it by their text, where it repeats."""
+    if hasattr(value, "data_ptr"):
+        yield entry(name, value)
+    elif isinstance(value, dict):
+        for key in value:
+            yield from _entries(f"{name}.{key}", value[key])
+    elif isinstance(value, (list, tuple)) and any(hasattr(part, "data_ptr") for part in value):
+        for number, part in enumerate(value):
+            yield from _entries(f"{name}.{number}", part)
+    else:
+        text = repr(value)
+        yield text_entry(name, f"<{type(value).__qualname__}>" if " at 0x" in text else text)

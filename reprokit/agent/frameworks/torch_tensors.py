@@ -1,0 +1,102 @@
+"""Values and digests of PyTorch tensors, read where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from ..digests import object_digest, tensor_digest, text_entry
+from ..values import from_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..digests import Tensor
+
+
+_names: dict[Any, str] = {}
+
+
+def dtype_name(tensor: Any) -> str:
+    """NumPy's name of the tensor's dtype: torch.float32 is float32."""
+    name = _names.get(tensor.dtype)
+    if name is None:
+        name = _names[tensor.dtype] = str(tensor.dtype).rpartition(".")[2]
+    return name
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether the tensor has values of its own to read, unlike those that tracers pass around."""
+    torch = sys.modules["torch"]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        if hasattr(tensor, "to_local") or not isinstance(tensor, torch.Tensor):
+            return False
+        if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+            return False
+    functorch = getattr(torch._C, "_functorch", None)
+    wrapped = functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
+    return not wrapped and tensor.device.type != "meta"
+
+
+def scalar(tensor: Any) -> dict[str, object]:
+    """The VALUE of a tensor of one element."""
+    return from_number(dtype_name(tensor), tensor.item())
+
+
+def entry(name: str, tensor: Any) -> Tensor:
+    """What metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if not is_plain(tensor) or type(tensor).__name__.startswith("Uninitialized"):
+        return text_entry(name, f"not read: {type(tensor).__name__}")
+    shape, dtype = [int(size) for size in tensor.shape], dtype_name(tensor)
+    components = _components(tensor)
+    if components:
+        return name, dtype, shape, object_digest(sorted(entry(part, components[part]) for part in components))
+    return name, dtype, shape, tensor_digest(dtype, shape, _bytes(tensor))
+
+
+def _components(tensor: Any) -> dict[str, Any]:
+    """The plain tensors that a sparse or quantised tensor is made of."""
+    layout = str(tensor.layout).rpartition(".")[2]
+    if layout == "sparse_coo":
+        return {"indices": tensor._indices(), "values": tensor._values()}
+    if layout in ("sparse_csr", "sparse_bsr"):
+        return {"crow": tensor.crow_indices(), "col": tensor.col_indices(), "values": tensor.values()}
+    if layout in ("sparse_csc", "sparse_bsc"):
+        return {"ccol": tensor.ccol_indices(), "row": tensor.row_indices(), "values": tensor.values()}
+    if tensor.is_quantized:
+        return {"values": tensor.int_repr(), **_quantisation(tensor)}
+    return {}
+
+
+def _quantisation(tensor: Any) -> dict[str, Any]:
+    torch: Any = sys.modules["torch"]
+    if "per_channel" in str(tensor.qscheme()):
+        return {"scales": tensor.q_per_channel_scales(), "zero_points": tensor.q_per_channel_zero_points()}
+    return {
+        "scales": torch.tensor(tensor.q_scale(), dtype=torch.float64),
+        "zero_points": torch.tensor(tensor.q_zero_point()),
+    }
+
+
+def _bytes(tensor: Any) -> Any:
+    """The tensor's bytes in C order, without a copy where they lie so in memory."""
+    tensor = tensor.detach()
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    if hasattr(tensor, "resolve_conj"):
+        tensor = tensor.resolve_conj()
+    if hasattr(tensor, "resolve_neg"):
+        tensor = tensor.resolve_neg()
+    tensor = tensor.cpu().contiguous()
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return b""
+    if not tensor.data_ptr():
+        raise ValueError("a tensor without storage")
+    # The view does not keep the tensor alive by itself, so the tensor goes along as an attribute.
+    view = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    view._tensor = tensor
+    return view

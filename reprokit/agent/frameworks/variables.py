@@ -1,0 +1,249 @@
+"""What is kept of models and optimizers whose tensors are variables of TensorFlow or Keras.
+
+Only the variables are held, and only as long as their owner lives: no lifetime grows and no cycle arises.
+A graph of TensorFlow 1 can be read only through a session, so there the last digests are kept instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from _thread import _local
+
+from ..arrays import array_entry
+from ..digests import distinct, weights_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..agent import Agent
+    from ..digests import Tensor
+
+    Function = Callable[..., Any]
+
+
+class NotReadableError(Exception):
+    """The variables have no values that could be read now, as in a graph without its session."""
+
+
+class Record:
+    """The variables of one model or optimizer."""
+
+    def __init__(self, owner: Any, name: str, kind: str, variables_of: Callable[[Any], list[Any]]) -> None:
+        self.name = name
+        self.kind = kind
+        self.steps: int | None = None
+        self.ended = False
+        self._owner = weakref.ref(owner)
+        self._variables_of = variables_of
+        self._variables: list[Any] = []
+        self._counter: Any = None  # the variable that counts an optimizer's steps
+        self._last: list[Tensor] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell of it, as of a model that was never built."""
+        return not self._variables
+
+    @property
+    def of_graph(self) -> bool:
+        """Whether its variables can be read only while there is a session."""
+        return any(_is_of_graph(variable) for variable in self._variables)
+
+    def refresh(self) -> None:
+        """Look again which variables the owner has; another graph than theirs knows of none."""
+        owner = self._owner()
+        if owner is not None:
+            self._variables = self._variables_of(owner) or self._variables
+            self._counter = vars(owner).get("_iterations", self._counter)
+
+    def tensors(self) -> list[Tensor]:
+        """The digests now, or the last that could be had."""
+        counters = [] if self._counter is None else [self._counter]
+        try:
+            values = read(self._variables + counters)
+        except NotReadableError:
+            if self._last is None:
+                raise
+            return self._last
+        if counters:
+            self.steps = int(values.pop())
+        names = map(_name, self._variables)
+        self._last = distinct(array_entry(name, value) for name, value in zip(names, values))  # noqa: B905
+        return self._last
+
+
+class Records:
+    """The records of one adapter."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._inside = _local()
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: drop what the parent noted."""
+        self._by_owner: weakref.WeakKeyDictionary[Any, list[Record]] = weakref.WeakKeyDictionary()
+        self._unread: list[Record] = []  # of dead owners, until a session closes
+
+    def __contains__(self, owner: object) -> bool:
+        return owner in self._by_owner
+
+    # Framework calls may call each other; only the outermost is reported.
+
+    @property
+    def nested(self) -> bool:
+        """Whether the framework itself makes the present call, as fit calls evaluate."""
+        return getattr(self._inside, "call", False)
+
+    def outermost(self, function: Function, *arguments: Any, **keywords: Any) -> Any:
+        """Make a call inside of which others are nested."""
+        self._inside.call = True
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            self._inside.call = False
+
+    # Models and optimizers
+
+    def note(self, model: Any, epoch: int | None = None) -> None:
+        """Take in the variables of a Keras model and its optimizer; write their digests where an epoch has ended."""
+        self._take_in(self._record(model, "model", lambda owner: list(owner.weights)), epoch)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None:
+            self._take_in(self._record(optimizer, "optimizer", optimizer_variables), epoch)
+
+    def trained(self, optimizer: Any, variables: list[Any]) -> None:
+        """Take in an optimizer that a script's own loop drives, and the variables that it trains."""
+        known = self._by_owner.get(optimizer, [])
+        held = {id(variable) for record in known for variable in record._variables}
+        if known and all(id(variable) in held for variable in variables):
+            return
+        self._record(optimizer, "optimizer", optimizer_variables).refresh()
+        if len(known) < 2:
+            name = self._agent.name("model")
+            self._add(optimizer, Record(optimizer, name, "Variables", lambda _: variables)).refresh()
+        else:
+            variables += [variable for variable in known[1]._variables if variable not in variables]
+            known[1]._variables = variables
+
+    def _record(self, owner: Any, kind: str, variables_of: Callable[[Any], list[Any]]) -> Record:
+        known = self._by_owner.get(owner)
+        if known:
+            return known[0]
+        return self._add(owner, Record(owner, self._agent.name(kind), type(owner).__name__, variables_of))
+
+    def _add(self, owner: Any, record: Record) -> Record:
+        self._by_owner.setdefault(owner, []).append(record)
+        generation = self._agent.generation
+        weakref.finalize(owner, self._agent.attempt, self._owner_dies, record, generation).atexit = False
+        return record
+
+    def _take_in(self, record: Record, epoch: int | None) -> None:
+        record.refresh()
+        if epoch is not None:
+            self._write(record, "epoch", epoch)
+        elif record.of_graph:
+            record.tensors()  # while there is a session
+
+    # The end
+
+    def session_closes(self, session: Any) -> None:
+        """The last time to read what is in a session."""
+        with session.as_default():
+            for record in [record for records in self._by_owner.values() for record in records] + self._unread:
+                try:
+                    record.tensors()
+                except NotReadableError:  # of another graph
+                    continue
+
+    def _owner_dies(self, record: Record, generation: int) -> None:
+        if generation == self._agent.generation:
+            try:
+                self._end(record)
+            except NotReadableError:
+                self._unread.append(record)
+
+    def _end(self, record: Record) -> None:
+        record.refresh()
+        if record.ended or record.empty:
+            return
+        self._write(record, "end", None)
+        record.ended = True
+        if record.name.startswith("optimizer"):
+            line = {"object": record.name, "class": record.kind, "steps": record.steps}
+            self._agent.journal.write("optimizer", line)
+
+    def _write(self, record: Record, at: str, epoch: int | None) -> None:
+        line = weights_line(at, epoch, record.name, record.kind, record.tensors(), full=at == "end")
+        self._agent.journal.write("weights", line)
+
+    def finish(self) -> None:
+        """Write the end of all that is left."""
+        for record in [record for records in self._by_owner.values() for record in records] + self._unread:
+            self._agent.attempt(self._end, record)
+
+    def make_apply(self, original: Function) -> Function:
+        """An optimizer's apply or apply_gradients that takes in what it trains."""
+
+        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self.nested:
+                return original(optimizer, gradients, *arguments, **keywords)
+            if original.__name__ == "apply_gradients":
+                gradients = list(gradients)
+                trained = [pair[1] for pair in gradients if pair[0] is not None]
+            else:
+                trained = list((arguments and arguments[0]) or keywords.get("trainable_variables") or ())
+            result = self.outermost(original, optimizer, gradients, *arguments, **keywords)
+            self._agent.attempt(self.trained, optimizer, trained)
+            return result
+
+        return apply
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer, which are a property or a method by version."""
+    found = getattr(optimizer, "variables", None)
+    if callable(found):
+        found = found()
+    return list(optimizer.weights if found is None else found)
+
+
+def read(variables: list[Any]) -> list[Any]:
+    """The values as arrays of NumPy, outside whatever graph is being built at the moment."""
+    ops = sys.modules.get("tensorflow.python.framework.ops")
+    if ops is None:
+        return [variable.numpy() for variable in variables]
+    if any(_is_of_graph(variable) for variable in variables):
+        return _read_graph(variables, ops)
+    with ops.init_scope():
+        return [variable.numpy() for variable in variables]
+
+
+def _is_of_graph(variable: Any) -> bool:
+    """Whether it is a variable of a TensorFlow 1 graph, which has no value outside a session."""
+    return bool(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable"))
+
+
+def _read_graph(variables: list[Any], ops: Any) -> list[Any]:
+    """TensorFlow 1: by the session that is open, or else by the one that Keras made; never by a new one."""
+    session = ops.get_default_session() or _keras_session()
+    if session is None or any(variable.graph is not session.graph for variable in variables):
+        raise NotReadableError("there is no open session to read the variables in")
+    values: list[Any] = session.run(variables)
+    return values
+
+
+def _keras_session() -> Any:
+    for name in ("tensorflow.python.keras.backend", "keras.backend", "keras.src.backend"):
+        held = getattr(sys.modules.get(name), "_SESSION", None)
+        session = getattr(held, "session", held)
+        if hasattr(session, "run"):
+            return session
+    return None

@@ -1,0 +1,91 @@
+"""Exact descriptions of numbers: the VALUE of metrics.jsonl."""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_TEXT = 65536
+_FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
+_INTEGERS = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+
+
+def describe(value: Any) -> dict[str, object]:
+    """The VALUE of a number or text of Python, NumPy, PyTorch, TensorFlow, JAX or Keras."""
+    if isinstance(value, bool):
+        return {"dtype": "bool", "decimal": value}
+    if isinstance(value, str):
+        return {"dtype": "str", "text": str(value)[:MAX_TEXT]}
+    if isinstance(value, int):
+        return _integer(int(value))
+    if type(value) is float:
+        return from_float("float64", value)
+    if hasattr(value, "dtype"):
+        return _describe_array(value)
+    if isinstance(value, complex):
+        return {"dtype": "str", "text": repr(value)}
+    return from_float("float64", float(value))  # Fraction, Decimal, subclasses of float
+
+
+def _describe_array(value: Any) -> dict[str, object]:
+    if hasattr(value, "detach"):  # PyTorch
+        if value.numel() == 1:
+            return from_number(str(value.dtype).rpartition(".")[2], value.detach().item())
+    elif not hasattr(value, "tobytes"):  # TensorFlow, Keras
+        return _describe_array(value.numpy())
+    elif value.size == 1:
+        return from_number(value.dtype.name, value.item())
+    from .arrays import describe_array
+
+    return {"dtype": "str", "text": str(describe_array(value)["digest"])}
+
+
+def from_number(dtype: str, number: Any) -> dict[str, object]:
+    """The VALUE of a Python number that came out of an array of this dtype."""
+    if dtype == "bool":
+        return {"dtype": "bool", "decimal": bool(number)}
+    if dtype in _INTEGERS:
+        return _integer(int(number))
+    if isinstance(number, float):
+        return from_float(dtype, number)
+    return {"dtype": "str", "text": str(number)[:MAX_TEXT]}
+
+
+def from_float(dtype: str, number: float) -> dict[str, object]:
+    """The VALUE of a float with its exact bits; other widths than IEEE's and bfloat16 are spelled out."""
+    if dtype == "bfloat16":
+        bits = struct.pack(">f", number)[:2]
+    elif dtype in _FLOATS:
+        bits = struct.pack(">" + _FLOATS[dtype], number)
+    else:
+        return {"dtype": "str", "text": f"{dtype} {number!r}"}
+    return {"dtype": dtype, "bits": bits.hex(), "decimal": _shortest(dtype, number, bits)}
+
+
+def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
+    """The shortest decimal that means the same bits, as NumPy shows it."""
+    if number - number != 0:
+        return None
+    if dtype in ("float16", "float32"):
+        form = ">" + _FLOATS[dtype]
+        for precision in range(1 if dtype == "float16" else 6, 9):
+            short = float(f"{number:.{precision}g}")
+            if _packs_to(form, short, bits):
+                return short
+    return number
+
+
+def _packs_to(form: str, number: float, bits: bytes) -> bool:
+    try:
+        return struct.pack(form, number) == bits
+    except OverflowError:  # rounded up beyond the largest
+        return False
+
+
+def _integer(number: int) -> dict[str, object]:
+    if -(1 << 63) <= number < 1 << 63:
+        return {"dtype": "int", "decimal": number}
+    return {"dtype": "str", "text": str(number)[:MAX_TEXT]}  # JSON readers disagree about larger ones

@@ -1,0 +1,101 @@
+"""Forked, spawned and killed processes."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.agent.training import Training, poll
+
+FORK = """
+import os, random, reprokit
+reprokit.log(parent=1)
+child = os.fork()
+if child == 0:
+    reprokit.log(child=2)
+    random.seed(7)
+    raise SystemExit
+os.waitpid(child, 0)
+reprokit.log(parent=3)
+"""
+
+POOL = """
+import multiprocessing, random, reprokit, sys
+
+def work(number):
+    if number:
+        reprokit.log(worked=number)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for number in (0, 5):
+        worker = context.Process(target=work, args=(number,))
+        worker.start()
+        worker.join()
+    print("done")
+"""
+
+ENDLESS = """
+import reprokit, itertools, time
+for step in itertools.count():
+    reprokit.log(loss=step / 8, step=step)
+    time.sleep(0.001)
+"""
+
+
+def test_a_forked_child_writes_lines_of_its_own(any_training: Training) -> None:
+    outcome = any_training.run(FORK)
+    assert outcome.status == 0
+    assert [line["value"]["decimal"] for line in outcome.of("log", p="0")] == [1, 3]
+    child = [line for line in outcome.lines if line["p"] == "0/?"]
+    assert [line["n"] for line in child] == list(range(len(child)))
+    assert [line["k"] for line in child] == ["log", "seed", "random_state", "end"]
+    assert outcome.one("end", p="0")["n"] == max(line["n"] for line in outcome.lines if line["p"] == "0")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessings_workers_report_and_end(any_training: Training, method: str) -> None:
+    outcome = any_training.run(POOL, method)
+    assert (outcome.status, outcome.output, outcome.errors) == (0, "done\n", "")
+    line = outcome.one("log", name="worked")
+    assert line["value"] == {"dtype": "int", "decimal": 5}
+    if method == "fork":  # a child with nothing to say stays silent
+        others = [line["k"] for line in outcome.lines if line["p"] == "0/?"]
+        assert others == ["log", "random_state", "end"]
+
+
+def test_what_was_logged_survives_a_kill(training: Training) -> None:
+    process = training.start(ENDLESS)
+    poll(lambda: len(training.lines()) > 50)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    lines = training.lines()
+    assert [line["n"] for line in lines] == list(range(len(lines)))
+    assert [line["step"] for line in lines[1:]] == list(range(len(lines) - 1))
+    assert lines[-1]["k"] == "log"
+
+
+def test_ctrl_c_reaches_the_training(training: Training) -> None:
+    process = training.start(ENDLESS)
+    poll(lambda: len(training.lines()) > 5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == -signal.SIGINT
+    assert training.lines()[-1]["k"] == "end"
+
+
+def test_threads_do_not_mix_their_lines(training: Training) -> None:
+    outcome = training.run(
+        """
+import threading, reprokit
+def log(name):
+    for step in range(200):
+        reprokit.log(step=step, **{name: "x" * 3000})
+threads = [threading.Thread(target=log, args=(name,)) for name in "abcd"]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    )
+    for name in "abcd":
+        assert [line["step"] for line in outcome.of("log", name=name)] == list(range(200))
+    assert sorted(line["n"] for line in outcome.lines) == list(range(len(outcome.lines)))

@@ -1,0 +1,212 @@
+"""Keras 3 and TensorFlow 2: fit, evaluate, predict, loops of one's own, graphs with sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.agent.training import Outcome, Training, digests, float_value, object_digest, tensor_digest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+FIT = """
+import json, keras, numpy as np
+x, y = np.random.rand(48, 8).astype("float32"), np.random.randint(0, 3, 48)
+
+def main():
+    layers = keras.layers
+    model = keras.Sequential([layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3),
+                              layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    callbacks = [keras.callbacks.EarlyStopping(patience=9)]
+    epochs = []
+    remember = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(model.get_weights()))
+    callbacks.append(remember)
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_split=0.25, callbacks=callbacks)
+    assert len(callbacks) == 2
+    again = model.fit(x, y, 16, 1, 0)
+    evaluated = [model.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0, return_dict=True)]
+    predicted = model.predict(x, verbose=0)
+    trained = model.train_on_batch(x, y)
+    names = [weight.path for weight in model.weights]
+    with open("results.json", "w") as file:
+        json.dump([history.history, again.history, evaluated, [float(value) for value in trained], names], file)
+    np.savez("predicted.npz", predicted)
+    np.savez("end.npz", *model.get_weights())
+    for number, weights in enumerate(epochs):
+        np.savez(f"epoch{number}.npz", *weights)
+
+main()
+try:
+    keras.Sequential([keras.layers.Dense(1)]).fit(x, y)
+except ValueError as error:
+    print("refused")
+keras.utils.set_random_seed(4)
+"""
+
+LOOP = """
+import numpy as np, tensorflow as tf
+x, y = tf.random.normal((32, 8)), tf.random.uniform((32,), 0, 3, dtype=tf.int32)
+
+def main():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(8, "relu"), tf.keras.layers.Dense(3)])
+    optimizer = tf.keras.optimizers.Adam()
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for _ in range(5):
+        step()
+    np.savez("end.npz", *model.get_weights())
+    return [weight.path for weight in model.weights]
+
+names = main()
+
+free = tf.Variable([1.0, 2.0])
+sgd = tf.keras.optimizers.SGD(0.25)
+for _ in range(2):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(free * free)
+    sgd.apply_gradients([(tape.gradient(loss, free), free)])
+
+with tf.Graph().as_default():
+    weight = tf.compat.v1.get_variable("weight", initializer=[1.0, 2.0])
+    train = tf.compat.v1.train.GradientDescentOptimizer(0.25).minimize(tf.reduce_sum(weight * weight))
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train)
+tf.random.set_seed(5)
+print("\\n".join(names))
+"""
+
+
+def arrays(training: Training, name: str) -> list[Any]:
+    with numpy.load(training.directory / name) as file:
+        return [file[f"arr_{number}"] for number in range(len(file.files))]
+
+
+def model_digest(names: list[str], weights: list[Any]) -> str:
+    return object_digest(dict(zip(names, map(tensor_digest, weights), strict=True)))
+
+
+@pytest.fixture(scope="module", params=["tensorflow", "torch"])
+def fit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Outcome]:
+    """A training by Keras on each of the backends that are here."""
+    training = Training(tmp_path_factory.mktemp(request.param))
+    return training, training.run(FIT, KERAS_BACKEND=request.param)
+
+
+def results(training: Training) -> Any:
+    import json
+
+    return json.loads((training.directory / "results.json").read_text())
+
+
+def exact(series: dict[str, list[float]]) -> dict[str, list[Any]]:
+    return {name: [float_value("float64", number) for number in numbers] for name, numbers in series.items()}
+
+
+def test_keras_trains_as_before(fit: tuple[Training, Outcome]) -> None:
+    _, outcome = fit
+    assert (outcome.status, outcome.output) == (0, "refused\n")
+    assert not outcome.of("warning")
+    assert outcome.lines[-1]["k"] == "end"
+
+
+def test_history_and_epochs_are_exact(fit: tuple[Training, Outcome]) -> None:
+    training, outcome = fit
+    first, second, *_ = results(training)
+    assert [line["values"] for line in outcome.of("history")] == [exact(first), exact(second)]
+    for number, line in enumerate(outcome.of("epoch", name="fit#0")):
+        assert line["epoch"] == number
+        assert line["values"] == {name: values[number] for name, values in exact(first).items()}
+    assert [line["steps"] for line in outcome.of("epoch", name="fit#1")] == [3]
+
+
+def test_evaluations_are_named_and_those_inside_fit_are_not_told_twice(fit: tuple[Training, Outcome]) -> None:
+    training, outcome = fit
+    plain, named = results(training)[2]
+    values = [line["values"] for line in outcome.of("evaluate")]
+    assert values[0] == {"loss": float_value("float64", plain[0]), "accuracy": float_value("float64", plain[1])}
+    assert values[1] == {name: float_value("float64", number) for name, number in named.items()}
+    assert len(values) == 2
+
+
+def test_predictions_and_batches(fit: tuple[Training, Outcome]) -> None:
+    training, outcome = fit
+    (predicted,) = arrays(training, "predicted.npz")
+    line = outcome.one("predict")
+    assert (line["name"], line["digest"], line["shape"]) == ("predict#0", tensor_digest(predicted), [48, 3])
+    assert outcome.of("loss")[-1]["value"]["decimal"] == pytest.approx(results(training)[3][0])
+    seed = outcome.one("seed")
+    assert (seed["call"], seed["argument"]) == ("keras.utils.set_random_seed", "4")
+
+
+def test_weights_of_every_epoch_and_of_the_end(fit: tuple[Training, Outcome]) -> None:
+    training, outcome = fit
+    names = results(training)[4]
+    for number in range(2):
+        line = outcome.of("weights", at="epoch", epoch=number, object="model#0")[0]
+        assert line["digest"] == model_digest(names, arrays(training, f"epoch{number}.npz"))
+    end = outcome.one("weights", at="end", object="model#0")
+    assert end["digest"] == model_digest(names, arrays(training, "end.npz"))
+    assert set(digests(end)) == set(names)
+    assert outcome.one("optimizer", object="optimizer#0")["steps"] == 10
+
+
+def test_loops_that_apply_gradients_themselves(training: Training) -> None:
+    outcome = training.run(LOOP)
+    assert outcome.status == 0
+    assert not outcome.of("warning")
+    ends = {line["object"]: line for line in outcome.of("weights", at="end")}
+    names = outcome.output.split()
+    assert ends["model#0"]["digest"] == model_digest(names, arrays(training, "end.npz"))
+    assert outcome.one("optimizer", object="optimizer#0")["steps"] == 5
+    shrunk = tensor_digest(numpy.array([0.25, 0.5], numpy.float32))
+    assert list(digests(ends["model#1"]).values()) == [shrunk]
+    assert list(digests(ends["model#2"]).values()) == [tensor_digest(numpy.array([0.5, 1.0], numpy.float32))]
+    assert outcome.one("seed")["call"] == "tensorflow.random.set_seed"
+    assert "tensorflow" in [line["name"] for line in outcome.of("random_state")]
+
+
+def test_a_failure_of_the_agent_is_never_the_trainings(training: Training) -> None:
+    outcome = training.run(
+        """
+import keras, numpy as np, sys
+
+class Odd(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["odd"] = object()
+
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x, y = np.ones((4, 2)), np.ones((4, 1))
+model.fit(x, y, verbose=0, callbacks=[Odd()])
+sys.modules["keras.src.callbacks"].Callback = None
+model.fit(x, y, verbose=0)
+model.predict(x, verbose=0)
+print("done")
+"""
+    )
+    assert (outcome.status, outcome.output) == (0, "done\n")
+    assert len(outcome.of("warning")) == 3
+    assert outcome.one("predict")
+    assert outcome.one("weights", at="end", object="model#0")
+    assert outcome.lines[-1]["k"] == "end"
+
+
+def test_signatures_stay(training: Training) -> None:
+    script = """
+import inspect, keras
+for function in (keras.Model.fit, keras.Model.evaluate, keras.Model.predict, keras.optimizers.Adam.apply):
+    print(function.__module__, function.__qualname__, inspect.signature(function))
+"""
+    assert training.run(script).output == training.run_bare(script).output
