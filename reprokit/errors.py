@@ -39,6 +39,12 @@ class NoCommand(LaunchError):
     slug = "no-command"
 
 
+class DashesMissing(LaunchError):
+    """The command to run does not stand after ``--``."""
+
+    slug = "dashes-missing"
+
+
 class CommandNotFound(LaunchError):
     """The command to run does not exist."""
 
@@ -51,6 +57,12 @@ class CommandNotExecutable(LaunchError):
 
     slug = "command-not-executable"
     exit_code = EXIT_CANNOT_RUN
+
+
+class NestedRun(LaunchError):
+    """reprokit itself runs inside a recorded or replayed run."""
+
+    slug = "nested"
 
 
 class RunExists(LaunchError):
@@ -77,6 +89,18 @@ class ShimMissing(LaunchError):
     slug = "shim"
 
 
+class NotReplayable(LaunchError):
+    """This run cannot be replayed: it is itself a replay, or never had a random profile."""
+
+    slug = "not-replayable"
+
+
+class WorkingDirectoryMissing(LaunchError):
+    """The directory in which the recorded command ran is not there any more."""
+
+    slug = "working-directory"
+
+
 class ReplayStopped(LaunchError):
     """A strict replay met a request that the random profile does not hold."""
 
@@ -84,7 +108,7 @@ class ReplayStopped(LaunchError):
 
 
 class RunError(ReprokitError):
-    """A run directory cannot be used. ``exit_code`` is 125 when replay raises it (see cli.main)."""
+    """A run directory cannot be used. cli.main exits 125 when record or replay raises it."""
 
     slug = "run"
 

@@ -8,19 +8,24 @@ docs/format.md describes every file.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
+import platform
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from reprokit.errors import (
     CannotWriteRun,
     RunDamaged,
+    RunError,
     RunInProgress,
     RunNotFound,
     RunNotReadable,
@@ -43,10 +48,12 @@ MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl
 MAX_LINE = 16 << 20  # bytes of one of its lines
 
-RUNNING, FINISHED, FAILED = "running", "finished", "failed-to-start"
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+FAILED: Final = "failed-to-start"
 
 
-class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
+class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a replay answered the requests for entropy (requests and bytes, by kind of match)."""
 
     exact: int = 0
@@ -64,7 +71,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
         return self.exact + self.moved + self.derived + self.live
 
 
-class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The random profile of a recorded run in numbers, with the digest that seals it."""
 
     digest: str  # "sha256:..." over names and contents of the entropy files
@@ -78,7 +85,7 @@ class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool = True  # False: a process of the run was still alive at its end
 
 
-class ReplayOf(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which recording a replay replayed."""
 
     path: str
@@ -86,19 +93,26 @@ class ReplayOf(msgspec.Struct, frozen=True, kw_only=True):
     profile_digest: str
 
 
-class RunFile(msgspec.Struct, kw_only=True):
+class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size and digest of a file that no longer changes, so that readers notice damage."""
+
+    size: int
+    digest: str  # "sha256:..." over its bytes
+
+
+class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """run.json: what was run, how, and how it ended."""
 
     format: int = FORMAT
     run_id: str
-    kind: str  # "record" or "replay"
+    kind: Annotated[str, msgspec.Meta(pattern="^(record|replay)$")]
     reprokit: str  # version that wrote the run
     command: list[str]
     working_directory: str
     variables: dict[str, str] = msgspec.field(default_factory=dict)
-    policy: str = "derive"
+    policy: Annotated[str, msgspec.Meta(pattern="^(strict|derive|live)$")] = "derive"
     key: str = ""  # hex, 32 bytes: from which derived bytes come; secret
-    status: str = RUNNING
+    status: Annotated[str, msgspec.Meta(pattern="^(running|finished|failed-to-start)$")] = RUNNING
     exit_code: int | None = None
     signal: str | None = None
     started: str = ""  # ISO 8601, UTC
@@ -114,11 +128,12 @@ class RunFile(msgspec.Struct, kw_only=True):
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
+    metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
+class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that the run wrote and that was there at its end."""
 
     path: str  # relative to the working directory where it lies below it
@@ -129,7 +144,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # why there is no digest
 
 
-class OutputsFile(msgspec.Struct, frozen=True, kw_only=True):
+class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """outputs.json"""
 
     format: int = FORMAT
@@ -144,7 +159,8 @@ def padded(path: Path, size: int) -> str:
     """The absolute path with leading slashes up to size bytes: the same file, always as long."""
     text = os.fsencode(path)
     if not text.startswith(b"/") or len(text) > size:
-        raise CannotWriteRun(f"{path}: the path must be absolute and of at most {size} bytes; choose a shorter one with -o")
+        limit = f"the path must be absolute and of at most {size} bytes"
+        raise CannotWriteRun(f"{path}: {limit}; choose a shorter one with -o")
     return os.fsdecode(text.rjust(size, b"/"))
 
 
@@ -161,18 +177,31 @@ class RunDirectory:
             mode = os.stat(self.path).st_mode
             if not stat.S_ISDIR(mode):
                 raise RunNotFound(f"{self.path} is not a directory; name a run directory, or 'last'")
-            if RUN not in os.listdir(self.path):
-                raise RunNotFound(f"{self.path} holds no {RUN}: it is not a run directory")
-        except FileNotFoundError:
-            raise RunNotFound(f"{self.path} does not exist; 'reprokit record' makes a run") from None
+            os.lstat(self.path / RUN)
         except PermissionError:
-            raise RunNotReadable(f"{self.path} may not be read by this user; run as its owner or ask for a copy") from None
+            self._refuse_unreadable(self.path)
+        except FileNotFoundError:
+            if os.path.isdir(self.path):
+                raise RunNotFound(f"{self.path} holds no {RUN}: it is not a run directory") from None
+            raise RunNotFound(f"{self.path} does not exist; 'reprokit record' makes a run") from None
+        except (OSError, ValueError) as error:
+            raise RunNotFound(f"{self.path}: {_reason(error)}; name a run directory, or 'last'") from None
+
+    @staticmethod
+    def _refuse_unreadable(path: Path) -> NoReturn:
+        raise RunNotReadable(f"{path} may not be read by this user; run as its owner or ask for a copy") from None
 
     @property
     def in_progress(self) -> bool:
         """Whether its launcher is still alive on this machine."""
         run = self.run
-        return run.status == RUNNING and run.host == os.uname().nodename and process_alive(run.launcher_pid, run.launcher_started)
+        here = run.status == RUNNING and run.host == platform.node()
+        return here and process_alive(run.launcher_pid, run.launcher_started)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether its launcher died, or runs on another machine, before it could write the end."""
+        return self.run.status == RUNNING and not self.in_progress
 
     def require_finished(self) -> None:
         """Refuse a run that is being written right now."""
@@ -180,15 +209,20 @@ class RunDirectory:
             raise RunInProgress(f"{self.path} is being written by process {self.run.launcher_pid}; wait for it to end")
 
     def _decode(self, name: str, kind: type[T]) -> T:
+        path = self.path / name
         data = self.read(name, MAX_JSON)
-        with suppress(msgspec.MsgspecError):
-            version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
-            if isinstance(version, int) and version > FORMAT:
-                raise RunTooNew(f"{self.path / name} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
         try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RunDamaged(f"{self.path / name}: {error}; the run cannot be used") from None
+            content = _loads(data)
+            if not isinstance(content, dict):
+                raise RunDamaged(f"{path} is not a JSON object; the run cannot be used")
+            version = content.get("format")
+            if type(version) is int and version > FORMAT:
+                newer = f"has format {version}, this reprokit reads up to {FORMAT}"
+                raise RunTooNew(f"{path} {newer}; upgrade reprokit")
+            _check_seal(path, content, data)
+            return msgspec.convert(content, kind)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise RunDamaged(f"{path}: {_reason(error)}; the run cannot be used") from None
 
     def open(self, name: str) -> int:
         """A descriptor of a regular file inside the run, never through a symbolic link."""
@@ -198,9 +232,9 @@ class RunDirectory:
         except FileNotFoundError:
             raise RunDamaged(f"{path} is missing") from None
         except PermissionError:
-            raise RunNotReadable(f"{path} may not be read by this user; run as its owner or ask for a copy") from None
+            self._refuse_unreadable(path)
         except OSError as error:
-            raise RunDamaged(f"{path}: {error.strerror}") from None
+            raise RunDamaged(f"{path}: {_reason(error)}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise RunDamaged(f"{path} is not a regular file")
@@ -209,9 +243,16 @@ class RunDirectory:
     def read(self, name: str, limit: int) -> bytes:
         """The whole of a small file."""
         with os.fdopen(self.open(name), "rb") as file:
-            data = file.read(limit + 1)
-        if len(data) > limit:
-            raise RunDamaged(f"{self.path / name} is larger than {limit} bytes")
+            too_large = RunDamaged(f"{self.path / name} is larger than {limit} bytes; the run cannot be used")
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise too_large
+            try:
+                data = file.read(size + 1)
+            except OSError as error:
+                raise RunError(f"{self.path / name}: {_reason(error)}") from None
+        if len(data) > size:  # it grows while it is read
+            raise too_large
         return data
 
     def has(self, name: str) -> bool:
@@ -224,39 +265,122 @@ class RunDirectory:
         return self._decode(ENVIRONMENT, dict[str, Any]) if self.has(ENVIRONMENT) else None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it."""
+        """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.
+
+        Where run.json holds the file's digest, damage is raised at the latest after the last line.
+        """
+        sealed = self.run.metrics
         if not self.has(METRICS):
+            if sealed is not None:
+                raise RunDamaged(f"{self.path / METRICS} is missing; the run cannot be used")
             return
-        fd = self.open(METRICS)
-        with os.fdopen(fd, "rb") as file:
-            if os.fstat(fd).st_size > MAX_METRICS:
-                raise RunDamaged(f"{self.path / METRICS} is larger than {MAX_METRICS} bytes")
+        path = self.path / METRICS
+        digest = hashlib.sha256()
+        with os.fdopen(self.open(METRICS), "rb", buffering=1 << 18) as file:
+            self._check_size(path, os.fstat(file.fileno()).st_size)
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
+                if sealed is not None:
+                    digest.update(line)
                 if not line.endswith(b"\n"):
-                    if len(line) >= MAX_LINE:
-                        raise RunDamaged(f"{self.path / METRICS}, line {number} is longer than {MAX_LINE} bytes")
-                    if self.run.status == FINISHED:
-                        raise RunDamaged(f"{self.path / METRICS}, line {number} is cut short")
-                    return
-                try:
-                    yield msgspec.json.decode(line, type=dict[str, Any])
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    raise RunDamaged(f"{self.path / METRICS}, line {number}: {error}") from None
+                    self._check_cut_line(path, number, len(line))
+                    break
+                yield _line(path, number, line)
+        if sealed is not None and "sha256:" + digest.hexdigest() != sealed.digest:
+            raise RunDamaged(f"{path} was altered since the run ended; the run cannot be used")
+
+    def _check_size(self, path: Path, size: int) -> None:
+        sealed = self.run.metrics
+        if size > MAX_METRICS:
+            raise RunDamaged(f"{path} is larger than {MAX_METRICS} bytes; the run cannot be used")
+        if sealed is not None and size != sealed.size:
+            raise RunDamaged(f"{path} has {size} bytes, at the end of the run it had {sealed.size}")
+
+    def _check_cut_line(self, path: Path, number: int, size: int) -> None:
+        """Only a run that was killed, or is running, may end in the middle of a line."""
+        if size >= MAX_LINE:
+            raise RunDamaged(f"{path}, line {number} is longer than {MAX_LINE} bytes; the run cannot be used")
+        if self.run.status == FINISHED and self.run.signal is None:
+            raise RunDamaged(f"{path}, line {number} is cut short; the run cannot be used")
+
+
+def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """One line of metrics.jsonl; the standard library's reader knows file names that are not UTF-8."""
+    try:
+        try:
+            content = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            content = _loads(line)
+        if isinstance(content, dict):
+            return content
+        raise ValueError("not a JSON object")
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RunDamaged(f"{path}, line {number}: {_reason(error)}; the run cannot be used") from None
+
+
+def _loads(data: bytes) -> Any:
+    """JSON as the standard library reads it, which keeps file names that are not UTF-8, without NaN."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name[:20]} is no number")
+
+    def finite(text: str) -> float:
+        number = float(text)
+        return number if math.isfinite(number) else refuse(text)
+
+    return json.loads(data.decode("utf-8"), parse_constant=refuse, parse_float=finite)
+
+
+def _reason(error: Exception) -> str:
+    """One line of what an exception says."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())
+
+
+def _seal(content: dict[str, Any]) -> str:
+    """The check of a JSON object: SHA-256 of its sorted, compact text without the check itself."""
+    rest = {key: value for key, value in content.items() if key != "check"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_seal(path: Path, content: dict[str, Any], data: bytes) -> None:
+    """Refuse a sealed JSON object that was altered or lost its end; takes the check out of it."""
+    if not data.endswith(b"\n"):
+        raise RunDamaged(f"{path} is cut short; the run cannot be used")
+    if content.pop("check", None) != _seal(content):
+        raise RunDamaged(f"{path} was altered: its check does not fit; the run cannot be used")
+
+
+def seal_file(path: Path) -> SealedFile | None:
+    """Size and digest of a file at the end of a run, None where there is none."""
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+                size += len(block)
+    except OSError:
+        return None
+    return SealedFile(size=size, digest="sha256:" + digest.hexdigest())
 
 
 def process_alive(pid: int, started: float) -> bool:
     """Whether the process that began at that time (seconds since the epoch) still runs here."""
-    import psutil
+    import psutil  # imported here because it is slow to load and rarely needed
 
     try:
         return pid > 0 and abs(psutil.Process(pid).create_time() - started) < 2.0
-    except psutil.Error:
+    except (psutil.Error, OverflowError, ValueError):
         return False
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file whole or not at all, readable by its owner only."""
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    """Replace a JSON file whole or not at all, readable by its owner only; an object is sealed by a check."""
+    content = msgspec.to_builtins(value)
+    if isinstance(content, dict):
+        content["check"] = _seal(content)
+    data = json.dumps(content, indent=2).encode() + b"\n"
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,97 @@
+"""The command ``reprokit``: finds the subcommand, and prints what went wrong, in one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, UsageError
+from reprokit.printable import printable
+from reprokit.version import VERSION
+
+COMMANDS = ("record", "replay", "verify", "show", "doctor")
+LAUNCHING = ("record", "replay")  # whose own failures must not look like the training's exit status
+EXIT_INTERRUPTED = 130
+LONGEST_ERROR = 4000
+
+
+class Commands(click.Group):
+    """The subcommands, each a module of its name that is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"reprokit.cli.{cmd_name}").command
+        command.name = cmd_name
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="reprokit", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure of reprokit's.")
+def reprokit(debug: bool) -> None:
+    """Record, replay and verify unmodified deep-learning trainings, bit for bit."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, subcommand = _before_subcommand(words)
+    try:
+        status = reprokit.main(words or ["--help"], prog_name="reprokit", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_stdout()
+        status = EXIT_TROUBLE
+    except Exception as error:
+        if "--debug" in options:
+            raise
+        status = _report(error, subcommand)
+    sys.exit(status)
+
+
+def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
+    """reprokit's own options, and the subcommand's name."""
+    for position, word in enumerate(words):
+        if not word.startswith("-"):
+            return words[:position], word
+    return words, ""
+
+
+def _report(error: Exception, subcommand: str) -> int:
+    """Print one line; returns the exit code."""
+    slug, code, text = _described(error)
+    _print_error(f"reprokit: {slug}: {printable(text, LONGEST_ERROR)}" if slug else f"reprokit: {text}")
+    return EXIT_OWN_FAILURE if subcommand in LAUNCHING and code < EXIT_OWN_FAILURE else code
+
+
+def _described(error: Exception) -> tuple[str, int, str]:
+    if isinstance(error, ReprokitError):
+        return error.slug, error.exit_code, str(error)
+    if isinstance(error, click.Abort):
+        return "", EXIT_INTERRUPTED, "interrupted"
+    if isinstance(error, click.ClickException):
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "reprokit"
+        return UsageError.slug, UsageError.exit_code, f"{error.format_message()} See '{where} --help'."
+    text = f"{type(error).__name__}: {error}; this is a mistake in reprokit, 'reprokit --debug ...' shows where"
+    return ReprokitError.slug, EXIT_TROUBLE, text
+
+
+def _print_error(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass  # nobody is there to read it
+
+
+def _leave_stdout() -> None:
+    """The reader of the output has gone: keep the interpreter from complaining when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

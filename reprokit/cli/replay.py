@@ -1,0 +1,56 @@
+"""``reprokit replay``: run a recorded command again and give it the entropy it had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
+from reprokit.cli.ending import end_as
+from reprokit.cli.paths import LAST, run_path
+from reprokit.plan import POLICIES
+from reprokit.rundir import RunDirectory
+
+
+@click.command(cls=CommandBehindDashes)
+@click.argument("run")
+@click.option(
+    "-o",
+    "--output",
+    metavar="RUN2",
+    type=OWN_DIRECTORY,
+    help="Directory to make [default: one of its own under .reprokit].",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the run that RUN2 holds, if it holds one.")
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="derive",
+    show_default=True,
+    help="What a request gets that the recording does not hold: strict stops the run, derive gives bytes"
+    " that are the same in every replay, live gives fresh ones.",
+)
+@click.pass_obj
+def command(behind_dashes: tuple[str, ...], run: str, output: Path | None, overwrite: bool, policy: str) -> None:
+    """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
+
+    RUN is a run directory, or 'last': the newest recording of the current directory. Another command
+    behind -- replaces the recorded one. Says first what is different now. Exit statuses are those of
+    record.
+    """
+    from reprokit.launch.supported import require_supported
+
+    require_supported()
+    from reprokit.launch.replaying import replay_plan
+    from reprokit.launch.run import run as execute
+
+    end_as(execute(replay_plan(_recording(run), behind_dashes, output, overwrite, policy)))
+
+
+def _recording(text: str) -> RunDirectory:
+    """The run to replay; where the last one is a replay itself, what it replayed."""
+    recording = RunDirectory(run_path(text))
+    if text == LAST and recording.run.replay_of is not None:
+        return RunDirectory(Path(recording.run.replay_of.path))
+    return recording

@@ -1,0 +1,183 @@
+"""Resolves the command as execvp would, and finds out whether the shim can load into it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import stat
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from reprokit.errors import CommandNotExecutable, CommandNotFound, NoCommand
+from reprokit.launch.supported import ELF_MACHINES
+
+DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp where PATH is not set
+LINE_LIMIT = 256  # the kernel reads no more of a #! line
+SCRIPT_LIMIT = 5  # nor follows more of them
+
+ELF_MAGIC = b"\x7fELF"
+ELF_CLASS_64 = 2
+PT_INTERP = 3
+MAX_SEGMENTS = 1024
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command ready to be executed."""
+
+    arguments: tuple[str, ...]  # argv, its first as the user typed it
+    program: str  # what execve is given
+    not_loaded: str = ""  # why the shim cannot load into it; empty where it can
+
+
+def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path) -> Command:
+    """Find the program and look into it; raises where a shell would say 126 or 127."""
+    if not arguments or not arguments[0]:
+        raise NoCommand("no command to run; give one after --, as in: reprokit record -- python train.py")
+    program = find(arguments[0], search_path, directory)
+    head = _head(directory / program)
+    if not head.startswith((ELF_MAGIC, b"#!")):
+        # execvp gives a file that the kernel does not know to the shell.
+        _refuse_binary(arguments[0], head)
+        arguments, program = ("/bin/sh", program, *arguments[1:]), "/bin/sh"
+    reason = _why_not_loaded(program, arguments, search_path, directory)
+    return Command(arguments, program, reason)
+
+
+def find(name: str, search_path: str | None, directory: Path) -> str:
+    """The path that execvp would execute for this name."""
+    if "/" in name:
+        _check_executable(name, directory / name)
+        return name
+    denied: CommandNotExecutable | None = None
+    for entry in (DEFAULT_PATH if search_path is None else search_path).split(os.pathsep):
+        candidate = os.path.join(entry, name) if entry else f"./{name}"
+        try:
+            _check_executable(name, directory / candidate)
+        except CommandNotFound:
+            continue
+        except CommandNotExecutable as error:
+            denied = denied or error
+            continue
+        return candidate
+    raise denied or CommandNotFound(f"{name}: no such program on PATH; check its name or give its path")
+
+
+def _check_executable(name: str, path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandNotFound(f"{name}: no such file; check its path") from None
+    except OSError as error:
+        raise CommandNotExecutable(f"{name}: {error.strerror}; it cannot be run") from None
+    if stat.S_ISDIR(mode):
+        raise CommandNotExecutable(f"{name} is a directory; name a program or a script in it")
+    if not stat.S_ISREG(mode) or not os.access(path, os.X_OK):
+        raise CommandNotExecutable(f"{name} is not executable; use chmod +x, or name its interpreter: python {name}")
+
+
+def _refuse_binary(name: str, head: bytes) -> None:
+    if b"\0" in head.split(b"\n", 1)[0]:
+        raise CommandNotExecutable(f"{name} is neither a program of this system nor a script; it cannot be run")
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a program; none where it may be executed but not read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(LINE_LIMIT)
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return ELF_MAGIC
+        raise CommandNotExecutable(f"{path}: {error.strerror}; it cannot be run") from None
+
+
+def _why_not_loaded(program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path) -> str:
+    """Follow #! lines and env to the program that will run, and say why the shim stays out of it."""
+    for _ in range(SCRIPT_LIMIT):
+        path = directory / program
+        with suppress(OSError):
+            head = _head(path)
+            if head.startswith(b"#!"):
+                interpreter = _interpreter_line(head)
+                _check_executable(f"{program}: its interpreter {interpreter[0]}", directory / interpreter[0])
+                program, arguments = interpreter[0], (*interpreter, program)
+                continue
+            reason = _privileged(path) or elf_reason(path)
+            if reason:
+                return f"{path} {reason}"
+        target = _behind_env(arguments) if os.path.basename(program) == "env" else None
+        if target is None:
+            return ""
+        with suppress(CommandNotFound, CommandNotExecutable):
+            program, arguments = find(target, search_path, directory), (target,)
+            continue
+        return ""  # env itself will say that it is missing
+    return ""
+
+
+def _interpreter_line(head: bytes) -> tuple[str, ...]:
+    line = head.split(b"\n", 1)[0][2:].strip()
+    if not line:
+        raise CommandNotExecutable("the script's first line names no interpreter after #!; it cannot be run")
+    return tuple(os.fsdecode(part) for part in line.split(None, 1))
+
+
+def _behind_env(arguments: tuple[str, ...]) -> str | None:
+    """The program that env would run, where its options are the plain ones."""
+    words = " ".join(arguments[1:]).split() if "-S" in " ".join(arguments[1:2]) else list(arguments[1:])
+    return next((word for word in words if not word.startswith("-") and "=" not in word), None)
+
+
+def _privileged(path: Path) -> str:
+    """Why the loader would ignore a preload: a program that gains rights runs in secure mode."""
+    status = path.stat()
+    if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
+        return "is setuid"
+    if status.st_mode & stat.S_ISGID and status.st_gid != os.getegid() and status.st_mode & stat.S_IXGRP:
+        return "is setgid"
+    with suppress(OSError):
+        if os.geteuid() != 0 and os.getxattr(path, "security.capability"):
+            return "has file capabilities"
+    return ""
+
+
+def elf_reason(path: Path) -> str:
+    """Why the dynamic loader cannot put the shim into this ELF program; empty where it can."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(64)
+            if not header.startswith(ELF_MAGIC) or len(header) < 64:
+                return "is not an ELF program"
+            machine = struct.unpack_from("<H", header, 18)[0]
+            if header[4] != ELF_CLASS_64 or header[5] != 1 or machine != ELF_MACHINES.get(platform.machine()):
+                return "is built for another architecture"
+            return _loader_reason(_loader(file, header))
+    except (OSError, struct.error, OverflowError):
+        return ""  # unreadable: the run tells afterwards whether the shim was there
+
+
+def _loader(file: BinaryIO, header: bytes) -> bytes:
+    """The path of the dynamic loader that the program asks for; empty in a static one."""
+    offset = struct.unpack_from("<Q", header, 32)[0]
+    entry_size, entries = struct.unpack_from("<HH", header, 54)
+    file.seek(offset)
+    table = file.read(entry_size * min(entries, MAX_SEGMENTS))
+    for start in range(0, len(table) - 55, entry_size or 56):
+        kind, _, place, _, _, size = struct.unpack_from("<IIQQQQ", table, start)
+        if kind == PT_INTERP:
+            file.seek(place)
+            return file.read(min(size, os.pathconf("/", "PC_PATH_MAX"))).rstrip(b"\0")
+    return b""
+
+
+def _loader_reason(loader: bytes) -> str:
+    if not loader:
+        return "is statically linked"
+    if b"ld-musl" in loader:
+        return "runs on musl, the shim on glibc"
+    return ""

@@ -1,0 +1,67 @@
+"""Builds the child's environment, of a size that does not depend on the run directory's name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprokit import rundir
+
+RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
+RUN, IDENTITY, PADDING = "REPROKIT_RUN", "REPROKIT_ID", "REPROKIT_PAD"
+OWN = (RUN, IDENTITY, PADDING)
+
+STEP = 8192  # a recording's environment has a multiple of this many bytes
+LEAST_PADDING = 4096  # so that a replay has room for variables that came in between
+MOST_PADDING = 128 << 10  # the kernel takes no longer string
+
+
+@dataclass(frozen=True)
+class ChildEnvironment:
+    """The variables for the child and their total size."""
+
+    variables: dict[str, str]
+    size: int
+    warning: str = ""
+
+
+def size_of(variables: Mapping[str, str]) -> int:
+    """Bytes of the strings NAME=value, each with its final NUL."""
+    return sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in variables.items())
+
+
+def without_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """The user's own environment: nothing of a run that reprokit might have been started from."""
+    return {name: value for name, value in variables.items() if name not in OWN}
+
+
+def build(
+    variables: Mapping[str, str], run: Path, shim: Path, bootstrap: Path, wanted_size: int | None
+) -> ChildEnvironment:
+    """The user's variables, the launcher's four, and padding up to the size wanted."""
+    result = without_own(variables)
+    result["LD_PRELOAD"] = in_front(shim, result.get("LD_PRELOAD"))
+    result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
+    result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
+    result[IDENTITY] = "0"
+    result[PADDING] = ""
+    needed = size_of(result)
+    size = wanted_size if wanted_size is not None else rounded(needed)
+    warning = ""
+    if not needed <= size < needed + MOST_PADDING:
+        warning = f"the environment needs {needed} bytes and had {size} in the recording: addresses may differ"
+        size = rounded(needed)
+    result[PADDING] = " " * (size - needed)
+    return ChildEnvironment(result, size, warning)
+
+
+def rounded(needed: int) -> int:
+    """The next whole step that leaves the least padding free."""
+    return -(-(needed + LEAST_PADDING) // STEP) * STEP
+
+
+def in_front(path: Path, rest: str | None) -> str:
+    """A search list that begins with the path; an empty list stays away, as it would mean the current directory."""
+    return f"{path}{os.pathsep}{rest}" if rest else str(path)

@@ -1,0 +1,88 @@
+"""Closes a run: what came out of it is gathered and run.json is written for the last time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from reprokit import entropy, rundir
+from reprokit.errors import ReprokitError
+from reprokit.launch import agentlines, outputs, replaying
+from reprokit.launch.host import Gathering
+from reprokit.launch.messages import say, warn
+from reprokit.launch.process import Ended
+from reprokit.plan import RECORD, Plan, past_tense
+from reprokit.rundir import Fidelity, RunDirectory, RunFile
+
+T = TypeVar("T")
+
+
+class Finish:
+    """The end of one run. Each step may fail by itself: the training's status is passed on all the same."""
+
+    def __init__(self, plan: Plan, path: Path, run: RunFile, interrupted: Callable[[], bool]):
+        self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
+
+    def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
+        """Fill in run.json and write it, with outputs.json and environment.json beside it."""
+        run = self._run
+        run.exit_code, run.signal = ended.exit_code, ended.signal_name
+        run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
+        self._attempt(lambda: self._take_entropy(not_loaded))
+        self._attempt(lambda: self._take_agent(gathering))
+        self._attempt(self._take_outputs)
+        run.status = rundir.FINISHED
+        self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
+
+    def _attempt(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except (ReprokitError, OSError, MemoryError) as error:
+            self._warn(str(error))
+        except Exception as error:  # whatever it is, the training has ended well
+            self._warn(f"{type(error).__name__}: {error}")
+        return None
+
+    def _warn(self, text: str) -> None:
+        self._run.warnings.append(text)
+        warn(text)
+
+    def _take_entropy(self, not_loaded: str) -> None:
+        run, directory = self._run, self._path / rundir.ENTROPY
+        if not not_loaded and not entropy.root_loaded(directory):
+            not_loaded = "the command's own process did not load it"
+            self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
+        run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
+        for words in entropy.gave_up(directory):
+            self._warn(words)
+        if self._plan.replay_of is not None:
+            run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY)
+            say(f"entropy requests: {in_words(run.fidelity)}")
+        facts = entropy.summarise(directory)
+        if self._plan.mode == RECORD:
+            run.profile = facts
+        if facts.sealed:  # otherwise a process that is still there may write more lines
+            run.metrics = rundir.seal_file(self._path / rundir.METRICS)
+
+    def _take_agent(self, gathering: Gathering) -> None:
+        facts = agentlines.read(self._path)
+        self._run.agent = "loaded" if facts.loaded else "not loaded: no Python process of the run began it"
+        for words in facts.warnings:
+            self._warn(words)
+        environment = gathering.complete(facts.python, facts.frameworks)
+        rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
+        if self._plan.replay_of is not None:
+            before = RunDirectory(Path(self._plan.replay_of.path)).environment()
+            self._run.changed.extend(replaying.later_changes(before or {}, environment))
+
+    def _take_outputs(self) -> None:
+        found = outputs.collect(self._path, self._plan.working_directory, self._interrupted)
+        rundir.write_json(self._path / rundir.OUTPUTS, found)
+
+
+def in_words(fidelity: Fidelity) -> str:
+    """Replay fidelity in one line."""
+    kinds = ("exact", "moved", "derived", "live", "unused")
+    return ", ".join(f"{getattr(fidelity, kind)} {kind}" for kind in kinds)

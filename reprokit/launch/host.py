@@ -1,0 +1,200 @@
+"""environment.json: the machine and the programs that a run ran on, gathered while it runs.
+
+Nothing here executes the training's Python: what the agent saw is added at the end. Every look at the
+outside has a time limit, and none is worth a failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.errors import CannotWriteRun
+from reprokit.launch.messages import warn
+from reprokit.launch.supported import libc
+
+GIT_LIMIT = 2.0  # seconds
+GPU_LIMIT = 5.0  # seconds
+PATIENCE = 8.0  # seconds that the end of a run waits for what is still being gathered
+MAX_DIGESTED = 64 << 20  # bytes of a file of the command
+MAX_FILES = 64  # of the command's arguments that are looked at
+LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
+
+
+class Environment(msgspec.Struct, kw_only=True):
+    """environment.json"""
+
+    format: int = rundir.FORMAT
+    host: str = ""
+    system: dict[str, str] = {}
+    cpu: dict[str, Any] = {}
+    memory: int = 0  # bytes
+    limits: dict[str, list[int]] = {}
+    gpus: list[str] = []
+    git: dict[str, Any] | None = None
+    program: dict[str, str] = {}  # the path that was executed and its digest
+    files: dict[str, str] = {}  # arguments that name files, and their digests
+    python: dict[str, str] | None = None  # of the first process, as the agent saw it
+    frameworks: dict[str, str] = {}  # as the agent saw them
+
+
+def system_facts() -> dict[str, str]:
+    """Kernel, C library and distribution."""
+    name = os.uname()
+    facts = {"os": name.sysname, "kernel": name.release, "machine": name.machine, "libc": libc()}
+    with suppress(OSError):
+        lines = dict(line.rstrip("\n").split("=", 1) for line in open("/etc/os-release") if "=" in line)  # noqa: SIM115
+        facts["distribution"] = lines.get("PRETTY_NAME", "").strip('"')
+    return facts
+
+
+def cpu_facts() -> dict[str, Any]:
+    """Model, instruction sets and number of processors: they choose a library's code paths."""
+    facts: dict[str, Any] = {"count": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "model": "", "flags": []}
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "CPU part"):
+                facts["model"] = value.strip()
+            elif key.strip() in ("flags", "Features"):
+                facts["flags"] = sorted(value.split())
+            elif not line.strip():
+                break  # the first processor speaks for all
+    return facts
+
+
+def memory() -> int:
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def limit_facts() -> dict[str, list[int]]:
+    """Resource limits, soft and hard; the stack's decides where memory is mapped."""
+    import resource
+
+    return {name.lower(): list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in LIMITS}
+
+
+def git_facts(directory: Path) -> dict[str, Any] | None:
+    """Commit and whether tracked files differ from it, where this is a checkout."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    commit = _output([git, "rev-parse", "HEAD"], directory, GIT_LIMIT)
+    if commit is None:
+        return None
+    status = _output([git, "status", "--porcelain", "--untracked-files=no"], directory, GIT_LIMIT)
+    return {"commit": commit.strip(), "dirty": None if status is None else bool(status.strip())}
+
+
+def gpu_facts(directory: Path) -> list[str]:
+    """One line a GPU: name, driver, memory."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = "--query-gpu=name,driver_version,memory.total"
+    lines = _output([tool, query, "--format=csv,noheader"], directory, GPU_LIMIT)
+    return lines.splitlines() if lines else []
+
+
+def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
+    """What a helper prints; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            arguments,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=limit,
+            start_new_session=True,
+            check=True,
+        )
+        return done.stdout.decode("utf-8", "replace")
+    return None
+
+
+def file_digest(path: Path) -> str | None:
+    """Digest of a regular file; "large" for what is not worth the time, None where there is none."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size > MAX_DIGESTED:
+                return f"large: {status.st_size} bytes"
+            return f"sha256:{hashlib.sha256(file.read(MAX_DIGESTED)).hexdigest()}"
+    except (OSError, ValueError):
+        return None
+
+
+def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
+    """The files among a command's arguments: the script, its configuration."""
+    names = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
+    digests = {name: file_digest(directory / name) for name in names}
+    return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+class Gathering:
+    """Gathers the facts beside the training and writes environment.json."""
+
+    def __init__(self, run: Path, program: str, arguments: tuple[str, ...], directory: Path):
+        self._run, self._program, self._arguments, self._directory = run, program, arguments, directory
+        self._facts = Environment()
+        self._thread = threading.Thread(target=self._attempt, name="host facts", daemon=True)
+        with suppress(RuntimeError):  # no more threads are allowed: then there are no host facts
+            self._thread.start()
+
+    def _attempt(self) -> None:
+        try:
+            self._gather()
+        except Exception as error:  # the training runs beside it, and goes on
+            warn(f"host facts are incomplete: {type(error).__name__}: {error}")
+
+    def _gather(self) -> None:
+        facts, directory = self._facts, self._directory
+        facts.host = os.uname().nodename
+        facts.files = command_files(self._arguments[1:], directory)
+        program = os.path.realpath(directory / self._program)
+        facts.program = {"path": program, "digest": file_digest(Path(program)) or ""}
+        facts.system, facts.cpu, facts.memory, facts.limits = system_facts(), cpu_facts(), memory(), limit_facts()
+        self._write()
+        facts.git = git_facts(directory)
+        facts.gpus = gpu_facts(directory)
+
+    def _write(self) -> None:
+        with suppress(CannotWriteRun):  # the end of the run tries again, and says so
+            rundir.write_json(self._run / rundir.ENVIRONMENT, self._facts)
+
+    def complete(self, python: dict[str, str] | None, frameworks: dict[str, str]) -> Environment:
+        """Wait for the rest, within reason, and add what the agent saw."""
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE)
+        self._facts.python, self._facts.frameworks = python, frameworks
+        return self._facts
+
+
+def started_at() -> float:
+    """When this process began, in seconds since the epoch, as psutil reckons it; 0 where /proc is not there."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age

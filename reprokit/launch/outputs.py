@@ -1,0 +1,191 @@
+"""Digests of the files that a run wrote: what its training left behind, within bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from reprokit import rundir
+from reprokit.rundir import OutputFile, OutputsFile
+
+MAX_LIST = 64 << 20  # bytes of written.paths that are read
+MAX_FILES = 100_000
+MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
+MAX_UNPACKED = 16 << 30  # of one container
+MAX_MEMBERS = 100_000  # of one container
+MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
+BLOCK = 1 << 20
+
+SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
+NOISE = frozenset(
+    {
+        ".cache",
+        ".git",
+        ".ipynb_checkpoints",
+        ".keras",
+        ".matplotlib",
+        ".mypy_cache",
+        ".nv",
+        ".pytest_cache",
+        ".reprokit",
+        ".triton",
+        "__pycache__",
+    }
+)
+ESCAPED = re.compile(rb"\\(.)")  # in written.paths a backslash and a line feed stand as two characters each
+NOISE_SUFFIXES = (".pyc", ".pyo")
+
+
+@dataclass
+class Budget:
+    """What may still be read, and whether to stop."""
+
+    interrupted: Callable[[], bool]
+    left: int
+
+
+class Refused(Exception):
+    """Why a file or container has no digest."""
+
+
+def collect(run: Path, working_directory: Path, interrupted: Callable[[], bool]) -> OutputsFile:
+    """All that is left of what the run wrote, in order of path."""
+    found = sorted(_results(run, working_directory))
+    budget = Budget(interrupted, MAX_BYTES)
+    files = [_describe(path, working_directory, budget) for path in found[:MAX_FILES]]
+    return OutputsFile(files=[file for file in files if file is not None], left_out=max(0, len(found) - MAX_FILES))
+
+
+def _results(run: Path, working_directory: Path) -> set[str]:
+    here, own = os.path.realpath(working_directory), os.path.realpath(run)
+    paths = {os.path.realpath(path) for path in _written(run)}
+    return {path for path in paths if _is_result(path, here, own) and _is_regular(path)}
+
+
+def _written(run: Path) -> Iterator[str]:
+    try:
+        with open(run / rundir.WRITTEN, "rb") as file:
+            data = file.read(MAX_LIST)
+    except OSError:
+        return
+    for line in set(data.split(b"\n")):
+        if line.startswith(b"/") and b"\0" not in line:
+            yield os.fsdecode(ESCAPED.sub(_unescaped, line))
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return b"\n" if found[1] == b"n" else found[1]
+
+
+def _is_result(path: str, here: str, own: str) -> bool:
+    """Whether a path is where trainings leave results, not where programs keep their own things."""
+    if _below(path, own) or path.endswith(NOISE_SUFFIXES):
+        return False
+    if _below(path, here):
+        return NOISE.isdisjoint(os.path.relpath(path, here).split(os.sep))
+    return not any(_below(path, place) for place in SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
+
+
+def _below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _describe(path: str, working_directory: Path, budget: Budget) -> OutputFile | None:
+    here = os.path.realpath(working_directory)
+    name = os.path.relpath(path, here) if _below(path, here) else path
+    try:
+        with open(path, "rb", opener=_open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = _digest(file, budget)
+            content, container = _content(file, path, budget)
+    except Refused as refusal:
+        return OutputFile(path=name, size=size, digest="", note=str(refusal))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return OutputFile(path=name, size=0, digest="", note=f"not readable: {error.strerror}")
+    return OutputFile(path=name, size=size, digest=digest, content=content, container=container)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _digest(file: IO[bytes], budget: Budget) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(BLOCK):
+        if budget.interrupted():
+            raise Refused("not read: interrupted")
+        budget.left -= len(block)
+        if budget.left < 0:
+            raise Refused("not read: more was written than is digested")
+        digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
+    """A zip container's digest without its timestamps, and the rule that made it; empty for other files."""
+    file.seek(0)
+    if file.read(4) != b"PK\x03\x04":
+        return "", ""
+    is_keras = path.endswith(".keras")
+    with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Refused):
+        return _zip_content(file, is_keras, budget), "keras" if is_keras else "zip"
+    return "", ""
+
+
+def _zip_content(file: IO[bytes], is_keras: bool, budget: Budget) -> str:
+    digest = hashlib.sha256(b"reprokit-zip-1\0")
+    left = MAX_UNPACKED
+    with zipfile.ZipFile(file) as container:
+        members = container.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise Refused("too many members")
+        for member in members:
+            digest.update(member.filename.encode("utf-8", "surrogateescape") + b"\0")
+            inner = hashlib.sha256()
+            for block in _member_blocks(container, member, is_keras):
+                left -= len(block)
+                if left < 0 or budget.interrupted():
+                    raise Refused("too large")
+                inner.update(block)
+            digest.update(inner.digest())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _member_blocks(container: zipfile.ZipFile, member: zipfile.ZipInfo, is_keras: bool) -> Iterator[bytes]:
+    with container.open(member) as file:
+        if is_keras and member.filename == "metadata.json":
+            yield _without_date(file.read(MAX_METADATA))
+            return
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _without_date(metadata: bytes) -> bytes:
+    """A .keras file's metadata without the time at which it was saved."""
+    try:
+        value: Any = json.loads(metadata)
+    except (ValueError, RecursionError):
+        return metadata
+    if not isinstance(value, dict):
+        return metadata
+    value.pop("date_saved", None)
+    return json.dumps(value, sort_keys=True).encode()

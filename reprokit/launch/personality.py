@@ -1,0 +1,48 @@
+"""Kernel settings of this process that Python has no call for: address randomisation and more."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ADDR_NO_RANDOMIZE = 0x0040000
+QUERY = 0xFFFFFFFF
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+
+
+@contextmanager
+def without_randomization() -> Iterator[str]:
+    """Programs started within have fixed addresses; yields "off", or "on: <why>".
+
+    The kernel keeps the personality of the calling thread over fork and exec.
+    """
+    call = ctypes.CDLL(None, use_errno=True).personality
+    call.argtypes, call.restype = [ctypes.c_ulong], ctypes.c_int
+    before = call(QUERY)
+    outcome = _switch(call, before)
+    try:
+        yield outcome
+    finally:
+        if outcome == "off":
+            call(before)
+
+
+def forbid_core_dump() -> None:
+    """No core file, and none for a program that the system pipes core dumps to: the training has left its own."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """This process is killed when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+
+
+def _switch(call: ctypes._NamedFuncPointer, before: int) -> str:
+    if before == -1 or call(before | ADDR_NO_RANDOMIZE) == -1:
+        return f"on: the system refuses personality(): {os.strerror(ctypes.get_errno())}"
+    # Some sandboxes answer the call and do nothing.
+    return "off" if call(QUERY) & ADDR_NO_RANDOMIZE else "on: the system ignores personality()"

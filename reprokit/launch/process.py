@@ -1,0 +1,162 @@
+"""Runs the child as if reprokit were not there: signals, job control, exit status.
+
+The child stays in reprokit's process group, with its terminal and its descriptors. What is sent to the
+whole group, by the terminal (Ctrl-C, Ctrl-\\, Ctrl-Z, a hangup) or by somebody, reaches the child by
+itself; what is sent to reprokit alone is forwarded. From the child's start on these signals are blocked
+here and taken by sigtimedwait, which tells what comes from the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from reprokit.launch.command import Command
+from reprokit.launch.group import GroupWatch
+from reprokit.launch.personality import forbid_core_dump, without_randomization
+
+FORWARDED = frozenset(
+    {
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGTSTP,
+    }
+)
+TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+POLL = 0.2  # seconds between two looks at what may have to end the child
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the child ended: an exit code or the number of a signal."""
+
+    exit_code: int | None = None
+    signal_number: int | None = None
+
+    @property
+    def signal_name(self) -> str | None:
+        if self.signal_number is None:
+            return None
+        try:
+            return signal.Signals(self.signal_number).name
+        except ValueError:  # a real-time signal
+            return f"SIG{self.signal_number}"
+
+
+class Child:
+    """The training's process, from its start to its end."""
+
+    def __init__(self, command: Command, directory: Path, environment: Mapping[str, str]):
+        self._early: list[int] = []
+        self.pid = 0
+        watched = _not_ignored(FORWARDED)
+        # Handlers, not a blocked mask, until the child is there: it would inherit the mask.
+        for number in watched:
+            signal.signal(number, self._note)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow the exit status
+        with without_randomization() as self.address_randomization:
+            self.pid = _spawn(command, directory, environment)
+        self._taken = {*watched, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
+        self._group = GroupWatch(watched)
+        for early in self._early:
+            self.send(early)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._early.append(number)
+
+    def send(self, number: int) -> None:
+        """A signal for the child, which may have ended already."""
+        with suppress(OSError):
+            os.kill(self.pid, number)
+
+    def wait(self, must_end: Callable[[], bool] | None = None) -> Ended:
+        """Wait for the child's end; terminate it when must_end says so."""
+        deadline = float("inf")
+        terminated = False
+        while (status := self._changed_status()) is None:
+            if must_end is not None and not terminated and must_end():
+                terminated, deadline = True, time.monotonic() + GRACE
+                self.send(signal.SIGTERM)
+            if time.monotonic() > deadline:
+                self.send(signal.SIGKILL)
+            self._take_signal(None if must_end is None else POLL)
+        self._group.close()
+        return status
+
+    def _changed_status(self) -> Ended | None:
+        """How the child ended; None while it has not. Stops with it when the terminal stopped it."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+        if pid == 0:
+            return None
+        if os.WIFSTOPPED(status):
+            if os.WSTOPSIG(status) in TERMINAL_STOPS:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self.send(signal.SIGCONT)
+            return None
+        if os.WIFSIGNALED(status):
+            return Ended(signal_number=os.WTERMSIG(status))
+        return Ended(exit_code=os.WEXITSTATUS(status))
+
+    def _take_signal(self, timeout: float | None) -> None:
+        """Take one signal; forward it unless it was sent to the whole group."""
+        if timeout is None:
+            received: signal.struct_siginfo | None = signal.sigwaitinfo(self._taken)
+        else:
+            received = signal.sigtimedwait(self._taken, timeout)
+        if received is None or received.si_signo == signal.SIGCHLD or received.si_code > 0:
+            return  # nothing, the child's own, or the terminal's
+        if not self._group.has_seen(received.si_signo):
+            self.send(received.si_signo)
+
+
+def _not_ignored(numbers: frozenset[signal.Signals]) -> set[signal.Signals]:
+    """Those that the caller does not ignore, as nohup does with SIGHUP: they stay ignored for the child."""
+    return {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+
+
+def _spawn(command: Command, directory: Path, environment: Mapping[str, str]) -> int:
+    # Popen gives SIGPIPE and SIGXFSZ, which Python ignores, their default back (restore_signals), and
+    # with close_fds=False the child has the descriptors that reprokit was given: Python's own are
+    # close-on-exec. Its object is dropped: waitpid is called here, to see the child stop as well.
+    child = subprocess.Popen(
+        command.arguments, executable=command.program, cwd=directory, env=environment, close_fds=False
+    )
+    child.returncode = 0  # for its finaliser: this child is not its to wait for
+    return child.pid
+
+
+class Interruption:
+    """Signals that come after the child's end: the rest of the work is cut short, the run still closed."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in _not_ignored(frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})):
+            signal.signal(number, self._ask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED | {signal.SIGCHLD})
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def die_by(number: int) -> NoReturn:
+    """End by a signal, so that the caller sees the wait status that the child had."""
+    forbid_core_dump()
+    with suppress(ValueError, OSError):  # SIGKILL and SIGSTOP have no handler to set
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # a signal whose default is not to end the process

@@ -1,0 +1,161 @@
+"""Reads a recording and makes the plan of its replay, with what is known to be different now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from reprokit import entropy, rundir
+from reprokit.errors import NotReplayable, RunDamaged, WorkingDirectoryMissing
+from reprokit.launch import host, variables
+from reprokit.plan import RECORD, REPLAY, Plan
+from reprokit.printable import printable
+from reprokit.rundir import ReplayOf, RunDirectory, RunFile
+from reprokit.version import VERSION
+
+LONGEST = 200  # characters of a fact, which may come from somebody else's file
+
+
+def replay_plan(
+    recording: RunDirectory, command: tuple[str, ...], output: Path | None, overwrite: bool, policy: str
+) -> Plan:
+    """The plan that gives the recorded command its recorded entropy again."""
+    run = recording.run
+    _require_replayable(recording)
+    place = Path(os.path.realpath(recording.path))
+    if output is not None and Path(os.path.realpath(output)) == place:
+        raise NotReplayable(f"{output} is the recording itself; choose another directory with -o")
+    directory = Path(run.working_directory)
+    if not directory.is_dir():
+        raise WorkingDirectoryMissing(
+            f"{directory}, where the command was recorded, is not there; make it available again"
+        )
+    chosen = command or tuple(run.command)
+    return Plan(
+        mode=REPLAY,
+        command=chosen,
+        working_directory=directory,
+        output=output,
+        overwrite=overwrite,
+        policy=policy,
+        key=_key(recording),
+        profile=place / rundir.ENTROPY,
+        replay_of=ReplayOf(
+            path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
+        ),
+        variables=run.variables,
+        environment_size=run.environment_size,
+        changed=tuple(_changes(recording, chosen, directory)),
+    )
+
+
+def _require_replayable(recording: RunDirectory) -> None:
+    run = recording.run
+    _require_own(recording.path)
+    recording.require_finished()
+    if run.kind != RECORD:
+        original = run.replay_of.path if run.replay_of else "its recording"
+        raise NotReplayable(f"{recording.path} is itself a replay; replay what it replayed: {original}")
+    if run.status == rundir.FAILED:
+        raise NotReplayable(f"{recording.path}: its command never started; record it again")
+    if not run.command or "\0" in "".join(run.command) or not os.path.isabs(run.working_directory):
+        raise RunDamaged(f"{recording.path / rundir.RUN}: it holds no usable command; the run cannot be used")
+    entropy.check(recording.path / rundir.ENTROPY, run.profile)
+
+
+def _require_own(path: Path) -> None:
+    """To replay is to execute what run.json says, so it must be the user's own, or made their own by a copy."""
+    owner = os.stat(path).st_uid
+    if owner != os.geteuid():
+        raise NotReplayable(
+            f"{path} belongs to user {owner}, and a replay executes its command as you; copy it first if you trust it"
+        )
+
+
+def _key(recording: RunDirectory) -> bytes:
+    try:
+        key = bytes.fromhex(recording.run.key)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise RunDamaged(f"{recording.path / rundir.RUN}: the key is not 32 bytes; the run cannot be used")
+    return key
+
+
+def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path) -> Iterable[str]:
+    """What is different now, as far as it can be known before the start."""
+    run = recording.run
+    if command != tuple(run.command):
+        yield "the command: another one was given than was recorded"
+    if run.reprokit != VERSION:
+        yield f"reprokit: {run.reprokit} recorded, {VERSION} now"
+    yield from _variable_changes(run)
+    before = recording.environment()
+    if before is not None:
+        yield from _host_changes(before)
+        yield from _file_changes(before, directory)
+
+
+def _variable_changes(run: RunFile) -> Iterable[str]:
+    """Variables of the recording are given again, so these are different in the shell only."""
+    now = variables.kept(os.environ)
+    given = variables.kept(variables.given_again(os.environ, run.variables))
+    for name in sorted(now.keys() | given.keys()):
+        if now.get(name) != given.get(name):
+            yield f"{name}: {_or_unset(now.get(name))} in the shell, {_or_unset(given.get(name))} as recorded is used"
+
+
+def _or_unset(value: str | None) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _host_changes(before: dict[str, Any]) -> Iterable[str]:
+    system, cpu = host.system_facts(), host.cpu_facts()
+    for name in ("kernel", "libc", "machine"):
+        yield from _difference(name, _within(before, "system", name), system[name])
+    for name, words in (("model", "processor"), ("usable", "usable processors")):
+        yield from _difference(words, _within(before, "cpu", name), cpu[name])
+    if before.get("cpu") and _within(before, "cpu", "flags") != cpu["flags"]:
+        yield "processor: its instruction sets differ, and libraries may choose other code"
+
+
+def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
+    files = before.get("files")
+    recorded = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
+    recorded.append((_within(before, "program", "path"), _within(before, "program", "digest")))
+    for path, digest in recorded:
+        if not isinstance(path, str) or not digest:
+            continue
+        now = host.file_digest(directory / path)
+        if now is None:
+            yield f"{path}: it is not there any more"
+        elif now != digest:
+            yield f"{path}: its contents differ"
+
+
+def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str]:
+    """What is known only when the run has been: the interpreter, the frameworks, the commit."""
+    if now.python is not None:
+        yield from _difference("Python", _within(before, "python", "python"), now.python["python"])
+        yield from _difference("Python's path", _within(before, "python", "executable"), now.python["executable"])
+    recorded = before.get("frameworks")
+    for name, version in sorted(recorded.items()) if isinstance(recorded, dict) else ():
+        yield from _difference(str(name), version, now.frameworks.get(name, "not imported"))
+    yield from _difference("git commit", _within(before, "git", "commit"), (now.git or {}).get("commit"))
+    yield from _difference("GPUs", before.get("gpus"), now.gpus)
+
+
+def _within(facts: dict[str, Any], part: str, name: str) -> Any:
+    inner = facts.get(part)
+    return inner.get(name) if isinstance(inner, dict) else None
+
+
+def _difference(name: str, before: Any, now: Any) -> Iterable[str]:
+    if before is not None and before != now:
+        yield f"{name}: {_short(before)} recorded, {_short(now)} now"
+
+
+def _short(value: Any) -> str:
+    return "unknown" if value is None else printable(str(value), LONGEST)

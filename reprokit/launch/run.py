@@ -1,0 +1,178 @@
+"""Makes a run: from a plan to a finished run directory, with the training's status passed on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprokit import native, rundir
+from reprokit.errors import (
+    CannotWriteRun,
+    CommandNotExecutable,
+    CommandNotFound,
+    LaunchError,
+    NestedRun,
+    ReplayStopped,
+)
+from reprokit.launch import command as commands
+from reprokit.launch import environment as environments
+from reprokit.launch import host, variables
+from reprokit.launch.command import Command
+from reprokit.launch.environment import ChildEnvironment
+from reprokit.launch.messages import say, warn
+from reprokit.launch.placing import Placed, placed
+from reprokit.launch.process import Child, Ended, Interruption
+from reprokit.launch.rundirectory import NewRun, shown
+from reprokit.plan import REPLAY, Plan, past_tense
+from reprokit.rundir import RunFile
+from reprokit.version import VERSION
+
+MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is ready before the child starts."""
+
+    plan: Plan
+    command: Command
+    environment: ChildEnvironment
+    path: Path
+    run: RunFile
+
+
+def run(plan: Plan) -> Ended:
+    """Execute the plan, on a supported platform; returns how the training ended."""
+    own = _own_environment(plan)
+    command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
+    native.load_shim()
+    with placed(native.shim_path()) as place:
+        new = NewRun(plan.output, plan.overwrite)
+        try:
+            prepared = _prepare(plan, command, own, place, new)
+        except BaseException:
+            new.discard()
+            raise
+        return _execute(prepared)
+
+
+def _own_environment(plan: Plan) -> dict[str, str]:
+    """The user's variables; in a replay the kept ones as they were."""
+    if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
+        raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
+    own = environments.without_own(os.environ)
+    return own if plan.variables is None else variables.given_again(own, plan.variables)
+
+
+def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, new: NewRun) -> Prepared:
+    """Write what shim and agent need, and put the run directory in its place."""
+    environment = environments.build(own, new.place, place.shim, place.bootstrap, plan.environment_size)
+    run = _run_file(plan, own, environment)
+    native.write_shim_plan(
+        new.path / rundir.SHIM_PLAN,
+        mode=plan.mode,
+        policy=plan.policy,
+        key=plan.key,
+        profile=plan.profile,
+        record_crypto=plan.record_crypto,
+        shim=place.shim,
+        python_path=place.bootstrap,
+    )
+    (new.path / rundir.ENTROPY).mkdir(mode=0o700)
+    rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
+    rundir.write_json(new.path / rundir.RUN, run)
+    return Prepared(plan, command, environment, new.take_place(), run)
+
+
+def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> RunFile:
+    run = RunFile(
+        run_id=os.urandom(16).hex(),
+        kind=plan.mode,
+        reprokit=VERSION,
+        command=list(plan.command),
+        working_directory=str(plan.working_directory),
+        variables=variables.kept(own),
+        policy=plan.policy,
+        key=plan.key.hex(),
+        started=rundir.utc_now(),
+        launcher_pid=os.getpid(),
+        launcher_started=host.started_at(),
+        host=os.uname().nodename,
+        environment_size=environment.size,
+        replay_of=plan.replay_of,
+        changed=list(plan.changed),
+    )
+    if environment.warning:
+        run.warnings.append(environment.warning)
+    return run
+
+
+def _execute(prepared: Prepared) -> Ended:
+    """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
+    plan, run, path = prepared.plan, prepared.run, prepared.path
+    if plan.mode == REPLAY:
+        say(f"replaying: {shlex.join(plan.command)}")
+    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings):
+        warn(words)
+    not_loaded = prepared.command.not_loaded
+    if not_loaded:
+        warn(f"the shim cannot load: {not_loaded}; its entropy is not {past_tense(plan.mode)}")
+    began = time.monotonic()
+    child = _start(prepared)
+    gathering = host.Gathering(path, prepared.command.program, prepared.command.arguments, plan.working_directory)
+    run.address_randomization = child.address_randomization
+    _write(path, run)
+    from reprokit.launch.finish import Finish  # only now, as it would have delayed the training's start
+
+    stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
+    ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
+    interruption = Interruption()
+    Finish(plan, path, run, lambda: interruption.asked).close(ended, began, not_loaded, gathering)
+    say(f"run: {shown(path)}")
+    if is_strict and stopped.exists():
+        raise ReplayStopped(_reason(stopped))
+    return ended
+
+
+def _start(prepared: Prepared) -> Child:
+    try:
+        return Child(prepared.command, prepared.plan.working_directory, prepared.environment.variables)
+    except OSError as error:
+        prepared.run.status, prepared.run.ended = rundir.FAILED, rundir.utc_now()
+        _write(prepared.path, prepared.run)
+        raise _start_error(prepared.command.arguments[0], error) from None
+
+
+def _start_error(name: str, error: OSError) -> LaunchError:
+    what = f"{name}: {error.strerror}; it cannot be run"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return CommandNotFound(what)
+    return CommandNotExecutable(what)
+
+
+def _write(path: Path, run: RunFile) -> None:
+    try:
+        rundir.write_json(path / rundir.RUN, run)
+    except CannotWriteRun as error:
+        run.warnings.append(str(error))
+        warn(str(error))
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _reason(stopped: Path) -> str:
+    try:
+        with open(stopped, "rb") as file:
+            reason = file.read(MAX_REASON).decode("utf-8", "replace").strip()
+    except OSError:
+        reason = ""
+    return reason or "the training asked for entropy that the recording does not hold; replay with --policy derive"

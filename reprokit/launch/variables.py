@@ -1,0 +1,130 @@
+"""Which environment variables a run keeps and its replay gives again: an allow-list, never secrets.
+
+docs/commands/replay.md shows the list to users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+KEPT_PREFIXES = (
+    "ATEN_",
+    "BLIS_",
+    "CUBLAS_",
+    "CUDA_",
+    "CUDNN_",
+    "DNNL_",
+    "FLAGS_",
+    "GOMP_",
+    "GOTO_",
+    "HSA_",
+    "JAX_",
+    "KERAS_",
+    "KMP_",
+    "LC_",
+    "MIOPEN_",
+    "MKL_",
+    "MXNET_",
+    "NCCL_",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "ROCR_",
+    "SKLEARN_",
+    "TBB_",
+    "TF2_",
+    "TF_AUTOTUNE_",  # one by one: TF_ is Terraform's prefix too
+    "TF_CPP_",
+    "TF_CUBLAS_",
+    "TF_CUDNN_",
+    "TF_DETERMINISTIC_",
+    "TF_DISABLE_",
+    "TF_ENABLE_",
+    "TF_FORCE_",
+    "TF_FUNCTION_",
+    "TF_GPU_",
+    "TF_KERAS",
+    "TF_MATMUL_",
+    "TF_MLIR_",
+    "TF_NUM_",
+    "TF_OVERRIDE_",
+    "TF_SYNC_",
+    "TF_USE_",
+    "TF_XLA_",
+    "TORCH_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+    "VECLIB_",
+    "XLA_",
+)
+
+KEPT_NAMES = frozenset(
+    {
+        "GLIBC_TUNABLES",
+        "HIP_VISIBLE_DEVICES",
+        "JOBLIB_MULTIPROCESSING",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "LOKY_MAX_CPU_COUNT",
+        "MALLOC_ARENA_MAX",
+        "MALLOC_PERTURB_",
+        "PYTHONCOERCECLOCALE",
+        "PYTHONDEVMODE",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONFAULTHANDLER",
+        "PYTHONHASHSEED",
+        "PYTHONINSPECT",
+        "PYTHONINTMAXSTRDIGITS",
+        "PYTHONIOENCODING",
+        "PYTHONMALLOC",
+        "PYTHONNODEBUGRANGES",
+        "PYTHONNOUSERSITE",
+        "PYTHONOPTIMIZE",
+        "PYTHONPATH",
+        "PYTHONSAFEPATH",
+        "PYTHONUNBUFFERED",
+        "PYTHONUTF8",
+        "PYTHONWARNINGS",
+        "PYTHON_CPU_COUNT",
+        "PYTHON_GIL",
+        "PYTHON_JIT",
+        "TZ",
+    }
+)
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|LICEN[CS]E")
+_SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user in it
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable looks like something that nobody wants in a file."""
+    return bool(_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value))
+
+
+def is_kept(name: str, value: str) -> bool:
+    """Whether this variable can change a training's results and may be written down."""
+    listed = name in KEPT_NAMES or name.startswith(KEPT_PREFIXES)
+    return listed and _NAME.fullmatch(name) is not None and not is_secret(name, value)
+
+
+def kept(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a run keeps."""
+    return {name: value for name, value in sorted(environment.items()) if is_kept(name, value)}
+
+
+def given_again(environment: Mapping[str, str], recorded: Mapping[str, str]) -> dict[str, str]:
+    """The environment with its kept variables as they were in the recording.
+
+    A recorded variable passes the allow-list again: a run directory may come from somebody else.
+    """
+    rest = {name: value for name, value in environment.items() if not is_kept(name, value)}
+    allowed = {name: value for name, value in recorded.items() if "\0" not in value and is_kept(name, value)}
+    return {**rest, **allowed}

@@ -1,0 +1,29 @@
+"""Text from a run directory made safe to print: no control characters, no endless lines."""
+
+from __future__ import annotations
+
+import unicodedata
+
+LONGEST = 400  # characters of one text on the screen
+
+# Control and format characters (terminal escapes, right-to-left overrides, invisible joiners), lone
+# surrogates, private use and unassigned ones, and the separators that break a line.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def printable(text: str, limit: int = LONGEST) -> str:
+    """The text with everything that a terminal might act upon spelt out, cut at the limit."""
+    if len(text) > limit:
+        text = text[: limit - 3] + "..."
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_spelt_out(character) for character in text)
+
+
+def _spelt_out(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

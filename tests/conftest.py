@@ -1,0 +1,30 @@
+"""What every test may use: the installed command, and which tests a machine can run at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support import Reprokit
+
+
+@pytest.fixture
+def reprokit(tmp_path: Path) -> Reprokit:
+    """The installed command, run in a directory of the test's own."""
+    return Reprokit(tmp_path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip only what this machine cannot have: a GPU, an interpreter of 2018."""
+    missing = {}
+    if not os.environ.get("REPROKIT_TF114_PYTHON"):
+        missing["tf114"] = "REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14; make test makes one"
+    if shutil.which("nvidia-smi") is None:
+        missing["gpu"] = "this machine has no NVIDIA GPU"
+    for item in items:
+        for name, reason in missing.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))

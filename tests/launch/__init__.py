@@ -1,0 +1,1 @@
+"""The launcher, black box: the installed command in real processes."""

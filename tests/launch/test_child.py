@@ -1,0 +1,160 @@
+"""What the child is given: arguments, stdin, descriptors, signals' dispositions, environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import COMMAND, Reprokit, python
+
+ARGUMENTS = ["plain", "two words", "line\nbreak", "", "*", "$HOME", "'\"\\", "ä", "--flag=x y"]
+
+
+def test_arguments_arrive_as_they_are(reprokit: Reprokit) -> None:
+    done = reprokit.record(*python("import json, sys; print(json.dumps(sys.argv[1:]))"), *ARGUMENTS)
+    assert json.loads(done.stdout) == ARGUMENTS
+    assert reprokit.facts()["command"][3:] == ARGUMENTS
+
+
+def test_bytes_that_are_no_text_arrive_and_are_kept(reprokit: Reprokit) -> None:
+    done = reprokit.record("printf", "%s", b"\xff\xfe")
+    assert os.fsencode(done.stdout) == b"\xff\xfe"
+    assert os.fsencode(reprokit.facts()["command"][2]) == b"\xff\xfe"
+
+
+def test_stdin_is_the_users(reprokit: Reprokit) -> None:
+    assert reprokit.record("cat", stdin="one\ntwo").stdout == "one\ntwo"
+
+
+def test_an_inherited_descriptor_is_passed_on_and_no_other(reprokit: Reprokit) -> None:
+    listing = "import os; print(sorted(os.listdir('/proc/self/fd')), os.read(int(os.environ['FD']), 9))"
+    outputs = []
+    for prefix in ([], [COMMAND, "record", "--"]):
+        reader, writer = os.pipe()
+        os.write(writer, b"inherited")
+        os.close(writer)
+        done = subprocess.run(
+            [*prefix, *python(listing)],
+            cwd=reprokit.directory,
+            env={**os.environ, "FD": str(reader)},
+            pass_fds=(reader,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        os.close(reader)
+        outputs.append(done.stdout.replace(f"'{reader}'", "FD"))
+    assert outputs[0] == outputs[1]
+
+
+def test_a_closed_stdin_stays_closed(reprokit: Reprokit) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" record -- sh -c "test ! -e /proc/self/fd/0 && echo closed" <&-', COMMAND],
+        cwd=reprokit.directory,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "closed\n"
+
+
+@pytest.mark.parametrize("prepare", ["", "trap '' HUP;"])
+def test_dispositions_and_mask_are_those_of_the_caller(reprokit: Reprokit, prepare: str) -> None:
+    look = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status"
+    bare = subprocess.run(["bash", "-c", f"{prepare} {look}"], capture_output=True, text=True, check=True)
+    wrapped = f'{prepare} exec "$0" record -- {look}'
+    recorded = subprocess.run(
+        ["bash", "-c", wrapped, COMMAND], cwd=reprokit.directory, capture_output=True, text=True, check=True
+    )
+    assert recorded.stdout == bare.stdout
+
+
+def test_the_child_is_in_the_callers_process_group_and_session(reprokit: Reprokit) -> None:
+    show = python("import os; print(os.getpgrp(), os.getsid(0))")
+    done = reprokit.record(*show)
+    assert done.stdout == f"{os.getpgrp()} {os.getsid(0)}\n"
+
+
+def environment_of(text: str) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+
+
+def test_the_environment_has_the_same_size_whatever_the_run_is_called(reprokit: Reprokit) -> None:
+    sizes = set()
+    for name in ("x", "a-much-longer-name-" * 5):
+        done = reprokit.run("record", "-o", name, "--", "env", "-0")
+        assert done.returncode == 0
+        sizes.add(len(os.fsencode(done.stdout)))
+        assert len(environment_of(done.stdout)["REPROKIT_RUN"]) == 512
+        assert environment_of(done.stdout)["REPROKIT_RUN"].endswith(f"/{name}")
+        assert Path(environment_of(done.stdout)["REPROKIT_RUN"]).is_dir()
+        sizes.add(reprokit.facts(name)["environment_size"])
+    assert len(sizes) == 1
+    assert sizes.pop() % 8192 == 0
+
+
+def test_what_the_user_preloads_stays_behind_the_shim(reprokit: Reprokit) -> None:
+    users = {"PYTHONPATH": "/users/own", "LD_PRELOAD": "libm.so.6"}
+    given = environment_of(reprokit.record("env", "-0", environment=users).stdout)
+    assert given["PYTHONPATH"].split(":")[0].endswith("/agent/bootstrap")
+    assert given["PYTHONPATH"].split(":")[1:] == ["/users/own"]
+    assert given["LD_PRELOAD"].split(":")[0].endswith("liburandom_hook.so")
+    assert given["LD_PRELOAD"].split(":")[1:] == ["libm.so.6"]
+
+
+def test_an_empty_python_path_does_not_become_the_current_directory(reprokit: Reprokit) -> None:
+    given = environment_of(reprokit.record("env", "-0", environment={"PYTHONPATH": ""}).stdout)
+    assert ":" not in given["PYTHONPATH"]
+
+
+def test_addresses_are_the_same_in_two_runs_where_the_system_allows_it(reprokit: Reprokit) -> None:
+    look = python("print(id(object()), *(line for line in open('/proc/self/maps') if '[stack]' in line))")
+    first, second = (reprokit.record(*look).stdout for _ in range(2))
+    state = reprokit.facts()["address_randomization"]
+    if state == "off":
+        assert first == second
+    else:
+        assert state.startswith("on: ")
+
+
+def test_reprokit_itself_keeps_address_randomization(reprokit: Reprokit) -> None:
+    code = """
+import os
+from reprokit.launch.personality import without_randomization
+look = lambda: os.popen("cat /proc/self/personality").read()
+before = look()
+with without_randomization() as outcome:
+    within = look()
+assert look() == before
+assert (within != before) == (outcome == "off"), (within, before, outcome)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_secrets_are_nowhere_in_the_run(reprokit: Reprokit) -> None:
+    secret = "hunter2-very-secret"
+    variables = {
+        "OMP_NUM_THREADS": "3",
+        "HF_TOKEN": secret,
+        "TORCH_HUB_SECRET": secret,
+        "NCCL_AUTH_KEY": secret,
+        "TF_VAR_password": secret,
+        "CUDA_REGISTRY": f"https://user:{secret}@registry.example/",
+    }
+    assert reprokit.record("true", environment=variables).returncode == 0
+    assert reprokit.facts()["variables"]["OMP_NUM_THREADS"] == "3"
+    files = [path for path in reprokit.last.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_a_run_is_for_its_owner_only(reprokit: Reprokit) -> None:
+    reprokit.record("true")
+    assert reprokit.last.stat().st_mode & 0o777 == 0o700
+    assert (reprokit.directory / ".reprokit").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in reprokit.last.rglob("*") if path.is_file()} == {0}

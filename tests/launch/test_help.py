@@ -1,0 +1,55 @@
+"""The pages of docs/commands say what the code says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reprokit.launch import variables
+from tests.support import COMMAND
+
+PAGES = Path(__file__).parent.parent.parent / "docs" / "commands"
+
+
+def help_of(command: str) -> str:
+    done = subprocess.run(
+        [COMMAND, command, "--help"], env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", ["record", "replay", "doctor"])
+def test_the_page_holds_the_help_text(command: str) -> None:
+    page = (PAGES / f"{command}.md").read_text()
+    shown = "".join(
+        f"    {line}".rstrip() + "\n" for line in f"$ reprokit {command} --help\n{help_of(command)}".splitlines()
+    )
+    assert shown in page
+
+
+def test_the_page_lists_the_variables_that_are_kept() -> None:
+    page = (PAGES / "replay.md").read_text()
+    for name in (
+        *(f"`{prefix}*`" for prefix in variables.KEPT_PREFIXES),
+        *(f"`{name}`" for name in variables.KEPT_NAMES),
+    ):
+        assert name in page
+
+
+def test_reprokit_alone_shows_the_commands() -> None:
+    done = subprocess.run([COMMAND], capture_output=True, text=True)
+    assert done.returncode == 0
+    for name in ("record", "replay", "verify", "show", "doctor"):
+        assert f"\n  {name} " in done.stdout
+
+
+def test_doctor_finds_everything_where_the_tests_run() -> None:
+    done = subprocess.run([COMMAND, "doctor"], capture_output=True, text=True)
+    lines = dict(line[4:].split(": ", 1) for line in done.stdout.splitlines())
+    states = {line[4:].split(": ", 1)[0]: line[:2] for line in done.stdout.splitlines()}
+    assert {states[name] for name in ("reprokit", "platform", "shim", "preload", "current directory")} == {"ok"}
+    assert "ABI 1" in lines["preload"]
+    assert done.returncode == (0 if set(states.values()) == {"ok"} else 2)

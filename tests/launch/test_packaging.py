@@ -1,0 +1,93 @@
+"""Wheel and editable install, in environments of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "native", "profiles", "reprokit")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The sources alone, as a clean clone has them, below a path with a space."""
+    place = tmp_path / "clean clone"
+    place.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "_shim", *(["profiles"] if name == "reprokit" else []))
+            shutil.copytree(source, place / name, ignore=ignored)
+        else:
+            shutil.copy(source, place / name)
+    return place
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A virtual environment that sees the packages of this one, so that nothing is downloaded."""
+    place = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    site = place / "lib" / version / "site-packages"
+    (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place
+
+
+def pip(environment: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--python", str(environment), *arguments]
+    flags = ["--no-build-isolation", "--no-deps", "--disable-pip-version-check", "--quiet", "--ignore-installed"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def works(environment: Path, directory: Path, package: Path) -> None:
+    """The command of that environment records, with that package."""
+    python, command = str(environment / "bin" / "python"), str(environment / "bin" / "reprokit")
+    look = [python, "-c", "import reprokit; print(reprokit.__path__[0])"]
+    where = subprocess.run(look, cwd=directory, capture_output=True, text=True)
+    assert Path(where.stdout.strip()).resolve() == package.resolve()
+    done = subprocess.run(
+        [command, "record", "-o", "run", "--", "sh", "-c", "exit 7"], cwd=directory, capture_output=True
+    )
+    assert done.returncode == 7
+    assert b"warning" not in done.stderr
+
+
+def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(tmp_path)]
+    subprocess.run([*command, str(checkout)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.startswith("reprokit_harness-")
+    assert "-py3-none-linux_" in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for name in (
+        "_shim/liburandom_hook.so",
+        "_shim/urandom_hook.h",
+        "_shim/interface.py",
+        "profiles/README.md",
+        "agent/bootstrap/sitecustomize.py",
+        "schemas/verify.schema.json",
+        "py.typed",
+    ):
+        assert f"reprokit/{name}" in names
+    assert not [name for name in names if name.startswith(("tests/", "native/", "examples/"))]
+    pip(environment, "install", str(wheel))
+    (site,) = environment.glob("lib/python3*/site-packages")
+    works(environment, tmp_path, site / "reprokit")
+
+
+def test_an_editable_install_builds_the_shim_in_the_checkout(checkout: Path, environment: Path, tmp_path: Path) -> None:
+    pip(environment, "install", "-e", str(checkout))
+    assert (checkout / "reprokit" / "_shim" / "liburandom_hook.so").exists()
+    assert (checkout / "reprokit" / "profiles" / "README.md").exists()
+    works(environment, tmp_path, checkout / "reprokit")

@@ -1,0 +1,91 @@
+"""Helpers of the tests: run the installed command, poll, read what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = str(Path(sys.executable).with_name("reprokit"))
+LIMIT = 60.0  # seconds after which a test gives up; nothing is expected to take that long
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Reprokit:
+    """The installed command in one working directory."""
+
+    directory: Path
+
+    def run(
+        self,
+        *arguments: str | bytes,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        stdin: str = "",
+    ) -> Done:
+        """Run it to its end; both outputs are captured."""
+        return subprocess.run(
+            [COMMAND, *arguments],
+            cwd=directory or self.directory,
+            env={**os.environ, **(environment or {})},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=LIMIT * 5,
+            check=False,
+        )
+
+    def record(self, *command: str | bytes, **options: Any) -> Done:
+        """Record a command in a run directory of its own."""
+        return self.run("record", "--", *command, **options)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start it and go on."""
+        return subprocess.Popen(
+            [COMMAND, *arguments],
+            cwd=self.directory,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    @property
+    def last(self) -> Path:
+        return (self.directory / ".reprokit" / "last").resolve()
+
+    def facts(self, run: Path | str | None = None) -> dict[str, Any]:
+        """run.json of a run; of the newest where none is named."""
+        directory = self.last if run is None else self.directory / run
+        content: dict[str, Any] = json.loads((directory / "run.json").read_text())
+        return content
+
+    def script(self, name: str, text: str) -> Path:
+        """An executable file in the working directory."""
+        path = self.directory / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {LIMIT:.0f} s for {what}")
+        time.sleep(0.01)
+
+
+def python(code: str) -> list[str]:
+    """A command that runs a few lines of Python."""
+    return [sys.executable, "-c", code]
