@@ -1,0 +1,37 @@
+"""``reprokit verify``: do two runs agree, bit for bit, and if not, where do they part?"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from reprokit.cli.paths import run_path
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+
+
+@click.command()
+@click.argument("run1")
+@click.argument("run2")
+@click.option("--all", "every_leaf", is_flag=True, help="Show everything that was compared, tensor by tensor.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
+@click.pass_context
+def command(context: click.Context, run1: str, run2: str, every_leaf: bool, as_json: bool) -> None:
+    """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
+
+    RUN1 and RUN2 are run directories, or 'last'. Prints the verdict, then every category in causal order
+    with the first difference in it. Times are shown and never compared. Exits with 0 if the runs are
+    identical, 1 if they differ, 2 if they cannot be compared.
+    """
+    from reprokit.verify.compare import compare
+
+    comparison = compare(run_path(run1), run_path(run2))
+    if as_json:
+        from reprokit.verify.document import document
+
+        click.echo(json.dumps(document(comparison), indent=2))
+    else:
+        from reprokit.verify.report import print_comparison
+
+        print_comparison(comparison, every_leaf=every_leaf)
+    context.exit(EXIT_IDENTICAL if comparison.identical else EXIT_DIFFERENT)

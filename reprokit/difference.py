@@ -1,0 +1,88 @@
+"""The tree of differences that comparators build and presenters walk.
+
+A node says what was compared and what came out; nothing here knows how it will be printed. The
+verdict of a node with children is derived from theirs, so that it can never contradict them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What came out of comparing one thing."""
+
+    IDENTICAL = "identical"
+    DIFFERENT = "different"
+    MISSING = "missing"  # one side has it, the other does not: counts as a difference
+    INFORMATION = "information"  # shown, never compared
+    NOT_RECORDED = "not-recorded"  # neither side has it
+
+    @property
+    def differs(self) -> bool:
+        return self in (Verdict.DIFFERENT, Verdict.MISSING)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that was compared: a leaf with its own verdict, or a group of such things."""
+
+    name: str
+    judged: Verdict | None = None  # of a leaf; None in a group
+    left: str = ""
+    right: str = ""
+    detail: str = ""  # one sentence of what it means
+    can_change_results: bool = False  # of INFORMATION: a different value may lead to another result
+    children: tuple[Difference, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The leaf's own verdict, or what follows from the children's."""
+        if self.judged is not None:
+            return self.judged
+        verdicts = {child.verdict for child in self.children}
+        if any(verdict.differs for verdict in verdicts):
+            return Verdict.DIFFERENT
+        for verdict in (Verdict.INFORMATION, Verdict.IDENTICAL):
+            if verdict in verdicts:
+                return verdict
+        return Verdict.NOT_RECORDED
+
+    def leaves(self) -> Iterator[Difference]:
+        """Every leaf in causal order."""
+        if self.judged is not None:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+    def first(self) -> Difference | None:
+        """The first leaf in causal order that differs: where to look for the cause."""
+        return next((leaf for leaf in self.leaves() if leaf.verdict.differs), None)
+
+
+def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:
+    """A node whose verdict follows from its children, which stand in causal order."""
+    return Difference(name, children=children, detail=detail)
+
+
+def compared(name: str, left: str, right: str, meaning: str = "", *, same: bool | None = None) -> Difference:
+    """A leaf for two values: different unless they are the same; an empty one was not recorded."""
+    if not left and not right:
+        return Difference(name, Verdict.NOT_RECORDED)
+    if not left or not right:
+        return missing(name, left, right, meaning)
+    equal = left == right if same is None else same
+    return Difference(name, Verdict.IDENTICAL if equal else Verdict.DIFFERENT, left, right, "" if equal else meaning)
+
+
+def missing(name: str, left: str, right: str, meaning: str = "") -> Difference:
+    """A leaf for what only one side has."""
+    side = "left" if left else "right"
+    return Difference(name, Verdict.MISSING, left, right, meaning or f"only the {side} run has it")
+
+
+def information(name: str, left: str, right: str, meaning: str = "", *, can_change_results: bool = False) -> Difference:
+    """A leaf that is shown and never compared."""
+    return Difference(name, Verdict.INFORMATION, left, right, meaning, can_change_results)

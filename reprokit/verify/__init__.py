@@ -1,0 +1,1 @@
+"""Two runs in, a tree of differences out; reads run directories and nothing else."""

@@ -1,0 +1,60 @@
+"""Compares what was run: the command and where."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import zip_longest
+from pathlib import PurePosixPath
+
+from reprokit.difference import Difference, Verdict, compared, group, information
+from reprokit.rundir import RunFile
+from reprokit.verify.normalise import INTERPRETER, WORKING_DIRECTORY, Normalisations
+
+_PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")
+
+
+def compare(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+    """The command's words and the working directory."""
+    return group("command", (_words(left, right, normalisations), _directory(left, right)))
+
+
+def _words(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+    needed = Normalisations()
+    plain = _plain(left, needed), _plain(right, needed)
+    same = plain[0] == plain[1]
+    if left.command != right.command:
+        normalisations.add(*needed.applied)
+    meaning = "" if same else _meaning(*plain)
+    return compared("words", shlex.join(left.command), shlex.join(right.command), meaning, same=same)
+
+
+def _meaning(left: list[str], right: list[str]) -> str:
+    for number, (one, other) in enumerate(zip_longest(left, right)):
+        if one != other:
+            return f"another command was run: word {number} is {_word(one)} on the left and {_word(other)} on the right"
+    return ""
+
+
+def _word(word: str | None) -> str:
+    return "absent" if word is None else shlex.quote(word)
+
+
+def _plain(run: RunFile, normalisations: Normalisations) -> list[str]:
+    """The command without where its interpreter and its working directory lie."""
+    directory = run.working_directory.rstrip("/") + "/"
+    words = [word.replace(directory, "", 1) if word.startswith(directory) else word for word in run.command]
+    if words != run.command:
+        normalisations.add(WORKING_DIRECTORY)
+    if words and "/" in words[0] and _PYTHON.match(PurePosixPath(words[0]).name):
+        words[0] = PurePosixPath(words[0]).name
+        normalisations.add(INTERPRETER)
+    return words
+
+
+def _directory(left: RunFile, right: RunFile) -> Difference:
+    name = "working directory"
+    if left.working_directory == right.working_directory:
+        return Difference(name, Verdict.IDENTICAL, left.working_directory, right.working_directory)
+    meaning = "can change results: relative paths lead to other files"
+    return information(name, left.working_directory, right.working_directory, meaning, can_change_results=True)

@@ -1,0 +1,108 @@
+"""Compares two runs: every comparator in causal order, and what must be said beside the verdict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprokit.difference import Difference, Verdict, group
+from reprokit.errors import NothingComparable
+from reprokit.rundir import RunDirectory
+from reprokit.verify import (
+    command,
+    entropy,
+    environment,
+    metrics,
+    outputs,
+    processes,
+    random_states,
+    seeds,
+    status,
+    weights,
+)
+from reprokit.verify.lines import OUTCOMES
+from reprokit.verify.match import Matched, match
+from reprokit.verify.normalise import Normalisations
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs, the tree of their differences and what went into it."""
+
+    left: RunDirectory
+    right: RunDirectory
+    tree: Difference
+    normalisations: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know beside the verdict
+
+    @property
+    def identical(self) -> bool:
+        """Whether nothing that was compared differs; something was, or there were no comparison."""
+        return not self.tree.verdict.differs
+
+
+def compare(left_path: Path, right_path: Path) -> Comparison:
+    """Compare two finished runs; raises a RunError or NothingComparable where that is impossible."""
+    left, right = RunDirectory(left_path), RunDirectory(right_path)
+    left.require_finished()
+    right.require_finished()
+    normalisations = Normalisations()
+    matched = match(left, right, normalisations)
+    files = left.outputs(), right.outputs()
+    if not (any(map(outputs.comparable, files)) or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+        raise NothingComparable(_nothing(left, right))
+    children = (
+        command.compare(left.run, right.run, normalisations),
+        environment.compare((left, right), matched, normalisations),
+        entropy.compare(left.run, right.run),
+        processes.compare(matched),
+        seeds.compare(matched, normalisations),
+        metrics.compare(matched),
+        weights.compare(matched),
+        random_states.compare(matched),
+        outputs.compare(*files, normalisations),
+        status.compare(left.run, right.run),
+        status.times(left.run, right.run, normalisations),
+    )
+    tree = group("runs", children)
+    return Comparison(left, right, tree, normalisations.applied, tuple(_notes(left, right, matched, tree)))
+
+
+def _nothing(left: RunDirectory, right: RunDirectory) -> str:
+    """Why there is nothing to compare, in one line."""
+    reasons = {run.run.agent for run in (left, right) if run.run.agent.startswith("not loaded")}
+    why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
+    what = "neither run recorded metrics, weights or outputs"
+    return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
+
+
+def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+    """What qualifies the verdict."""
+    if os.path.samefile(left.path, right.path):
+        yield "both names mean the same run directory: this compares a run with itself"
+    elif left.run.run_id == right.run.run_id:
+        yield "both directories are copies of one run: this compares a run with itself"
+    for run, side in ((left, "left"), (right, "right")):
+        if run.unfinished:
+            yield f"the {side} run did not come to its end: its launcher died; what it had recorded is compared"
+    if status.failed(left.run) and status.failed(right.run) and status.ended(left.run) == status.ended(right.run):
+        yield f"both runs failed: {status.ended(left.run)}"
+    yield from _limits(left, right, matched, tree)
+
+
+def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+    """What the comparison could not see."""
+    for run, scan, side in ((left, matched.left, "left"), (right, matched.right, "right")):
+        for name, loaded in (("shim", run.run.shim), ("agent", run.run.agent)):
+            if loaded.startswith("not loaded"):
+                yield f"the {side} run's {name} was {loaded}"
+        for warning in scan.warnings:
+            yield f"the {side} run's agent stepped aside: {warning}"
+    results = next(child for child in tree.children if child.name == "outputs")
+    skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
+    if skipped:
+        yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
+    if not (matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+        yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"

@@ -1,0 +1,100 @@
+"""Compares where the randomness came from: a replay against its recording, or two recordings."""
+
+from __future__ import annotations
+
+from reprokit.difference import Difference, Verdict, compared, group, information
+from reprokit.rundir import Fidelity, RunFile
+
+
+def compare(left: RunFile, right: RunFile) -> Difference:
+    """Whose entropy each run used and how faithfully a replay was served."""
+    children = (_origin(left, right), *_fidelities(left, right))
+    return group("entropy", children)
+
+
+def _origin(left: RunFile, right: RunFile) -> Difference:
+    """Whether both runs were given the same bytes."""
+    if left.replay_of is not None and right.replay_of is not None:
+        return _two_replays(left, right)
+    if left.replay_of is None and right.replay_of is None:
+        return _two_recordings(left, right)
+    return _replay_of_recording(left, right)
+
+
+def _two_recordings(left: RunFile, right: RunFile) -> Difference:
+    profiles = _profile(left), _profile(right)
+    if profiles[0] and profiles[0] == profiles[1]:
+        return Difference("random profile", Verdict.IDENTICAL, *profiles)
+    meaning = "two independent recordings: each was given entropy of its own"
+    if not any(profiles):
+        return Difference("random profile", Verdict.NOT_RECORDED)
+    return information("random profile", *profiles, meaning, can_change_results=True)
+
+
+def _two_replays(left: RunFile, right: RunFile) -> Difference:
+    profiles = _profile(left), _profile(right)
+    if profiles[0] == profiles[1]:
+        return Difference("random profile", Verdict.IDENTICAL, *profiles)
+    return information("random profile", *profiles, "replays of two different recordings", can_change_results=True)
+
+
+def _replay_of_recording(left: RunFile, right: RunFile) -> Difference:
+    replay, recording = (left, right) if left.replay_of is not None else (right, left)
+    meaning = "the recording has no digest of its random profile: it did not come to its end"
+    if replay.replay_of is not None and recording.profile is not None:
+        meaning = "the replay was given the entropy of another recording"
+        if replay.replay_of.run_id == recording.run_id:
+            meaning = "the random profile of the recording is not the one that was replayed: it was altered since"
+    return compared("random profile", _profile(left), _profile(right), meaning)
+
+
+def _profile(run: RunFile) -> str:
+    """The digest of the random profile that a run recorded or replayed."""
+    if run.replay_of is not None:
+        return run.replay_of.profile_digest
+    return run.profile.digest if run.profile is not None else ""
+
+
+def _fidelities(left: RunFile, right: RunFile) -> list[Difference]:
+    """How a replay's requests were answered; a recording has no fidelity."""
+    leaves = []
+    for run, is_left in ((left, True), (right, False)):
+        if run.replay_of is not None:
+            text = "" if run.fidelity is None else in_words(run.fidelity)
+            leaves.append(_fidelity(run.fidelity, text, is_left))
+        if run.profile is not None and not run.profile.sealed:
+            meaning = "a process of the run was still alive at its end and may have asked for more"
+            leaves.append(information("unsealed profile", *_sided("not sealed", is_left), meaning))
+    return leaves
+
+
+def _fidelity(fidelity: Fidelity | None, text: str, is_left: bool) -> Difference:
+    if fidelity is None:
+        return Difference("replay fidelity", Verdict.NOT_RECORDED, detail="the replay did not come to its end")
+    meaning = ""
+    if fidelity.moved or fidelity.derived or fidelity.unused:
+        meaning = "the replay asked for entropy in another way than the recording"
+    if fidelity.live:
+        meaning = "the replay was given live bytes, which no other run will be given"
+    if not meaning:
+        return Difference("replay fidelity", Verdict.IDENTICAL, *_sided(text, is_left))
+    loose = fidelity.exact != fidelity.requests
+    return information("replay fidelity", *_sided(text, is_left), meaning, can_change_results=loose)
+
+
+def _sided(text: str, is_left: bool) -> tuple[str, str]:
+    return (text, "") if is_left else ("", text)
+
+
+def in_words(fidelity: Fidelity) -> str:
+    """The counts of a replay and how many percent of its requests were answered exactly."""
+    kinds = ("exact", "moved", "derived", "live", "unused")
+    parts = [f"{getattr(fidelity, kind)} {kind}" for kind in kinds if getattr(fidelity, kind) or kind == "exact"]
+    return f"{percent_exact(fidelity)} exact ({', '.join(parts)})"
+
+
+def percent_exact(fidelity: Fidelity) -> str:
+    """The share of exact answers, never rounded up to 100 %."""
+    if not fidelity.requests or fidelity.exact == fidelity.requests:
+        return "100 %"
+    return f"{min(99.9, int(1000 * fidelity.exact / fidelity.requests) / 10):.1f} %"

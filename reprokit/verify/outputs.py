@@ -1,0 +1,74 @@
+"""Compares the files that the runs wrote: by digest, or by content without a container's noise."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import zip_longest
+
+from reprokit.difference import Difference, Verdict, compared, group, missing
+from reprokit.rundir import OutputFile, OutputsFile
+from reprokit.verify.normalise import CONTAINERS, Normalisations
+from reprokit.verify.scan import natural
+
+
+def compare(left: OutputsFile | None, right: OutputsFile | None, normalisations: Normalisations) -> Difference:
+    """One leaf a file, matched by its path."""
+    if left is None or right is None:
+        children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
+        return group("outputs", children)
+    sides = _by_path(left, normalisations), _by_path(right, normalisations)
+    leaves = []
+    for path in sorted({*sides[0], *sides[1]}, key=natural):
+        for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
+            leaves.append(_file(path, one, other, normalisations))
+    if left.left_out or right.left_out:
+        leaves.append(_left_out(left.left_out, right.left_out))
+    return group("outputs", tuple(leaves))
+
+
+def comparable(outputs: OutputsFile | None) -> bool:
+    """Whether there is any file whose digest is known."""
+    return outputs is not None and any(file.digest or file.content for file in outputs.files)
+
+
+def _by_path(outputs: OutputsFile, normalisations: Normalisations) -> dict[str, list[OutputFile]]:
+    """The files by normalised path; those that share one stand in the order of their contents."""
+    found: dict[str, list[OutputFile]] = defaultdict(list)
+    for file in outputs.files:
+        found[normalisations.path(file.path)].append(file)
+    return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in found.items()}
+
+
+def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalisations: Normalisations) -> Difference:
+    texts = _described(left), _described(right)
+    if left is None or right is None:
+        return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote {path}")
+    if left.digest and left.digest == right.digest:
+        same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
+        return compared(path, *texts, f"the records of {path} contradict each other", same=same)
+    both_read = left.digest and right.digest
+    if both_read and left.content and (left.content, left.container) == (right.content, right.container):
+        normalisations.add(CONTAINERS)
+        meaning = "same content; only time stamps of the container differ"
+        return Difference(path, Verdict.IDENTICAL, *texts, meaning)
+    if not left.digest and not right.digest and left.size == right.size:
+        return Difference(path, Verdict.NOT_RECORDED, *texts, f"not compared: {left.note or right.note or 'not read'}")
+    meaning = f"{path} has other bytes" if left.size == right.size else f"{path} has another size"
+    return compared(path, *texts, meaning, same=False)
+
+
+def _described(file: OutputFile | None) -> str:
+    if file is None:
+        return ""
+    return f"{file.size} bytes {file.digest or file.note or 'not read'}"
+
+
+def _listed(outputs: OutputsFile | None) -> str:
+    return "" if outputs is None else f"{len(outputs.files)} files"
+
+
+def _left_out(left: int, right: int) -> Difference:
+    texts = f"{left} files", f"{right} files"
+    if left != right:
+        return Difference("files beyond the bounds", Verdict.DIFFERENT, *texts, "not compared")
+    return Difference("files beyond the bounds", Verdict.NOT_RECORDED, *texts, "not compared")

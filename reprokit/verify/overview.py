@@ -1,0 +1,143 @@
+"""One run on one screen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.rundir import OutputFile, RunFile
+from reprokit.verify import words
+from reprokit.verify.entropy import in_words
+from reprokit.verify.lines import END_WEIGHTS
+from reprokit.verify.metrics import WORDINGS, text
+from reprokit.verify.rows import shortened
+from reprokit.verify.scan import Key, Series
+from reprokit.verify.screen import Cells, print_rows
+from reprokit.verify.status import failed, seconds
+from reprokit.verify.summary import Summary, not_covered, warnings
+
+SHOWN = 6  # things of a kind on one screen
+
+
+def print_summary(summary: Summary) -> None:
+    """Print it: the state first, so that nobody overlooks that a run is not whole."""
+    run = summary.run
+    kind = "recording" if run.kind == "record" else "replay"
+    headline = f"{kind} {summary.directory.path}: {summary.state}"
+    style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
+    sections = [*_what(summary), *_environment(summary), *_entropy(summary), *_results(summary), *_caveats(summary)]
+    before = ["", *(label for label, _ in sections)]
+    labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
+    cells = [Cells((label, shortened(line))) for label, (_, line) in zip(labels, sections, strict=True)]
+    print_rows(headline, cells, style=style)
+
+
+def _unwell(summary: Summary) -> bool:
+    return summary.directory.unfinished or failed(summary.run)
+
+
+def _what(summary: Summary) -> Iterator[tuple[str, str]]:
+    run = summary.run
+    yield "command", shlex.join(run.command)
+    yield "directory", run.working_directory
+    lasted = f", {seconds(run.duration)}" if run.duration is not None else ""
+    yield "started", f"{run.started}{lasted}, on {run.host}, by reprokit {run.reprokit}"
+
+
+def _environment(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Machine, system, and what the training ran on: a line each."""
+    facts = summary.environment
+    cpu, system = _object(facts, "cpu"), _object(facts, "system")
+    memory = facts.get("memory")
+    parts = [str(cpu.get("model") or ""), f"{cpu['count']} processors" if cpu.get("count") else ""]
+    parts.append(f"{memory / 2**30:.0f} GiB" if isinstance(memory, int) and memory > 0 else "")
+    gpus = facts.get("gpus")
+    parts += [str(gpu) for gpu in gpus[:SHOWN]] if isinstance(gpus, list) else []
+    yield "environment", _joined(parts) or "the machine was not recorded"
+    parts = [" ".join(str(system.get(key) or "") for key in ("os", "kernel", "machine")).strip()]
+    parts += [str(system.get("distribution") or ""), str(system.get("libc") or "")]
+    yield "environment", _joined([*parts, _randomization(summary.run)]) or "the system was not recorded"
+    agents = [process.agent for process in summary.scan.processes.values() if process.agent is not None]
+    pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
+    frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
+    yield "environment", _joined([*pythons, *frameworks]) or "no Python was seen"
+
+
+def _object(facts: dict[str, Any], key: str) -> dict[str, Any]:
+    value = facts.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _joined(parts: list[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _randomization(run: RunFile) -> str:
+    return f"address randomisation {run.address_randomization}" if run.address_randomization else ""
+
+
+def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
+    run, profile = summary.run, summary.run.profile
+    if run.replay_of is not None:
+        yield "entropy", f"replay of {run.replay_of.path}"
+        yield "entropy", in_words(run.fidelity) if run.fidelity is not None else "fidelity not known yet"
+    if profile is not None:
+        yield (
+            "entropy",
+            (
+                f"{profile.events} events, {profile.entropy} bytes given to {profile.processes} processes and"
+                f" {profile.threads} threads; {profile.size} bytes in {profile.files} files"
+            ),
+        )
+        yield "entropy", f"profile {profile.digest}"
+    elif run.replay_of is None:
+        yield "entropy", f"not counted: {summary.entropy_size} bytes in {summary.entropy_files} files so far"
+
+
+def _results(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Metrics, weights, outputs."""
+    if summary.epochs:
+        yield "metrics", words.counted(summary.epochs, "epoch")
+    yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
+    kinds = ("epoch", "history", "evaluate", "predict")
+    yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
+    weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
+    yield from _limited("weights", weights)
+    yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
+
+
+def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """The first few, and how many more there are."""
+    everything = list(lines)
+    yield from ((label, line) for line in everything[:SHOWN])
+    if len(everything) > SHOWN:
+        yield label, f"and {len(everything) - SHOWN} more (--json has them all)"
+
+
+def _loss(key: Key, series: Series) -> str:
+    name = words.title(key, WORDINGS[key.kind].noun)
+    if series.first is None or series.last is None or series.count == 1:
+        return f"{name}: {words.summary(series, WORDINGS[key.kind])}"
+    count = words.counted(series.count, WORDINGS[key.kind].unit)
+    return f"{name}: {count}, first {text(series.first['value'])}, last {text(series.last['value'])}"
+
+
+def _last(key: Key, series: Series) -> str:
+    return f"{words.title(key, WORDINGS[key.kind].noun)}: {words.summary(series, WORDINGS[key.kind])}"
+
+
+def _digest(key: Key, series: Series) -> str:
+    line = series.last or {}
+    tensors = f", {len(line['tensors'])} tensors" if line.get("tensors") else ""
+    return f"{line.get('class', '')} {key.name} of process {key.process}: {line.get('digest', '')}{tensors}".strip()
+
+
+def _output(file: OutputFile) -> str:
+    return f"{file.path}: {file.size} bytes {file.digest or file.note}".strip()
+
+
+def _caveats(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield from _limited("changed", iter(summary.run.changed))
+    yield from _limited("warning", iter(warnings(summary)))
+    yield from _limited("not covered", not_covered(summary))

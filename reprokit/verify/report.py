@@ -1,0 +1,37 @@
+"""A comparison on the screen: the verdict, the two runs, the categories, the notes."""
+
+from __future__ import annotations
+
+import shlex
+
+from reprokit.difference import Verdict
+from reprokit.rundir import RunDirectory
+from reprokit.verify.compare import Comparison
+from reprokit.verify.rows import rows, verdict_line
+from reprokit.verify.screen import Cells, print_rows
+
+STYLES = {
+    Verdict.IDENTICAL: "green",
+    Verdict.DIFFERENT: "bold red",
+    Verdict.MISSING: "bold red",
+    Verdict.INFORMATION: "cyan",
+    Verdict.NOT_RECORDED: "dim",
+}
+
+
+def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
+    """Print it, short or with every leaf."""
+    cells = [
+        Cells(("  " * row.depth + row.name, row.verdict.value, row.text), STYLES[row.verdict])
+        for row in rows(comparison, every_leaf=every_leaf)
+    ]
+    footer = [_side("left", comparison.left), _side("right", comparison.right)]
+    footer += [f"note: {note}" for note in comparison.notes]
+    if comparison.normalisations:
+        footer.append(f"normalised: {'; '.join(comparison.normalisations)}")
+    print_rows(verdict_line(comparison), cells, footer, "bold green" if comparison.identical else "bold red")
+
+
+def _side(name: str, run: RunDirectory) -> str:
+    kind = "recording" if run.run.kind == "record" else "replay"
+    return f"{name}: {run.path}, a {kind} of {shlex.join(run.run.command)}"

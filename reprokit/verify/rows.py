@@ -1,0 +1,133 @@
+"""A comparison as rows of text: the verdict in one line, then the categories, for any presenter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reprokit.difference import Difference, Verdict
+from reprokit.verify.compare import Comparison
+
+FACTS = 4  # facts of the environment named in the short table
+TELLING = ("weights at the end of model", "replay fidelity")  # what people look for in a category
+VALUE = 60  # characters of each of their values
+
+_LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a name, indented, a verdict and a sentence."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    depth: int = 0
+
+
+def verdict_line(comparison: Comparison) -> str:
+    """What came out, in one line."""
+    first = comparison.tree.first()
+    if first is not None:
+        return f"different: {shortened(sentence(first))}"
+    causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
+    beside = f", although {causes} facts could have changed it (see below)" if causes > 1 else ""
+    beside = ", although one fact could have changed it (see below)" if causes == 1 else beside
+    return f"identical: everything that was recorded and is compared is the same, bit for bit{beside}"
+
+
+def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
+    """The categories in causal order, each with what matters most in it, or with every leaf."""
+    for category in comparison.tree.children:
+        if every_leaf:
+            yield from _tree(category, 0)
+        else:
+            yield Row(category.name, category.verdict, shortened(headline(category)))
+
+
+def _tree(node: Difference, depth: int) -> Iterator[Row]:
+    text = _leaf_text(node) if node.judged is not None else node.detail
+    yield Row(node.name, node.verdict, text, depth)
+    for child in node.children:
+        yield from _tree(child, depth + 1)
+
+
+def _leaf_text(leaf: Difference) -> str:
+    values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
+    if leaf.left in leaf.detail and leaf.right in leaf.detail:
+        return leaf.detail or values
+    return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
+
+
+def sentence(leaf: Difference) -> str:
+    """What a leaf says, as a sentence."""
+    if not leaf.detail:
+        return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}"
+    if leaf.detail.startswith(leaf.name) or (leaf.left in leaf.detail and leaf.right in leaf.detail):
+        return leaf.detail
+    return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}: {leaf.detail}"
+
+
+def headline(category: Difference) -> str:
+    """The first difference in a category, or what it holds where there is none."""
+    first = category.first()
+    if first is not None:
+        return sentence(first) + _more(category)
+    if category.name == "times":
+        leaves = category.leaves()
+        return "; ".join(f"{leaf.name} {leaf.left or 'unknown'} and {leaf.right or 'unknown'}" for leaf in leaves)
+    shown = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.INFORMATION]
+    if shown:
+        shown.sort(key=lambda leaf: not leaf.can_change_results)
+        telling = [thing for thing in category.children if thing.name.startswith(TELLING) and thing not in shown]
+        return "; ".join([*map(_value, telling), _facts(shown)])
+    return _held(category)
+
+
+def _more(category: Difference) -> str:
+    count = sum(1 for leaf in category.leaves() if leaf.verdict.differs)
+    return f" (and {count - 1} more)" if count > 1 else ""
+
+
+def _facts(leaves: list[Difference]) -> str:
+    """Facts that are shown and not compared, those that can change results first."""
+    if len(leaves) == 1:
+        return _one_sided(leaves[0])
+    causes = sum(1 for leaf in leaves if leaf.can_change_results)
+    some = "; ".join(_one_sided(leaf, brief=True) for leaf in leaves[:FACTS])
+    return f"{len(leaves)} facts differ, {causes} can change results: {some}{'; ...' if len(leaves) > FACTS else ''}"
+
+
+def _one_sided(leaf: Difference, *, brief: bool = False) -> str:
+    """A fact with its value or values, and unless brief, what it means."""
+    values = leaf.left or leaf.right
+    if leaf.left and leaf.right:
+        values = f"{_cut(leaf.left)} against {_cut(leaf.right)}"
+    meaning = f" ({leaf.detail})" if leaf.detail and (not brief or not values) else ""
+    return f"{leaf.name}: {values}{meaning}" if values else f"{leaf.name}{meaning}"
+
+
+def _cut(text: str) -> str:
+    text = shortened(text)
+    return text if len(text) <= VALUE else text[: VALUE - 3] + "..."
+
+
+def _held(category: Difference) -> str:
+    """What was compared in a category without a difference."""
+    things = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
+    if not things:
+        return "neither run recorded any"
+    text = _value(next((thing for thing in things if thing.name.startswith(TELLING)), things[0]))
+    return f"{len(things)} compared, all the same; {text}" if len(things) > 1 else text
+
+
+def _value(thing: Difference) -> str:
+    """A thing that is the same on both sides, with its last leaf's value: of weights the digest of all."""
+    *_, leaf = thing.leaves()
+    return f"{thing.name}: {leaf.left or leaf.right}"
+
+
+def shortened(text: str) -> str:
+    """Digests cut to what people compare by eye; --all and --json have them whole."""
+    return _LONG_DIGEST.sub(r"\1...", text)

@@ -1,0 +1,145 @@
+"""What one run is and what is in it: finished, crashed or still going on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reprokit.rundir import ENTROPY, FAILED, OutputsFile, RunDirectory, RunFile
+from reprokit.verify.lines import END_WEIGHTS
+from reprokit.verify.match import Raw
+from reprokit.verify.normalise import Normalisations
+from reprokit.verify.scan import Key, Scan, Series, scan
+from reprokit.verify.status import ended
+
+FORMAT = 1
+MAX_ENTROPY_FILES = 100_000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run, read once."""
+
+    directory: RunDirectory
+    in_progress: bool
+    environment: dict[str, Any]
+    outputs: OutputsFile
+    scan: Scan
+    entropy_files: int
+    entropy_size: int
+
+    @property
+    def run(self) -> RunFile:
+        """run.json."""
+        return self.directory.run
+
+    @property
+    def state(self) -> str:
+        """How the run ended, or that it has not."""
+        if self.in_progress:
+            return f"in progress (process {self.run.launcher_pid})"
+        if self.run.status == FAILED:
+            return "failed to start"
+        return ended(self.run) or "did not come to its end: its launcher died; what it had recorded is shown"
+
+    def series(self, *kinds: str) -> Iterator[tuple[Key, Series]]:
+        """The series of these kinds, in the order of the kinds, then of processes and names."""
+        for kind in kinds:
+            found = [key for key in self.scan.series if key.kind == kind]
+            yield from ((key, self.scan.series[key]) for key in sorted(found, key=lambda key: key.order))
+
+    @property
+    def epochs(self) -> int:
+        """Epochs seen, those of the process and loader that had most."""
+        counts = [series.count for _, series in self.series("epoch")]
+        return max([*counts, *(_longest(series.last) for _, series in self.series("history"))], default=0)
+
+
+def _longest(history: Raw | None) -> int:
+    return max((len(values) for values in (history or {}).get("values", {}).values()), default=0)
+
+
+def summarise(path: Path) -> Summary:
+    """Read a run; raises a RunError where that is impossible."""
+    directory = RunDirectory(path)
+    in_progress = directory.in_progress
+    outputs = directory.outputs() or OutputsFile()
+    scanned = scan(directory, Normalisations())
+    return Summary(directory, in_progress, directory.environment() or {}, outputs, scanned, *_entropy(path / ENTROPY))
+
+
+def _entropy(path: Path) -> tuple[int, int]:
+    """Files and bytes on disk of the random profile, for a run whose end has not counted them."""
+    try:
+        with os.scandir(path) as entries:
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in islice(entries, MAX_ENTROPY_FILES)]
+    except OSError:
+        return 0, 0
+    return len(sizes), sum(sizes)
+
+
+def not_covered(summary: Summary) -> Iterator[str]:
+    """What the run's record does not hold, and why."""
+    run = summary.run
+    if run.shim.startswith("not loaded"):
+        yield f"entropy: the shim was {run.shim}"
+    if run.agent.startswith("not loaded"):
+        yield f"metrics, weights and seeds: the agent was {run.agent}"
+    if run.profile is not None and run.profile.withheld:
+        yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
+    if run.profile is not None and not run.profile.sealed:
+        yield "what a process that outlived the command asked for after the end"
+    lost = sum(process.lost for process in summary.scan.processes.values())
+    if lost and not summary.in_progress:
+        yield f"{lost} lines of metrics that could not be written"
+    unread = [file for file in summary.outputs.files if not file.digest]
+    if unread:
+        yield f"the content of {len(unread)} outputs, first {unread[0].path}: {unread[0].note or 'not read'}"
+    if summary.outputs.left_out:
+        yield f"{summary.outputs.left_out} further outputs"
+
+
+def warnings(summary: Summary) -> list[str]:
+    """The launcher's warnings and the agent's, each once."""
+    said = list(dict.fromkeys(summary.run.warnings))
+    return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
+
+
+def document(summary: Summary) -> dict[str, Any]:
+    """The summary as a JSON document; the profile's key, which is secret, is left out."""
+    run = msgspec.to_builtins(summary.run)
+    del run["key"]
+    scanned = summary.scan.series
+    return {
+        "format": FORMAT,
+        "path": str(summary.directory.path),
+        "state": summary.state,
+        "in_progress": summary.in_progress,
+        "run": run,
+        "environment": summary.environment,
+        "frameworks": {name: sorted(versions) for name, versions in sorted(summary.scan.frameworks.items())},
+        "processes": [_process(name, summary) for name in summary.scan.processes],
+        "epochs": summary.epochs,
+        "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
+        "outputs": msgspec.to_builtins(summary.outputs.files),
+        "warnings": warnings(summary),
+        "not_covered": list(not_covered(summary)),
+    }
+
+
+def _process(name: str, summary: Summary) -> dict[str, Any]:
+    process = summary.scan.processes[name]
+    python = f"{process.agent.implementation} {process.agent.python}" if process.agent is not None else None
+    return {"identity": name, "python": python, "ended": process.ended, "lines": process.count, "lost": process.lost}
+
+
+def _series(key: Key, series: Series) -> dict[str, Any]:
+    kind, at = (key.kind, None) if key.kind != END_WEIGHTS else ("weights", "end")
+    line = {"process": key.process, "kind": kind, "name": key.name, "lines": series.count}
+    return {**line, "at": at, "first": series.first, "last": series.last}

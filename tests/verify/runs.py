@@ -1,0 +1,141 @@
+"""Builds run directories through the structs that the launcher writes, without running anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reprokit import rundir
+from reprokit.rundir import Fidelity, OutputFile, OutputsFile, ProfileFacts, ReplayOf, RunFile, write_json
+
+
+def digest(text: str) -> str:
+    """A digest of something, told apart by its text."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def float32(number: float) -> dict[str, Any]:
+    """The VALUE of a float32."""
+    bits = struct.pack(">f", number)
+    finite = number - number == 0
+    return {"dtype": "float32", "bits": bits.hex(), "decimal": struct.unpack(">f", bits)[0] if finite else None}
+
+
+def tensor(name: str, text: str) -> list[Any]:
+    """One tensor of a line of kind weights."""
+    return [name, "float32", [10, 64], digest(text)]
+
+
+@dataclass
+class Building:
+    """A run directory in the making: change what a test is about, then write it."""
+
+    path: Path
+    run: RunFile
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[OutputFile] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=lambda: {"format": 1, "host": "here", "cpu": {"model": "Z80"}})
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, process: str = "0", **keys: Any) -> dict[str, Any]:
+        """Append a line of metrics.jsonl, numbered within its process."""
+        number = self.numbers.get(process, 0)
+        self.numbers[process] = number + 1
+        line = {"k": kind, "p": process, "n": number, "t": 1_700_000_000.5 + len(self.lines), **keys}
+        self.lines.append(line)
+        return line
+
+    def start(self, process: str = "0", pid: int = 4711) -> None:
+        """The line of a Python process that starts."""
+        facts = {"python": "3.11.4", "implementation": "CPython", "executable": "/usr/bin/python", "agent": 1}
+        self.add("agent", process, argv=["train.py"], pid=pid, **facts)
+
+    def losses(self, *numbers: float, process: str = "0") -> None:
+        """Losses of the steps from 0 on."""
+        for step, number in enumerate(numbers):
+            self.add("loss", process, name="loss", step=step, value=float32(number))
+
+    def write(self, *, sealed: bool = True) -> Path:
+        """Write the directory."""
+        self.path.mkdir()
+        if self.lines:
+            text = "".join(json.dumps(line) + "\n" for line in self.lines)
+            (self.path / rundir.METRICS).write_text(text)
+            self.run.metrics = rundir.seal_file(self.path / rundir.METRICS) if sealed else None
+        if self.environment:
+            write_json(self.path / rundir.ENVIRONMENT, self.environment)
+        write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs))
+        write_json(self.path / rundir.RUN, self.run)
+        return self.path
+
+
+def recording(path: Path) -> Building:
+    """A finished recording with nothing in it yet."""
+    run = RunFile(
+        run_id=f"id-{path.name}",
+        kind="record",
+        reprokit="0.1",
+        command=["python", "train.py", "--rate", "0.1"],
+        working_directory="/home/somebody/project",
+        variables={"OMP_NUM_THREADS": "2"},
+        status=rundir.FINISHED,
+        exit_code=0,
+        started="2026-01-02T03:04:05Z",
+        ended="2026-01-02T03:04:15Z",
+        duration=10.25,
+        host="here",
+        address_randomization="off",
+        environment_size=16384,
+        shim="loaded",
+        agent="loaded",
+        profile=ProfileFacts(
+            digest=digest("profile"), files=2, size=4096, processes=2, threads=3, events=9, entropy=99
+        ),
+    )
+    return Building(path, run)
+
+
+def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -> Building:
+    """A faithful replay of a recording, with lines and outputs of its own to change."""
+    facts = json.loads(json.dumps(building.lines))
+    copy = Building(path, recording(path).run, facts, list(building.outputs), dict(building.environment))
+    assert building.run.profile is not None
+    origin = ReplayOf(path=str(building.path), run_id=building.run.run_id, profile_digest=building.run.profile.digest)
+    copy.run.kind, copy.run.profile, copy.run.replay_of = "replay", None, origin
+    copy.run.fidelity = fidelity or Fidelity(exact=9, exact_bytes=99)
+    copy.run.started, copy.run.duration = "2026-01-03T00:00:00Z", 11.5
+    copy.numbers = dict(building.numbers)
+    return copy
+
+
+def training(path: Path) -> Building:
+    """A recording with a line of every kind, in two processes, and two outputs."""
+    run = recording(path)
+    run.start()
+    run.add("framework", name="torch", version="2.13.0")
+    run.add("seed", call="random.seed", argument="7", where="train.py:3")
+    run.start("0/1", pid=4712)
+    run.losses(0.75, 0.5, 0.25)
+    run.add("random_state", "0/1", name="random", digest=digest("worker state"))
+    run.add("end", "0/1")
+    run.add("log", name="rate", step=1, epoch=None, value={"dtype": "int", "decimal": 3})
+    run.add("epoch", name="loader#0", epoch=0, values={"loss": float32(0.5)}, steps=3)
+    run.add("weights", at="epoch", epoch=0, object="model#0", **{"class": "Net"}, digest=digest("weights 0"))
+    run.add("history", name="fit#0", values={"loss": [float32(0.5), float32(0.125)]})
+    run.add("evaluate", name="evaluate#0", values={"accuracy": float32(0.875)})
+    run.add("predict", name="predict#0", digest=digest("predictions"), shape=[2, 10], dtype="float32")
+    tensors = [tensor("fc.bias", "bias"), tensor("fc.weight", "weight")]
+    end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#0", "class": "Net"}
+    run.add("weights", **end, digest=digest("weights 1"), tensors=tensors)
+    run.add("optimizer", object="optimizer#0", **{"class": "SGD"}, steps=3)
+    run.add("random_state", name="random", digest=digest("state"))
+    run.add("end")
+    run.outputs += [
+        OutputFile(path="model.pt", size=640, digest=digest("model.pt"), content=digest("model"), container="zip"),
+        OutputFile(path="log.txt", size=3, digest=digest("log")),
+    ]
+    return run

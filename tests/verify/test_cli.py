@@ -1,0 +1,285 @@
+"""The commands verify and show, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from reprokit import rundir
+from reprokit.rundir import OutputFile
+
+from .runs import Building, digest, float32, recording, replayed, training
+
+Pair = tuple[Building, Building]
+HOSTILE = "\x1b]0;owned\x07[bold red]x[/bold red]\u202e\u2028\n\x9b31m"
+SPELT_OUT = r"\x1b]0;owned\x07[bold red]x[/bold red]\u202e\u2028\x0a\x9b31m"
+
+
+def reprokit(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a pipe."""
+    command = [sys.executable, "-m", "reprokit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, encoding="utf-8")
+
+
+def on_terminal(*arguments: str | Path) -> str:
+    """What the command writes to a terminal of 120 columns."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "reprokit", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    chunks = []
+    try:
+        while chunk := os.read(leader, 65536):
+            chunks.append(chunk)
+    except OSError:  # Linux says EIO when the last writer has gone
+        pass
+    process.wait()
+    os.close(leader)
+    return b"".join(chunks).decode()
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(resources.files("reprokit").joinpath("schemas/verify.schema.json").read_text())
+    return found
+
+
+def hostile(pair: Pair) -> tuple[Path, Path]:
+    """Two runs that differ, with terminal escapes and markup wherever a text may stand."""
+    left, right = pair
+    for run in pair:
+        run.run.command.append(HOSTILE)
+        run.run.warnings.append(HOSTILE)
+        run.run.host = run.run.started = run.run.shim = run.run.reprokit = HOSTILE
+        run.add("warning", text=HOSTILE)
+        run.add("framework", name=HOSTILE, version=HOSTILE)
+        run.add("predict", name=HOSTILE, digest=digest("x"), shape=HOSTILE, dtype=HOSTILE)
+        run.outputs.append(OutputFile(path=HOSTILE, size=1, digest="", note=HOSTILE))
+    left.environment[HOSTILE] = HOSTILE
+    for run, number in ((left, 1), (right, 2)):
+        run.add("log", name=HOSTILE, step=0, epoch=None, value={"dtype": "str", "text": f"{HOSTILE}{number}"})
+        run.add("log", name=HOSTILE, process=HOSTILE, step=0, epoch=None, value=float32(number))
+    right.run.command.append(HOSTILE)
+    return left.write(), right.write()
+
+
+def assert_harmless(text: str) -> None:
+    assert "\x1b]" not in text
+    assert not set("\x07\x9b\u202e\u2028") & set(text)
+
+
+def test_identical_runs(pair: Pair) -> None:
+    done = reprokit("verify", pair[0].write(), pair[1].write())
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "identical: everything that was recorded and is compared is the same, bit for bit"
+    assert lines[1].startswith("command          identical    ")
+    assert "100 % exact" in done.stdout
+    assert lines[-1].startswith("normalised: ")
+    assert "\x1b" not in done.stdout
+
+
+def test_different_runs(bare: Pair) -> None:
+    bare[0].losses(0.5, 0.25)
+    bare[1].losses(0.5, 0.75)
+    done = reprokit("verify", bare[0].write(), bare[1].write())
+    assert (done.returncode, done.stderr) == (1, "")
+    expected = "different: loss of process 0 differs first at step 1: 0.25 (3e800000) against 0.75 (3f400000)"
+    assert done.stdout.splitlines()[0] == expected
+
+
+def test_nothing_comparable(bare: Pair) -> None:
+    done = reprokit("verify", bare[0].write(), bare[1].write())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("reprokit: nothing-comparable: neither run recorded metrics, weights or outputs")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("verify", "nowhere", "nowhere"), ("show", "nowhere")])
+def test_trouble_is_one_line_and_exit_code_2(command: tuple[str, ...], tmp_path: Path) -> None:
+    done = reprokit(*command, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("reprokit: run-not-found: nowhere does not exist")
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_leaf(pair: Pair) -> None:
+    paths = pair[0].write(), pair[1].write()
+    short, whole = reprokit("verify", *paths).stdout, reprokit("verify", "--all", *paths).stdout
+    assert "fc.weight" not in short
+    row = next(line for line in whole.splitlines() if "fc.weight" in line)
+    assert row.split(maxsplit=2) == ["fc.weight", "identical", f"float32 [10, 64] {digest('weight')}"]
+    assert row.startswith("    fc.weight")
+
+
+def test_facts_that_could_have_changed_the_result_are_counted(pair: Pair) -> None:
+    pair[1].environment["cpu"] = {"model": "6502"}
+    done = reprokit("verify", pair[0].write(), pair[1].write())
+    assert done.returncode == 0
+    assert ", although one fact could have changed it" in done.stdout.splitlines()[0]
+    assert "cpu.model: Z80 against 6502 (can change results" in done.stdout
+
+
+def test_json_of_identical_runs_fits_the_schema(pair: Pair) -> None:
+    done = reprokit("verify", "--json", pair[0].write(), pair[1].write())
+    found = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(schema()).validate(found)
+    assert (done.returncode, found["verdict"], found["first_difference"]) == (0, "identical", None)
+
+
+def test_json_of_different_runs_fits_the_schema(pair: Pair) -> None:
+    done = reprokit("verify", "--json", *hostile(pair))
+    found = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(schema()).validate(found)
+    assert (done.returncode, found["verdict"], found["first_difference"]["name"]) == (1, "different", "words")
+    assert found["left"]["command"][-1] == HOSTILE
+
+
+def test_the_schema_is_one_and_is_strict(pair: Pair) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    found = json.loads(reprokit("verify", "--json", pair[0].write(), pair[1].write()).stdout)
+    changes: list[dict[str, Any]] = [{"verdict": "different"}, {"format": 2}, {"surprise": 1}, {"categories": []}]
+    for change in changes:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schema()).validate({**found, **change})
+
+
+@pytest.mark.parametrize("options", [("verify",), ("verify", "--all"), ("verify", "--json")])
+def test_what_runs_hold_cannot_act_on_the_terminal(pair: Pair, options: tuple[str, ...]) -> None:
+    paths = hostile(pair)
+    for text in (reprokit(*options, *paths).stdout, on_terminal(*options, *paths)):
+        assert_harmless(text)
+        assert "[bold red]x[/bold red]" in text
+
+
+@pytest.mark.parametrize("options", [("show",), ("show", "--json")])
+def test_what_a_run_holds_cannot_act_on_the_terminal(pair: Pair, options: tuple[str, ...]) -> None:
+    path = hostile(pair)[0]
+    for text in (reprokit(*options, path).stdout, on_terminal(*options, path)):
+        assert_harmless(text)
+        assert "[bold red]x[/bold red]" in text
+
+
+def test_errors_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    done = reprokit("show", tmp_path / "\x1b]0;owned\x07")
+    assert_harmless(done.stderr)
+    assert r"\x1b]0;owned\x07" in done.stderr
+
+
+def test_a_terminal_gets_colours_and_a_pipe_does_not(pair: Pair) -> None:
+    paths = pair[0].write(), pair[1].write()
+    assert "\x1b[32midentical" in on_terminal("verify", *paths)
+    assert "\x1b" not in reprokit("verify", *paths).stdout
+
+
+def test_an_ascii_locale_is_enough(pair: Pair) -> None:
+    pair[0].run.command.append("naïve")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "reprokit", "show", str(pair[0].write())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0
+    assert r"na\xefve" in done.stdout
+
+
+def test_show_a_finished_recording(pair: Pair) -> None:
+    path = pair[0].write()
+    done = reprokit("show", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"recording {path}: exit code 0"
+    assert lines[1] == "command      python train.py --rate 0.1"
+    text = done.stdout
+    assert "9 events, 99 bytes given to 2 processes and 3 threads; 4096 bytes in 2 files" in text
+    assert "loss of process 0: 3 steps, first 0.75 (3f400000), last 0.25 (3e800000)" in text
+    assert f"Net model#0 of process 0: {digest('weights 1')[:19]}..., 2 tensors" in text
+    assert "CPython 3.11.4, torch 2.13.0" in text
+    assert "2 epochs" in text
+    assert "model.pt: 640 bytes" in text
+
+
+def test_show_a_replay(pair: Pair) -> None:
+    pair[1].run.fidelity = rundir.Fidelity(exact=999, moved=1, unused=2)
+    pair[1].run.changed = ["torch is 2.12.0, was 2.13.0"]
+    text = reprokit("show", pair[1].write()).stdout
+    assert f"replay of {pair[0].path}" in text
+    assert "99.9 % exact (999 exact, 1 moved, 2 unused)" in text
+    assert "changed      torch is 2.12.0, was 2.13.0" in text
+
+
+def test_show_a_run_in_progress(tmp_path: Path) -> None:
+    building = training(tmp_path / "run")
+    run = building.run
+    run.status, run.exit_code, run.duration, run.profile = rundir.RUNNING, None, None, None
+    run.host, run.launcher_pid, run.launcher_started = os.uname().nodename, os.getpid(), psutil.Process().create_time()
+    path = building.write(sealed=False)
+    with (path / rundir.METRICS).open("a") as file:
+        file.write('{"k": "lo')
+    text = reprokit("show", path).stdout
+    assert text.splitlines()[0] == f"recording {path}: in progress (process {os.getpid()})"
+    assert "entropy      not counted: 0 bytes in 0 files so far" in text
+    assert reprokit("verify", path, path).stderr.startswith("reprokit: run-in-progress: ")
+
+
+def test_show_a_run_whose_launcher_died(tmp_path: Path) -> None:
+    building = recording(tmp_path / "run")
+    building.run.status, building.run.exit_code = rundir.RUNNING, None
+    first = reprokit("show", building.write()).stdout.splitlines()[0]
+    assert first.endswith("did not come to its end: its launcher died; what it had recorded is shown")
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({"exit_code": 3}, "exit code 3"),
+        ({"exit_code": None, "signal": "SIGSEGV"}, "killed by SIGSEGV"),
+        ({"exit_code": None, "status": rundir.FAILED}, "failed to start"),
+    ],
+)
+def test_show_a_run_that_failed(tmp_path: Path, change: dict[str, Any], state: str) -> None:
+    building = recording(tmp_path / "run")
+    for key, value in change.items():
+        setattr(building.run, key, value)
+    assert reprokit("show", building.write()).stdout.splitlines()[0].endswith(f": {state}")
+
+
+def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
+    building = recording(tmp_path / "run")
+    building.run.shim, building.run.agent = "not loaded: static Python", "not loaded: no Python process began it"
+    building.run.profile = rundir.ProfileFacts(digest=digest("p"), withheld=4, sealed=False)
+    building.run.warnings = ["the disk is nearly full"]
+    building.outputs.append(OutputFile(path="huge", size=1, digest="", note="not read: too large"))
+    text = reprokit("show", building.write()).stdout
+    assert "warning      the disk is nearly full" in text
+    assert "not covered  entropy: the shim was not loaded: static Python" in text
+    assert "metrics, weights and seeds: the agent was not loaded: no Python process" in text
+    assert "the bytes of 4 requests by cryptographic libraries" in text
+    assert "a process that outlived the command" in text
+    assert "the content of 1 outputs, first huge: not read: too large" in text
+
+
+def test_show_as_json_keeps_the_key_secret(tmp_path: Path) -> None:
+    building = training(tmp_path / "run")
+    building.run.key = "5ec7e7" * 10
+    done = reprokit("show", "--json", building.write())
+    found = json.loads(done.stdout)
+    assert "5ec7e7" not in done.stdout
+    assert found["epochs"] == 2
+    assert found["run"]["exit_code"] == 0
+    assert {"process": "0", "kind": "weights", "name": "model#0", "at": "end"}.items() <= found["series"][-2].items()
+
+
+def test_replays_of_one_recording_can_be_compared(tmp_path: Path) -> None:
+    original = training(tmp_path / "recording")
+    paths = [replayed(original, tmp_path / name).write() for name in ("one", "two")]
+    assert reprokit("verify", *paths).returncode == 0

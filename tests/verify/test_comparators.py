@@ -1,0 +1,543 @@
+"""Each comparator with two inputs and the difference that must come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from reprokit import rundir
+from reprokit.difference import Difference, Verdict
+from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
+from reprokit.rundir import Fidelity, OutputFile
+from reprokit.verify.compare import Comparison
+
+from .runs import Building, digest, float32, recording, replayed, tensor
+
+Pair = tuple[Building, Building]
+Compare = Callable[[Pair], Comparison]
+First = Callable[[Pair], tuple[str, Difference]]
+
+
+def line(run: Building, kind: str, index: int = 0) -> dict[str, Any]:
+    """The n-th line of a kind."""
+    return [one for one in run.lines if one["k"] == kind][index]
+
+
+def category(comparison: Comparison, name: str) -> Difference:
+    return next(child for child in comparison.tree.children if child.name == name)
+
+
+def leaf(comparison: Comparison, *names: str) -> Difference:
+    node = category(comparison, names[0])
+    for name in names[1:]:
+        node = next(child for child in node.children if child.name == name)
+    return node
+
+
+def test_a_faithful_replay_is_identical_in_every_category(pair: Pair, compared: Compare) -> None:
+    comparison = compared(pair)
+    assert comparison.identical
+    verdicts = {child.name: child.verdict for child in comparison.tree.children}
+    assert verdicts.pop("times") is Verdict.INFORMATION
+    assert set(verdicts.values()) == {Verdict.IDENTICAL}, verdicts
+    assert comparison.notes == ()
+
+
+def test_categories_stand_in_causal_order(pair: Pair, compared: Compare) -> None:
+    names = [child.name for child in compared(pair).tree.children]
+    order = ["command", "environment", "entropy", "processes", "seeds", "process metrics", "weights", "random states"]
+    assert names == [*order, "outputs", "exit status", "times"]
+
+
+def test_volatile_facts_are_left_out_and_listed(pair: Pair, compared: Compare) -> None:
+    right = pair[1]
+    right.run.host = "elsewhere"
+    line(right, "agent")["pid"] = 1
+    line(right, "seed")["where"] = "train.py:4"
+    right.lines = [{**one, "t": one["t"] + 86400} for one in right.lines]
+    comparison = compared(pair)
+    assert comparison.identical
+    expected = {"process ids", "host names", "run ids", "start times and durations"}
+    assert expected <= set(comparison.normalisations)
+    assert "the lines of the script that seeding calls stand in" in comparison.normalisations
+
+
+class TestCommand:
+    def test_another_argument(self, pair: Pair, first: First) -> None:
+        pair[1].run.command[3] = "0.2"
+        name, difference = first(pair)
+        assert name == "command"
+        assert difference.detail == "another command was run: word 3 is 0.1 on the left and 0.2 on the right"
+
+    def test_a_further_argument(self, pair: Pair, first: First) -> None:
+        pair[1].run.command.append("--fast")
+        assert first(pair)[1].detail.endswith("word 4 is absent on the left and --fast on the right")
+
+    def test_where_the_interpreter_lies_does_not_matter(self, pair: Pair, compared: Compare) -> None:
+        pair[0].run.command[0], pair[1].run.command[0] = "/opt/a/bin/python3.11", "/opt/b/bin/python3.11"
+        comparison = compared(pair)
+        assert comparison.identical
+        assert "the directory of the Python interpreter in the command" in comparison.normalisations
+
+    def test_where_another_program_lies_does_matter(self, pair: Pair, first: First) -> None:
+        pair[0].run.command[0], pair[1].run.command[0] = "/opt/a/bin/train", "/opt/b/bin/train"
+        assert first(pair)[0] == "command"
+
+    def test_the_working_directory_is_told(self, pair: Pair, compared: Compare) -> None:
+        pair[1].run.working_directory = "/elsewhere"
+        comparison = compared(pair)
+        assert comparison.identical
+        assert leaf(comparison, "command", "working directory").can_change_results
+
+    def test_a_script_named_below_the_working_directory_is_the_same(self, pair: Pair, compared: Compare) -> None:
+        pair[0].run.command[1] = "/home/somebody/project/train.py"
+        assert compared(pair).identical
+
+
+class TestEnvironment:
+    @pytest.mark.parametrize(
+        ("facts", "name", "can_change"),
+        [
+            ({"cpu": {"model": "6502"}}, "cpu.model", True),
+            ({"system": {"kernel": "9.9"}}, "system.kernel", False),
+            ({"gpus": ["H100, 550, 80 GiB"]}, "gpus", True),
+            ({"files": [{"path": "train.py", "size": 9, "digest": "sha256:0"}]}, "files.train.py.digest", True),
+            ({"never heard of": 1}, "never heard of", True),
+        ],
+    )
+    def test_facts_of_the_host_are_told_with_what_they_can_do(
+        self, pair: Pair, compared: Compare, facts: dict[str, Any], name: str, can_change: bool
+    ) -> None:
+        pair[1].environment.update(facts)
+        comparison = compared(pair)
+        assert comparison.identical
+        found = leaf(comparison, "environment", name)
+        assert (found.verdict, found.can_change_results) == (Verdict.INFORMATION, can_change)
+        assert found.detail.startswith("can change" if can_change else "cannot change")
+
+    def test_variables_and_frameworks_can_change_results(self, pair: Pair, compared: Compare) -> None:
+        pair[1].run.variables = {"OMP_NUM_THREADS": "4", "MKL_CBWR": "AVX2"}
+        line(pair[1], "framework")["version"] = "2.12.0"
+        found = {one.name: one for one in category(compared(pair), "environment").leaves() if one.can_change_results}
+        assert set(found) == {"variables.OMP_NUM_THREADS", "variables.MKL_CBWR", "frameworks.torch"}
+        assert (found["frameworks.torch"].left, found["frameworks.torch"].right) == ("2.13.0", "2.12.0")
+
+    def test_a_missing_environment_is_a_difference(self, pair: Pair, first: First) -> None:
+        pair[1].environment = {}
+        name, difference = first(pair)
+        assert (name, difference.name, difference.verdict) == ("environment", "host facts", Verdict.MISSING)
+
+
+class TestEntropy:
+    def test_a_replay_of_another_recording(self, pair: Pair, first: First) -> None:
+        pair[1].run.replay_of = rundir.ReplayOf(path="x", run_id="another", profile_digest=digest("another"))
+        name, difference = first(pair)
+        assert (name, difference.detail) == ("entropy", "the replay was given the entropy of another recording")
+
+    def test_a_recording_altered_since_it_was_replayed(self, pair: Pair, first: First) -> None:
+        assert pair[0].run.profile is not None
+        pair[0].run.profile = msgspec.structs.replace(pair[0].run.profile, digest=digest("altered"))
+        assert "it was altered since" in first(pair)[1].detail
+
+    def test_the_recording_may_stand_on_the_right(self, pair: Pair, compared: Compare) -> None:
+        assert compared((pair[1], pair[0])).identical
+
+    def test_two_recordings_have_entropy_of_their_own(self, pair: Pair, compared: Compare) -> None:
+        right = pair[1].run
+        right.kind, right.replay_of, right.fidelity = "record", None, None
+        right.profile = rundir.ProfileFacts(digest=digest("another"))
+        found = leaf(compared(pair), "entropy", "random profile")
+        assert found.verdict is Verdict.INFORMATION
+        assert found.detail == "two independent recordings: each was given entropy of its own"
+
+    def test_fidelity_is_told_and_never_rounded_up(self, pair: Pair, compared: Compare) -> None:
+        pair[1].run.fidelity = Fidelity(exact=99_999, derived=1)
+        comparison = compared(pair)
+        found = leaf(comparison, "entropy", "replay fidelity")
+        assert found.right == "99.9 % exact (99999 exact, 1 derived)"
+        assert found.can_change_results
+        assert comparison.identical
+
+
+class TestProcesses:
+    def test_a_process_that_one_run_lacks(self, pair: Pair, first: First) -> None:
+        pair[1].lines = [one for one in pair[1].lines if one["p"] != "0/1"]
+        name, difference = first(pair)
+        assert (name, difference.name, difference.verdict) == ("processes", "process 0/1", Verdict.MISSING)
+
+    def test_lines_that_were_lost_are_never_passed_over(self, pair: Pair, first: First) -> None:
+        for run in pair:
+            run.lines.remove(line(run, "log"))
+        name, difference = first(pair)
+        assert (name, difference.left) == ("processes", "15 lines, 1 lost")
+
+    def test_a_training_process_that_did_not_end(self, pair: Pair, first: First) -> None:
+        pair[1].lines.remove(line(pair[1], "end", 1))
+        assert first(pair)[1].detail == "only one of the two came to its normal end"
+
+    def test_a_helper_may_be_stopped_before_it_says_good_bye(self, pair: Pair, compared: Compare) -> None:
+        pair[1].lines = [one for one in pair[1].lines if one["p"] != "0/1" or one["k"] == "agent"]
+        assert compared(pair).identical
+
+    def test_a_second_process_of_the_same_identity_is_compared_apart(self, bare: Pair, first: First) -> None:
+        for run, numbers in zip(bare, ((1.0, 2.0), (1.0, 3.0)), strict=True):
+            for number in numbers:
+                run.numbers.clear()
+                run.start("rank0")
+                run.losses(number, process="rank0")
+        assert first(bare)[1].name == "loss of process rank0 (start 2)"
+
+
+class TestSeeds:
+    def test_another_seed(self, pair: Pair, first: First) -> None:
+        line(pair[1], "seed")["argument"] = "8"
+        name, difference = first(pair)
+        assert name == "seeds"
+        assert "differs first at call 1 (train.py:3): random.seed(7) against random.seed(8)" in difference.detail
+
+    def test_addresses_in_arguments_do_not_matter(self, pair: Pair, compared: Compare) -> None:
+        line(pair[0], "seed")["argument"] = "<Thing at 0x7f0000001000>"
+        line(pair[1], "seed")["argument"] = "<Thing at 0x7f0000002000>"
+        comparison = compared(pair)
+        assert comparison.identical
+        assert "memory addresses in the arguments of seeding calls" in comparison.normalisations
+
+
+class TestMetrics:
+    def test_the_first_differing_step_is_named_with_decimals_and_bits(self, bare: Pair, first: First) -> None:
+        bare[0].losses(*[1.0] * 137, 0.693147180, 5.0)
+        bare[1].losses(*[1.0] * 137, 0.693147240, 6.0)
+        name, difference = first(bare)
+        assert name == "process metrics"
+        expected = "loss of process 0 differs first at step 137: 0.6931472 (3f317218) against 0.69314724 (3f317219)"
+        assert difference.detail == expected
+
+    @pytest.mark.parametrize("step", [0, 1, 1022, 1023, 1024, 1025, 2047, 2048, 2999])
+    def test_the_first_difference_is_found_wherever_chunks_end(self, bare: Pair, first: First, step: int) -> None:
+        numbers = [float(number) for number in range(3000)]
+        bare[0].losses(*numbers)
+        numbers[step] += 0.5
+        numbers[-1] += 0.25
+        bare[1].losses(*numbers)
+        assert f"differs first at step {step}:" in first(bare)[1].detail
+
+    @pytest.mark.parametrize("length", [0, 1, 1023, 1024, 1025, 2048, 2999])
+    def test_a_series_that_ends_early_is_different(self, bare: Pair, first: First, length: int) -> None:
+        numbers = [float(number) for number in range(3000)]
+        bare[0].losses(*numbers)
+        bare[1].losses(*numbers[:length])
+        detail = first(bare)[1].detail
+        if length:
+            assert f"differs first at step {length}: the right run ends before it" in detail
+
+    def test_lines_of_several_processes_may_interleave(self, bare: Pair, compared: Compare) -> None:
+        bare[0].losses(1, 2, 3, process="rank0")
+        bare[0].losses(4, 5, 6, process="rank1")
+        bare[1].losses(4, 5, 6, process="rank1")
+        bare[1].losses(1, 2, 3, process="rank0")
+        assert compared(bare).identical
+
+    def test_equal_nan_bits_are_equal(self, bare: Pair, compared: Compare) -> None:
+        for run in bare:
+            run.losses(1.0, math.nan, -math.inf)
+        comparison = compared(bare)
+        assert comparison.identical
+
+    def test_another_nan_is_different(self, bare: Pair, first: First) -> None:
+        bare[0].add("loss", name="loss", step=0, value={"dtype": "float32", "bits": "7fc00000", "decimal": None})
+        bare[1].add("loss", name="loss", step=0, value={"dtype": "float32", "bits": "7fc00001", "decimal": None})
+        assert first(bare)[1].detail.endswith("step 0: nan (7fc00000) against nan (7fc00001)")
+
+    def test_zero_and_minus_zero_are_different(self, bare: Pair, first: First) -> None:
+        bare[0].losses(0.0)
+        bare[1].losses(-0.0)
+        assert first(bare)[1].detail.endswith("0 (00000000) against -0 (80000000)")
+
+    def test_the_type_counts(self, bare: Pair, first: First) -> None:
+        double = {"dtype": "float64", "bits": "3fe0000000000000", "decimal": 0.5}
+        bare[0].losses(0.5)
+        bare[1].add("loss", name="loss", step=0, value=double)
+        assert "0.5 (3f000000) against 0.5 (3fe0000000000000)" in first(bare)[1].detail
+
+    def test_how_a_decimal_is_spelt_does_not_count(self, bare: Pair, compared: Compare) -> None:
+        bare[0].losses(0.1)
+        bare[1].add("loss", name="loss", step=0, value={"dtype": "float32", "bits": "3dcccccd", "decimal": 0.1})
+        assert compared(bare).identical
+
+    @pytest.mark.parametrize(
+        ("kind", "change", "sentence"),
+        [
+            ("log", {"value": {"dtype": "int", "decimal": 4}}, "log rate of process 0 differs first at step 1: 3"),
+            ("log", {"step": 2}, "log rate of process 0 differs first at value 1: step 1 against step 2"),
+            ("epoch", {"values": {"loss": float32(1.0)}}, "at epoch 0: loss 0.5 (3f000000) against loss 1 (3f800000)"),
+            ("epoch", {"steps": 4}, "at epoch 0: 3 steps against 4 steps"),
+            ("epoch", {"values": {}}, "at epoch 0: loss 0.5 (3f000000) against loss absent"),
+            (
+                "history",
+                {"values": {"loss": [float32(0.5), float32(1)]}},
+                "at epoch 1: loss 0.125 (3e000000) against loss 1 (3f800000)",
+            ),
+            ("history", {"values": {"loss": [float32(0.5)]}}, "at epoch 1: loss 0.125 (3e000000) against loss absent"),
+            ("evaluate", {"values": {"accuracy": float32(1)}}, "at accuracy: 0.875 (3f600000) against 1 (3f800000)"),
+            ("predict", {"shape": [3, 10]}, "at call 1: float32 [2, 10] sha256:"),
+            ("predict", {"digest": digest("x")}, f"against float32 [2, 10] {digest('x')}"),
+        ],
+    )
+    def test_every_kind_names_what_differs(
+        self, pair: Pair, first: First, kind: str, change: dict[str, Any], sentence: str
+    ) -> None:
+        line(pair[1], kind).update(change)
+        name, difference = first(pair)
+        assert name == "process metrics"
+        assert sentence in difference.detail
+
+    def test_threads_may_log_their_steps_in_another_order(self, bare: Pair, compared: Compare) -> None:
+        for run, steps in zip(bare, ([0, 1, 2, 3], [2, 0, 3, 1]), strict=True):
+            for step in steps:
+                run.add("log", name="x", step=step, epoch=None, value=float32(step))
+        comparison = compared(bare)
+        assert comparison.identical
+        assert "the order in which threads wrote their lines" in comparison.normalisations
+
+    def test_values_at_the_same_step_keep_their_order(self, bare: Pair, first: First) -> None:
+        for run, values in zip(bare, ([1, 2], [2, 1]), strict=True):
+            for value in values:
+                run.add("log", name="x", step=5, epoch=None, value=float32(value))
+        assert "at step 5" in first(bare)[1].detail
+
+    def test_a_kind_from_the_future_is_compared(self, pair: Pair, first: First) -> None:
+        for run, number in zip(pair, (1, 2), strict=True):
+            run.add("gradient", name="norm", number=number)
+        assert first(pair)[1].detail == "gradient norm of process 0 differs first at line 1: number 1 against number 2"
+
+    def test_a_key_from_the_future_is_compared(self, pair: Pair, first: First) -> None:
+        line(pair[1], "predict")["top"] = 5
+        assert first(pair)[0] == "process metrics"
+
+    def test_one_side_without_any_metric_is_different(self, pair: Pair, first: First) -> None:
+        pair[1].lines = []
+        assert first(pair)[1].verdict is Verdict.MISSING
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"dtype": "float32", "bits": "3f800000", "decimal": 2.0},
+            {"dtype": "float32", "bits": "3f800000", "decimal": None},
+            {"dtype": "float32", "decimal": 1.0},
+            {"dtype": "float32", "bits": "3f80", "decimal": 1.0},
+            {"dtype": "float32", "bits": "3f80000g", "decimal": 1.0},
+            {"dtype": "float32", "bits": "3f800000", "decimal": 1e300},
+            {"dtype": "int"},
+            {"dtype": "int", "decimal": "1"},
+            7,
+            None,
+        ],
+    )
+    def test_values_that_make_no_sense_are_damage(self, bare: Pair, compared: Compare, value: Any) -> None:
+        bare[0].add("loss", name="loss", step=0, value=value)
+        with pytest.raises(RunDamaged, match=r"metrics\.jsonl, line 1: "):
+            compared(bare)
+
+    def test_an_agent_from_the_future_is_refused(self, pair: Pair, compared: Compare) -> None:
+        line(pair[0], "agent")["agent"] = 2
+        with pytest.raises(RunTooNew):
+            compared(pair)
+
+
+class TestWeights:
+    def test_the_epoch_is_named(self, pair: Pair, first: First) -> None:
+        line(pair[1], "weights", 0)["digest"] = digest("x")
+        name, difference = first(pair)
+        assert name == "weights"
+        assert difference.detail.startswith("weights of model#0 of process 0 differs first at epoch 0: sha256:")
+
+    def test_the_tensor_is_named(self, pair: Pair, first: First) -> None:
+        tensors = [tensor("fc.bias", "bias"), tensor("fc.weight", "x")]
+        line(pair[1], "weights", 1).update(digest=digest("x"), tensors=tensors)
+        name, difference = first(pair)
+        assert (name, difference.name) == ("weights", "fc.weight")
+        assert difference.detail == "tensor fc.weight has other values"
+
+    def test_a_shape_counts_although_the_digest_is_the_same(self, pair: Pair, first: First) -> None:
+        line(pair[1], "weights", 1)["tensors"][0][2] = [64, 10]
+        assert first(pair)[1].detail == "tensor fc.bias has other shape or type"
+
+    def test_a_tensor_that_one_run_lacks(self, pair: Pair, first: First) -> None:
+        line(pair[1], "weights", 1).update(tensors=[tensor("fc.bias", "bias")])
+        difference = first(pair)[1]
+        assert (difference.name, difference.verdict) == ("fc.weight", Verdict.MISSING)
+
+    def test_a_digest_that_differs_alone_is_not_passed_over(self, pair: Pair, first: First) -> None:
+        line(pair[1], "weights", 1)["digest"] = digest("x")
+        assert first(pair)[1].name == "digest"
+
+    def test_the_number_of_steps_counts(self, pair: Pair, first: First) -> None:
+        line(pair[1], "optimizer")["steps"] = 4
+        assert "SGD 3 steps against SGD 4 steps" in first(pair)[1].detail
+
+    def test_a_model_that_one_run_lacks(self, pair: Pair, first: First) -> None:
+        line(pair[1], "weights", 1)["object"] = "model#1"
+        difference = first(pair)[1]
+        assert difference.verdict is Verdict.MISSING
+        assert difference.detail == "only the left run recorded weights at the end of model#0 of process 0"
+
+
+def test_another_random_state_at_the_end(pair: Pair, first: First) -> None:
+    line(pair[1], "random_state", 1)["digest"] = digest("x")
+    name, difference = first(pair)
+    assert (name, difference.name) == ("random states", "random state random of process 0")
+
+
+class TestOutputs:
+    def change(self, run: Building, **changes: Any) -> None:
+        run.outputs[0] = msgspec.structs.replace(run.outputs[0], **changes)
+
+    def test_other_bytes(self, pair: Pair, first: First) -> None:
+        self.change(pair[1], digest=digest("x"), content=digest("y"))
+        name, difference = first(pair)
+        assert (name, difference.detail) == ("outputs", "model.pt has other bytes")
+
+    def test_equal_content_in_another_container_is_identical_and_listed(self, pair: Pair, compared: Compare) -> None:
+        self.change(pair[1], digest=digest("x"))
+        comparison = compared(pair)
+        assert comparison.identical
+        assert "time stamps inside zip containers" in comparison.normalisations
+
+    def test_equal_content_by_another_rule_proves_nothing(self, pair: Pair, first: First) -> None:
+        self.change(pair[1], digest=digest("x"), container="keras")
+        assert first(pair)[0] == "outputs"
+
+    def test_a_file_that_one_run_lacks(self, pair: Pair, first: First) -> None:
+        del pair[1].outputs[1]
+        assert first(pair)[1].detail == "only the left run wrote log.txt"
+
+    def test_a_file_that_nobody_read_is_not_called_identical(self, pair: Pair, compared: Compare) -> None:
+        for run in pair:
+            run.outputs.append(OutputFile(path="huge", size=9, digest="", note="not read: too large"))
+        comparison = compared(pair)
+        assert leaf(comparison, "outputs", "huge").verdict is Verdict.NOT_RECORDED
+        assert comparison.notes == ("not compared, as not read when the runs ended: 1 of the outputs, first huge",)
+
+    def test_a_file_that_was_read_in_one_run_only(self, pair: Pair, first: First) -> None:
+        self.change(pair[1], digest="", content="", note="not read")
+        assert first(pair)[0] == "outputs"
+
+    def test_another_size_is_a_difference_even_without_digests(self, pair: Pair, first: First) -> None:
+        for run, size in zip(pair, (1, 2), strict=True):
+            run.outputs.append(OutputFile(path="huge", size=size, digest=""))
+        assert first(pair)[1].detail == "huge has another size"
+
+    @pytest.mark.parametrize(
+        ("left", "right"),
+        [
+            ("out/tmpab12cd_x/a", "out/tmpzz99yy_w/a"),
+            ("logs/events.out.tfevents.1700000000.here.77.0", "logs/events.out.tfevents.1800000000.there.8.0"),
+        ],
+    )
+    def test_names_that_are_others_in_every_run(self, pair: Pair, compared: Compare, left: str, right: str) -> None:
+        self.change(pair[0], path=left)
+        self.change(pair[1], path=right)
+        comparison = compared(pair)
+        assert comparison.identical
+        assert any("names" in one for one in comparison.normalisations)
+
+    def test_several_files_of_one_temporary_name_are_matched_by_content(self, pair: Pair, first: First) -> None:
+        contents = (("a", "b"), ("b", "c"))
+        for run, texts in zip(pair, contents, strict=True):
+            for name, text in zip(("tmpaaaaaaaa", "tmpbbbbbbbb"), texts, strict=True):
+                run.outputs.append(OutputFile(path=name, size=1, digest=digest(text)))
+        assert first(pair)[0] == "outputs"
+
+    def test_files_beyond_the_bounds_are_told(self, pair: Pair, compared: Compare) -> None:
+        paths = [run.write() for run in pair]
+        for path, run in zip(paths, pair, strict=True):
+            rundir.write_json(path / rundir.OUTPUTS, rundir.OutputsFile(files=run.outputs, left_out=3))
+        from reprokit.verify.compare import compare
+
+        comparison = compare(*paths)
+        assert "first files beyond the bounds" in comparison.notes[0]
+
+
+class TestExit:
+    @pytest.mark.parametrize("change", [{"exit_code": 1}, {"exit_code": None, "signal": "SIGKILL"}])
+    def test_another_ending(self, pair: Pair, first: First, change: dict[str, Any]) -> None:
+        for key, value in change.items():
+            setattr(pair[1].run, key, value)
+        name, difference = first(pair)
+        assert (name, difference.left) == ("exit status", "exit code 0")
+
+    def test_both_failed_alike(self, pair: Pair, compared: Compare) -> None:
+        for run in pair:
+            run.run.exit_code = 3
+        comparison = compared(pair)
+        assert comparison.identical
+        assert comparison.notes == ("both runs failed: exit code 3",)
+
+    def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
+        pair[1].run.status, pair[1].run.exit_code = rundir.RUNNING, None
+        comparison = compared(pair)
+        assert not comparison.identical
+        assert comparison.notes[0].startswith("the right run did not come to its end")
+
+    def test_both_crashed(self, pair: Pair, compared: Compare) -> None:
+        for run in pair:
+            run.run.status, run.run.exit_code = rundir.RUNNING, None
+        comparison = compared(pair)
+        assert leaf(comparison, "exit status", "status").verdict is Verdict.NOT_RECORDED
+        assert len(comparison.notes) == 2
+
+
+class TestNothingComparable:
+    def test_exit_status_alone(self, bare: Pair, compared: Compare) -> None:
+        with pytest.raises(NothingComparable, match="neither run recorded metrics, weights or outputs"):
+            compared(bare)
+
+    def test_seeds_and_random_states_alone(self, bare: Pair, compared: Compare) -> None:
+        for run in bare:
+            run.start()
+            run.add("seed", call="random.seed", argument="1", where=None)
+            run.add("random_state", name="random", digest=digest("x"))
+            run.add("end")
+        with pytest.raises(NothingComparable):
+            compared(bare)
+
+    def test_files_that_nobody_read(self, bare: Pair, compared: Compare) -> None:
+        for run in bare:
+            run.outputs.append(OutputFile(path="huge", size=9, digest=""))
+            run.run.agent = "not loaded: no Python process of the run began it"
+        with pytest.raises(NothingComparable, match="agent not loaded: no Python process"):
+            compared(bare)
+
+    def test_one_output_is_enough(self, bare: Pair, compared: Compare) -> None:
+        for run in bare:
+            run.outputs.append(OutputFile(path="model", size=9, digest=digest("m")))
+        comparison = compared(bare)
+        assert comparison.identical
+        assert comparison.notes == ("no metrics and no weights were recorded: the verdict rests on the outputs alone",)
+
+
+def test_a_run_is_told_when_it_is_compared_with_itself(pair: Pair) -> None:
+    from reprokit.verify.compare import compare
+
+    path = pair[0].write()
+    assert "compares a run with itself" in compare(path, path).notes[0]
+
+
+def test_what_was_not_loaded_is_told(pair: Pair, compared: Compare) -> None:
+    pair[1].run.shim = "not loaded: static Python"
+    assert "the right run's shim was not loaded: static Python" in compared(pair).notes
+
+
+def test_a_replay_equals_its_recording_whoever_built_it(tmp_path: Any) -> None:
+    """The builder itself: a change of the copy leaves the original alone."""
+    left = recording(tmp_path / "left")
+    left.losses(1.0)
+    right = replayed(left, tmp_path / "right")
+    right.lines[0]["step"] = 5
+    assert left.lines[0]["step"] == 0
+    assert replace(left) == left

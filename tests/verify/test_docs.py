@@ -1,0 +1,61 @@
+"""The pages about verify, show and the format say what the code does."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from reprokit import rundir
+from reprokit.cli.main import reprokit
+from reprokit.difference import Verdict
+from reprokit.launch.host import Environment
+from reprokit.verify import lines
+
+DOCS = Path(__file__).parents[2] / "docs"
+FORMAT = (DOCS / "format.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["verify", "show"])
+def test_the_help_text_stands_on_the_command_s_page(name: str) -> None:
+    page = (DOCS / "commands" / f"{name}.md").read_text()
+    done = CliRunner().invoke(reprokit, [name, "--help"], prog_name="reprokit", terminal_width=78)
+    shown = textwrap.indent(f"$ reprokit {name} --help\n{done.output}", "    ", lambda line: line.strip() != "")
+    assert shown in page
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        rundir.RunFile,
+        rundir.ProfileFacts,
+        rundir.Fidelity,
+        rundir.ReplayOf,
+        rundir.SealedFile,
+        rundir.OutputFile,
+        rundir.OutputsFile,
+        Environment,
+    ],
+)
+def test_every_key_of_the_json_files_is_described(kind: type[msgspec.Struct]) -> None:
+    derived = {"moved_bytes", "derived_bytes", "live_bytes"}
+    missing = [field for field in kind.__struct_fields__ if field not in derived and f"`{field}`" not in FORMAT]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", sorted(lines.KINDS))
+def test_every_kind_of_line_is_described_with_its_keys(kind: str) -> None:
+    row = re.search(rf"^\| `{kind}` \|.*$", FORMAT, re.MULTILINE)
+    assert row is not None
+    own = [name for name in lines.KINDS[kind].__struct_fields__ if name not in lines.Line.__struct_fields__]
+    assert [name for name in own if f"`{name}`" not in row[0]] == []
+
+
+def test_every_verdict_is_explained() -> None:
+    page = (DOCS / "commands" / "verify.md").read_text()
+    for verdict in Verdict:
+        assert f"| `{verdict.value}` |" in page
