@@ -1,0 +1,120 @@
+# Every target that has a ## text is shown by `make` alone. Nothing is written outside this directory.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+PYTHON ?= python3
+FRAMEWORK ?= pytorch
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
+PYTEST_ARGUMENTS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+OLD_VENV := .venv-tf114
+DEMO := .demo/$(FRAMEWORK)
+PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
+BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
+
+NATIVE := $(wildcard native/*.c native/*.h) CMakeLists.txt
+BUILD := setup.py pyproject.toml reprokit/version.py $(NATIVE) $(wildcard profiles/*)
+
+# TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.
+PYTHON37 ?= $(shell for python in \
+	$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.7.*/bin/python3.7 2>/dev/null | sort -V) \
+	$$(command -v python3.7); do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 7))' 2>/dev/null && echo "$$python"; done | tail -1)
+OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn tensorflow-determinism
+TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON=$(CURDIR)/$(OLD_VENV)/bin/python)
+
+DEMO_PACKAGES_pytorch := torch numpy scikit-learn
+DEMO_PACKAGES_keras := tensorflow scikit-learn
+DEMO_PACKAGES_numpy := numpy scikit-learn
+
+.PHONY: help
+help: ## Show this help
+	@echo "reprokit: make TARGET [PYTHON=python3.12]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FRAMEWORK=pytorch, keras or numpy)
+	@$(DEMO)/bin/python examples/demo.py $(FRAMEWORK)
+
+.PHONY: test
+test: $(VENV)/.test old-environment ## Install all that the tests need, and run them
+	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(PYTEST_ARGUMENTS)
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
+	@$(BIN)/python -m pytest -m gpu $(PYTEST_ARGUMENTS)
+
+.PHONY: lint
+lint: $(VENV)/.lint ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror native/*.c native/*.h
+
+.PHONY: bench
+bench: $(VENV)/.benchmark ## Run the benchmarks, which takes long
+	@$(BIN)/python -m benchmarks
+
+.PHONY: shim
+shim: $(VENV)/.installed ## Build the shim again, after a change in native/
+	@$(BIN)/python setup.py --quiet build_shim --editable-mode --build-temp build/temp
+
+.PHONY: wheel
+wheel: $(VENV)/.installed ## Build a wheel into dist/
+	@$(BIN)/pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation --wheel-dir dist .
+
+.PHONY: clean
+clean: ## Remove everything that make has made
+	rm -rf $(VENV) $(OLD_VENV) .demo build dist *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "reprokit needs Python 3.10 or newer: make PYTHON=python3.12")'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# The editable install: its build makes the shim, again whenever something native has changed.
+$(VENV)/.installed: $(VENV)/pyvenv.cfg $(BUILD)
+	@echo "installing reprokit and building the shim"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,lint]'
+	@touch $@
+
+$(VENV)/.benchmark: $(VENV)/.test
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,benchmark]'
+	@touch $@
+
+.PHONY: old-environment
+ifneq ($(PYTHON37),)
+old-environment: $(OLD_VENV)/.installed
+else
+old-environment:
+	@echo "no python3.7 found: the TensorFlow 1.14 tests will be skipped (make test PYTHON37=...)"
+endif
+
+$(OLD_VENV)/.installed: Makefile
+	@echo "making $(OLD_VENV): TensorFlow 1.14 on $(PYTHON37)"
+	@test -x $(OLD_VENV)/bin/python || $(PYTHON37) -m venv $(OLD_VENV)
+	@$(OLD_VENV)/bin/python -m pip install $(PIP_FLAGS) $(OLD_PACKAGES)
+	@touch $@
+
+$(DEMO)/.installed: $(BUILD)
+	@test -n "$(DEMO_PACKAGES_$(FRAMEWORK))" || { echo "FRAMEWORK is pytorch, keras or numpy"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "reprokit needs Python 3.10 or newer: make PYTHON=python3.12")'
+	@echo "making $(DEMO) (once; the framework is the large part)"
+	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
+	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e . $(DEMO_PACKAGES_$(FRAMEWORK))
+	@touch $@

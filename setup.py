@@ -1,0 +1,152 @@
+"""Builds the shim with CMake and puts it, its header and the determinism profiles into the package."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+
+ROOT = Path(__file__).parent.resolve()
+SHIM = "liburandom_hook.so"
+HEADER = "urandom_hook.h"
+INTERFACE = "interface.py"
+PROFILE_SUFFIXES = {".toml", ".json", ".md"}
+
+
+def shim_is_supported() -> bool:
+    """Whether this is Linux with glibc on a processor that the shim knows."""
+    if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
+        return False
+    try:
+        return bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (ValueError, OSError):  # musl knows no such name
+        return False
+
+
+def find_cmake() -> str:
+    """The cmake to build with, or a line that says what to install."""
+    cmake = shutil.which("cmake")
+    if cmake is None or (shutil.which("cc") is None and shutil.which("gcc") is None and "CC" not in os.environ):
+        raise SystemExit("reprokit: building the shim needs a C compiler and cmake: install gcc, cmake and make")
+    return cmake
+
+
+class BuildShim(Command):
+    """Part of ``build``: everything in the package that is not Python."""
+
+    description = "build the shim and copy the package data"
+    user_options = [
+        ("build-lib=", "d", "directory to build into"),
+        ("build-temp=", "t", "directory for what only the build needs"),
+        ("editable-mode", "e", "build into the source tree"),
+    ]
+    boolean_options = ["editable-mode"]
+
+    def initialize_options(self) -> None:
+        self.build_lib: str | None = None
+        self.build_temp: str | None = None
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build", ("build_lib", "build_lib"), ("build_temp", "build_temp"))
+
+    @property
+    def package(self) -> Path:
+        return ROOT / "reprokit" if self.editable_mode else Path(str(self.build_lib)) / "reprokit"
+
+    def run(self) -> None:
+        if shim_is_supported():
+            self.build_shim(self.package / "_shim")
+        if self.editable_mode:
+            link_profiles(self.package / "profiles")
+        else:
+            copy_profiles(self.package / "profiles")
+
+    def build_shim(self, target: Path) -> None:
+        work = Path(str(self.build_temp)).resolve() / "shim"
+        work.mkdir(parents=True, exist_ok=True)
+        cmake = find_cmake()
+        subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), "-DCMAKE_BUILD_TYPE=Release"], check=True)
+        subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
+        target.mkdir(parents=True, exist_ok=True)
+        # Replaced by renaming: a process that has the old library mapped keeps it whole.
+        for source in (work / SHIM, ROOT / "native" / HEADER):
+            partial = target / f"{source.name}.partial"
+            shutil.copyfile(source, partial)
+            partial.replace(target / source.name)
+        write_interface(target / INTERFACE)
+
+    def get_source_files(self) -> list[str]:
+        native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.[ch]"))
+        return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
+
+    def get_outputs(self) -> list[str]:
+        built = [f"_shim/{SHIM}", f"_shim/{HEADER}", f"_shim/{INTERFACE}"] if shim_is_supported() else []
+        names = built + [f"profiles/{name}" for name in profile_names()]
+        return [str(self.package / name) for name in names]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+def write_interface(target: Path) -> None:
+    """The header as cffi has read it, so that no run waits for that."""
+    sys.path.insert(0, str(ROOT))
+    from reprokit import native
+
+    native.header_path = lambda: ROOT / "native" / HEADER  # not one of an earlier build
+    native.parsed_header("reprokit._shim.interface").emit_python_code(str(target))
+
+
+def profile_names() -> list[str]:
+    return sorted(path.name for path in (ROOT / "profiles").iterdir() if path.suffix in PROFILE_SUFFIXES)
+
+
+def copy_profiles(target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in profile_names():
+        shutil.copyfile(ROOT / "profiles" / name, target / name)
+
+
+def link_profiles(target: Path) -> None:
+    """In an editable install reprokit/profiles is the checkout's own directory."""
+    if not target.exists():
+        target.symlink_to(os.path.join("..", "profiles"), target_is_directory=True)
+
+
+class Build(build):
+    """The usual build and the shim."""
+
+    sub_commands = [*build.sub_commands, ("build_shim", None)]
+
+
+class PlatformDistribution(Distribution):
+    """A distribution that holds a library where the shim is built, and is pure elsewhere."""
+
+    def has_ext_modules(self) -> bool:
+        return shim_is_supported()
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for any Python 3: the shim is not an extension module."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = not shim_is_supported()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        _, _, system = super().get_tag()
+        return ("py3", "none", system if shim_is_supported() else "any")
+
+
+setup(
+    cmdclass={"build": Build, "build_shim": BuildShim, "bdist_wheel": PlatformWheel},
+    distclass=PlatformDistribution,
+)

@@ -1,0 +1,1 @@
+"""Rules that the source code itself must keep."""

@@ -1,0 +1,120 @@
+"""The layers: imports point downwards, and importing reprokit needs nothing of one platform."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import reprokit
+
+PACKAGE = Path(reprokit.__path__[0])
+
+# From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
+LAYERS = ({"__main__"}, {"cli"}, {"launch", "verify"}, {"entropy"})
+BOTTOM = {"errors", "version"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Each module's part ("launch", "rundir", ...) and file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The parts of reprokit that a module imports, wherever in it."""
+    package = ["reprokit", *path.relative_to(PACKAGE).with_suffix("").parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("reprokit."))
+
+
+def layer(part: str) -> int:
+    for number, parts in enumerate(LAYERS):
+        if part in parts:
+            return number
+    return len(LAYERS) + (1 if part in BOTTOM else 0)
+
+
+def is_allowed(part: str, target: str) -> bool:
+    if part == target or part == "__init__":
+        return True
+    if target == "__init__" or (layer(part), layer(target)) == (len(LAYERS), len(LAYERS)):
+        return True  # single-file modules may use each other
+    return layer(target) > layer(part)
+
+
+def test_imports_point_downwards() -> None:
+    names = {part for part, _ in modules()}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {target}"
+        for part, path in modules()
+        for target in imported(path)
+        if target in names and part != "agent" and not is_allowed(part, target)
+    ]
+    assert wrong == []
+
+
+def test_the_agent_imports_nothing_of_reprokit_and_nobody_imports_it() -> None:
+    inside = [
+        f"{path} imports {t}" for part, path in modules() if part == "agent" for t in imported(path) if t != "agent"
+    ]
+    outside = [
+        str(path)
+        for part, path in modules()
+        if part not in ("agent", "__init__")
+        for t in imported(path)
+        if t == "agent"
+    ]
+    assert inside == []
+    assert outside == []
+
+
+def test_the_agent_imports_the_standard_library_only() -> None:
+    frameworks = {"numpy", "torch", "tensorflow", "keras", "sklearn", "xgboost", "pandas"}
+    wrong = []
+    for part, path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if part == "agent" else ():
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            wrong += [f"{path.name}: {name}" for name in names if name.split(".")[0] in frameworks]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("absent", ["fcntl", "resource", "pty", "termios", "pwd", "grp"])
+def test_what_only_reads_runs_is_imported_without_a_posix_module(absent: str) -> None:
+    code = f"""
+import sys
+sys.modules[{absent!r}] = None
+from reprokit.cli import main, paths, record, replay, doctor, verify, show
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def loaded_after(code: str) -> set[str]:
+    show = "import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_nothing_heavy_is_imported_with_reprokit_itself() -> None:
+    assert loaded_after("import reprokit").isdisjoint({"click", "rich", "msgspec", "cffi", "psutil", "numpy"})
+
+
+def test_recording_imports_no_tables_and_no_process_tools_before_the_start() -> None:
+    loaded = loaded_after("import reprokit.cli.main, reprokit.cli.record, reprokit.launch.run")
+    assert loaded.isdisjoint({"rich", "psutil", "numpy", "torch", "tensorflow"})
