@@ -51,7 +51,10 @@ def main():
     options = parser.parse_args()
     (images, labels), validation, (test_images, test_labels) = load()
     model = build(options.model)
-    model.fit(images, labels, batch_size=32, epochs=options.epochs, validation_data=validation, verbose=2)
+    history = model.fit(images, labels, batch_size=32, epochs=options.epochs, validation_data=validation, verbose=0)
+    losses = zip(history.history["loss"], history.history["val_loss"])  # noqa: B905 (CPython 3.7)
+    for epoch, (trained, validated) in enumerate(losses):
+        print(f"epoch {epoch + 1}: loss {trained:.6f}, validation loss {validated:.6f}")
     loss, accuracy = model.evaluate(test_images, test_labels, verbose=0)
     print(f"{options.model}: test loss {loss:.6f}, test accuracy {accuracy:.4f}")
     predicted = model.predict(test_images).argmax(axis=1)

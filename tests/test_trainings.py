@@ -69,7 +69,7 @@ def run_bare(training: Training, directory: Path) -> str:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

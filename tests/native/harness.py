@@ -22,6 +22,15 @@ class Shim:
 
     directory: Path
 
+    @property
+    def library(self) -> Path:
+        """The shim by a path that fits into LD_PRELOAD: the checkout may lie below one with spaces."""
+        link = self.directory / "shim.so"
+        if not link.exists():
+            self.directory.mkdir(exist_ok=True)
+            link.symlink_to(native.shim_path())
+        return link
+
     def environment(
         self, name: str, mode: str, *, profile: str | None = None, policy: str = "derive"
     ) -> dict[str, str]:
@@ -36,7 +45,7 @@ class Shim:
             key=KEY,
             profile=None if profile is None else self.entropy(profile),
             record_crypto=False,
-            shim=native.shim_path(),
+            shim=self.library,
             python_path=self.directory / "no-agent",
         )
         return self.variables(name)
@@ -44,7 +53,7 @@ class Shim:
     def variables(self, name: str) -> dict[str, str]:
         run = os.fspath(self.directory / name).rjust(512, "/")
         kept = {key: value for key, value in os.environ.items() if key not in ("REPROKIT_PAD", "LD_PRELOAD")}
-        return kept | {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run, "REPROKIT_ID": "0"}
+        return kept | {"LD_PRELOAD": str(self.library), "REPROKIT_RUN": run, "REPROKIT_ID": "0"}
 
     def entropy(self, name: str) -> Path:
         return self.directory / name / "entropy"

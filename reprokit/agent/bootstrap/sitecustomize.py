@@ -28,7 +28,7 @@ try:
 
         _package = os.path.dirname(_own_directory)
         for _place in (_package, os.path.join(_package, "frameworks")):
-            sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))  # type: ignore[arg-type]
+            sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))
         _loader = _Loader("_reprokit_agent", os.path.join(_package, "__init__.py"))
         _spec = _ModuleSpec("_reprokit_agent", _loader, origin=_loader.path, is_package=True)
         _spec.has_location = True

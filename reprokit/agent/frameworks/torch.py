@@ -34,6 +34,7 @@ class Epoch:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.thread = on_thread("")
         self.number = 0
         self.steps = 0
         self.exhausted = False
@@ -330,8 +331,9 @@ class Adapter:
 
     def _end_epochs(self, all_of_them: bool = False) -> None:
         self._flush()
-        for epoch in self._epochs:
-            if epoch.exhausted or all_of_them:
+        thread = on_thread("")  # another thread may be about to end its own
+        for epoch in list(self._epochs):
+            if all_of_them or (epoch.exhausted and epoch.thread == thread):
                 self._agent.attempt(self._end_epoch, epoch)
 
     def finish(self) -> None:
