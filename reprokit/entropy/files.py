@@ -10,9 +10,10 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from reprokit import native
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
@@ -37,8 +38,7 @@ REASONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """Who a file belongs to and how it went."""
 
     mode: int
@@ -56,8 +56,7 @@ class Head:
     uncounted: int
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A part of the file that belongs to one thread."""
 
     offset: int
@@ -68,8 +67,7 @@ class Chunk:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One request for entropy and what it was given; ``data`` is empty where it was withheld."""
 
     thread: str
@@ -82,8 +80,7 @@ class Event:
     data: bytes
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """A request of a replay that was not answered by the next event of its own thread."""
 
     thread: str
