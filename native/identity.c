@@ -54,16 +54,23 @@ void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
 }
 
 /* The name of a rank that this process is and its parent was not. torchrun, Open MPI, MPICH and
- * Slurm say it in these variables. */
+ * Slurm say it in these variables. A rank that the launcher itself has names nobody: the recording may
+ * have been made inside a job, and its replay outside. */
 static void take_rank(void) {
     static const char *const variables[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     const char *rank = NULL;
-    for (size_t i = 0; i < RK_LENGTH(variables) && !(rank && *rank); i++) rank = getenv(variables[i]);
-    if (!rank || !*rank || strlen(rank) > 20 || strspn(rank, "0123456789") != strlen(rank)) return;
-    char name[32];
-    size_t length = rk_append(name, sizeof(name), 0, "rank");
+    size_t i = 0;
+    for (; i < RK_LENGTH(variables); i++)
+        if ((rank = getenv(variables[i])) && *rank) break;
+    if (i == RK_LENGTH(variables) || strlen(rank) > 20 || strspn(rank, "0123456789") != strlen(rank)) return;
+    char said[64], name[32];
+    size_t length = rk_append(said, sizeof(said), 0, variables[i]);
+    length = rk_append(said, sizeof(said), length, "=");
+    rk_append(said, sizeof(said), length, rank);
+    if (strcmp(said, rk_plan.rank) == 0) return;
+    length = rk_append(name, sizeof(name), 0, "rank");
     length = rk_append(name, sizeof(name), length, rank);
-    if (strncmp(rk_identity, name, length) == 0 && (strchr("/+", rk_identity[length]) || !rk_identity[length])) return;
+    if (strncmp(rk_identity, name, length) == 0 && (!rk_identity[length] || strchr("/+", rk_identity[length]))) return;
     rk_append(rk_identity, sizeof(rk_identity), 0, name);
 }
 

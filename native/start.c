@@ -33,6 +33,7 @@ static bool read_plan(void) {
     rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;
     rk_plan.shim[sizeof(rk_plan.shim) - 1] = 0;
     rk_plan.python_path[sizeof(rk_plan.python_path) - 1] = 0;
+    rk_plan.rank[sizeof(rk_plan.rank) - 1] = 0;
     return true;
 }
 

@@ -80,7 +80,8 @@ struct rk_plan {
     char profile[512];      /* replay: path of the recorded run's entropy directory */
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
-    uint8_t reserved[448];
+    char rank[64];          /* NAME=VALUE that says the launcher's own rank: no news in its children */
+    uint8_t reserved[384];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

@@ -23,7 +23,8 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s448s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s64s384s")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in native/identity.c
 
 
 def shim_path() -> Path:
@@ -129,6 +130,11 @@ def _path_field(path: Path | None) -> bytes:
     return text
 
 
+def _own_rank() -> bytes:
+    """The variable, with its value, by which this process knows itself as a rank of a distributed job."""
+    return next((os.fsencode(f"{name}={os.environ[name]}") for name in _RANKS if os.environ.get(name)), b"")
+
+
 def write_shim_plan(
     path: Path,
     *,
@@ -154,6 +160,7 @@ def write_shim_plan(
         _path_field(profile),
         _path_field(shim),
         _path_field(python_path),
+        _own_rank()[:63],
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

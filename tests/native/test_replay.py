@@ -144,6 +144,16 @@ def test_children_of_a_rank_are_their_own(shim: Shim, program: str) -> None:
     assert shim.replay(command, extra={"RANK": "3"}).stdout == recorded.stdout
 
 
+def test_a_rank_that_the_launcher_has_names_nobody(shim: Shim, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    command = ["sh", "-c", f"{program} 8; RANK=0 {program} 8; true"]
+    recorded = shim.record(command)
+    assert {process for process, _ in shim.events()} == {"0/1", "rank0"}
+    monkeypatch.delenv("SLURM_PROCID")
+    assert shim.replay(command).stdout == recorded.stdout
+    assert shim.fidelity().exact == 2
+
+
 def test_cryptographic_libraries_get_real_bytes_that_are_not_recorded(shim: Shim) -> None:
     script = "import ssl, os; print(ssl.RAND_bytes(32).hex()); print(os.urandom(16).hex())"
     recorded = lines(shim.record([sys.executable, "-c", script]).stdout)
