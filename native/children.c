@@ -239,6 +239,36 @@ static void restore_terminal_signals(void) {
     rk_unlock(&rk_process->system_lock);
 }
 
+/* A thread cancelled while it waits takes its shell with it, as libc's does. */
+struct waiting {
+    pid_t pid;
+    const sigset_t *mask;
+};
+
+static void cancelled(void *argument) {
+    struct waiting *waiting = argument;
+    kill(waiting->pid, SIGKILL);
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    while (waitpid(waiting->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    pthread_setcancelstate(state, NULL);
+    restore_terminal_signals();
+    pthread_sigmask(SIG_SETMASK, waiting->mask, NULL);
+}
+
+static int wait_for(pid_t pid, const sigset_t *mask) {
+    struct waiting waiting = {pid, mask};
+    int status;
+    pthread_cleanup_push(cancelled, &waiting);
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) {
+            status = -1;
+            break;
+        }
+    pthread_cleanup_pop(0);
+    return status;
+}
+
 static int run_shell(const char *command, const sigset_t *mask) {
     sigset_t defaults;
     sigemptyset(&defaults);
@@ -251,14 +281,9 @@ static int run_shell(const char *command, const sigset_t *mask) {
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
     pid_t pid;
     int status = 127 << 8; /* as if the shell could not be executed */
-    if (spawn_shell(&pid, command, NULL, &attributes) == 0)
-        while (waitpid(pid, &status, 0) < 0)
-            if (errno != EINTR) {
-                status = -1;
-                break;
-            }
+    int error = spawn_shell(&pid, command, NULL, &attributes);
     posix_spawnattr_destroy(&attributes);
-    return status;
+    return error ? status : wait_for(pid, mask);
 }
 
 RK_EXPORT int system(const char *command) {
@@ -276,41 +301,48 @@ RK_EXPORT int system(const char *command) {
     return status;
 }
 
-#define PIPES 256
-static struct {
+/* Of popen. */
+struct piped {
     FILE *stream;
     pid_t pid;
-} pipes[PIPES]; /* guarded by rk_process->popen_lock */
+    struct piped *next;
+};
+static struct piped *pipes; /* guarded by rk_process->popen_lock */
 
-static bool remember(FILE *stream, pid_t pid) {
+static void remember(struct piped *pipe, FILE *stream, pid_t pid) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->popen_lock);
-    int i = 0;
-    while (i < PIPES && pipes[i].stream) i++;
-    if (i < PIPES) pipes[i].stream = stream, pipes[i].pid = pid;
+    *pipe = (struct piped){stream, pid, pipes};
+    __atomic_store_n(&pipes, pipe, __ATOMIC_RELEASE);
     rk_unlock(&rk_process->popen_lock);
     rk_restore_signals(before);
-    return i < PIPES;
 }
 
 /* The shell behind a stream, forgotten; 0 if there is none. */
 static pid_t forget(FILE *stream) {
-    pid_t pid = 0;
+    if (RK_LIKELY(!__atomic_load_n(&pipes, __ATOMIC_ACQUIRE))) return 0;
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->popen_lock);
-    for (int i = 0; i < PIPES && !pid; i++)
-        if (pipes[i].stream == stream) pid = pipes[i].pid, pipes[i].stream = NULL;
+    struct piped **at = &pipes, *found;
+    while (*at && (*at)->stream != stream) at = &(*at)->next;
+    if ((found = *at)) *at = found->next;
     rk_unlock(&rk_process->popen_lock);
     rk_restore_signals(before);
+    pid_t pid = found ? found->pid : 0;
+    free(found);
     return pid;
 }
 
 /* POSIX: the child keeps no stream that an earlier popen opened; ours are close-on-exec or closed here. */
 static void close_others(posix_spawn_file_actions_t *actions, int own) {
-    for (int i = 0; i < PIPES; i++) {
-        FILE *stream = pipes[i].stream;
-        if (stream && fileno(stream) != own) posix_spawn_file_actions_addclose(actions, fileno(stream));
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->popen_lock);
+    for (struct piped *pipe = pipes; pipe; pipe = pipe->next) {
+        int fd = fileno(pipe->stream);
+        if (fd >= 0 && fd != own) posix_spawn_file_actions_addclose(actions, fd);
     }
+    rk_unlock(&rk_process->popen_lock);
+    rk_restore_signals(before);
 }
 
 static int spawn_piped(pid_t *pid, const char *command, int child_end, int child_fd) {
@@ -327,15 +359,19 @@ static FILE *open_pipe(const char *command, bool reads, bool close_on_exec) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return NULL;
     int ours = ends[reads ? 0 : 1], theirs = ends[reads ? 1 : 0], child_fd = reads ? 1 : 0;
-    FILE *stream = RK_REAL(fdopen)(ours, reads ? "r" : "w");
+    struct piped *pipe = malloc(sizeof(*pipe));
+    FILE *stream = pipe ? RK_REAL(fdopen)(ours, reads ? "r" : "w") : NULL;
     pid_t pid;
     int error = stream ? spawn_piped(&pid, command, theirs, child_fd) : errno;
     close(theirs);
-    if (!error && !close_on_exec) RK_REAL(fcntl)(ours, F_SETFD, 0);
-    if (!error && remember(stream, pid)) return stream;
-    if (!error) waitpid(pid, NULL, 0), error = EMFILE;
+    if (!error) {
+        remember(pipe, stream, pid); /* before another popen's child could keep it */
+        if (!close_on_exec) RK_REAL(fcntl)(ours, F_SETFD, 0);
+        return stream;
+    }
+    free(pipe);
     if (stream)
-        fclose(stream);
+        RK_REAL(fclose)(stream);
     else
         close(ours);
     errno = error;
@@ -349,14 +385,23 @@ RK_EXPORT FILE *popen(const char *command, const char *mode) {
     return open_pipe(command, reads, strchr(mode, 'e'));
 }
 
-RK_EXPORT int pclose(FILE *stream) {
-    pid_t pid = rk_active() ? forget(stream) : 0;
-    if (!pid) return RK_REAL(pclose)(stream);
-    fclose(stream);
+static int close_piped(FILE *stream, pid_t pid) {
+    RK_REAL(fclose)(stream);
     int status;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return -1;
     return status;
+}
+
+RK_EXPORT int pclose(FILE *stream) {
+    pid_t pid = rk_active() ? forget(stream) : 0;
+    return pid ? close_piped(stream, pid) : RK_REAL(pclose)(stream);
+}
+
+/* libc's waits for the shell too when it is given a stream of popen. */
+RK_EXPORT int fclose(FILE *stream) {
+    pid_t pid = rk_active() ? forget(stream) : 0;
+    return pid ? close_piped(stream, pid) : RK_REAL(fclose)(stream);
 }
 
 /* ---- fork ------------------------------------------------------------------------------------------------------ */
@@ -398,18 +443,28 @@ struct slot {
 };
 static struct slot slots[SLOTS];
 
-static struct slot *take_slot(void *argument) {
+static struct slot *free_slot(void) {
     for (int i = 0; i < SLOTS; i++)
-        if (!__atomic_exchange_n(&slots[i].taken, 1, __ATOMIC_ACQUIRE)) {
-            struct rk_thread *thread = rk_thread_check();
-            slots[i].argument = argument;
-            rk_thread_name(slots[i].identity, thread->identity, ++thread->threads);
-            return &slots[i];
-        }
-    return NULL; /* the thread goes without a name of its own */
+        if (!__atomic_exchange_n(&slots[i].taken, 1, __ATOMIC_ACQUIRE)) return &slots[i];
+    return rk_map(sizeof(struct slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-static void release(struct slot *slot) { __atomic_store_n(&slot->taken, 0, __ATOMIC_RELEASE); }
+static struct slot *take_slot(void *argument) {
+    struct rk_thread *thread = rk_thread_check();
+    uint32_t number = ++thread->threads;
+    struct slot *slot = free_slot();
+    if (!slot) return NULL; /* the thread goes without a name of its own */
+    slot->argument = argument;
+    rk_thread_name(slot->identity, thread->identity, number);
+    return slot;
+}
+
+static void release(struct slot *slot) {
+    if (slot >= slots && slot < slots + SLOTS)
+        __atomic_store_n(&slot->taken, 0, __ATOMIC_RELEASE);
+    else
+        rk_unmap(slot, sizeof(*slot));
+}
 
 static struct slot become(struct slot *slot) {
     struct slot copy = *slot;

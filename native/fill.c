@@ -2,6 +2,7 @@
  * handed on to the real source. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -45,6 +46,17 @@ static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     return true;
 }
 
+/* The pointer is read once: a signal handler may fork at any instruction, and the child has no file. */
+static void add(size_t field, uint64_t number) {
+    struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
+    if (RK_LIKELY(file != NULL)) __atomic_add_fetch((uint64_t *)((char *)file + field), number, __ATOMIC_RELAXED);
+}
+
+static void count(enum rk_match match, uint64_t bytes) {
+    add(offsetof(struct rk_file, matches) + match * sizeof(uint64_t), 1);
+    add(offsetof(struct rk_file, bytes) + match * sizeof(uint64_t), bytes);
+}
+
 /* The real bytes go into the file first and to the caller after the commit: whatever the program was
  * given is in the file, at whatever moment it is killed. */
 static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint8_t source, void *buffer, size_t size,
@@ -75,7 +87,7 @@ static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint
     uint64_t length = (uint64_t)(bytes - stream->at) - 1 + (withheld ? 0 : (uint64_t)given);
     rk_commit(stream, repeat ? RK_TAG_REPEAT : RK_TAG_EVENT, length);
     if (withheld) {
-        __atomic_add_fetch(&rk_process->file->withheld, 1, __ATOMIC_RELAXED);
+        add(offsetof(struct rk_file, withheld), 1);
     } else {
         stream->chunk->events++; /* only this thread writes to this chunk */
         stream->chunk->bytes += (uint64_t)given;
@@ -88,16 +100,10 @@ static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_
     struct rk_site *site;
     if (!ready_to_write(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
         !rk_stream_room(stream, EVENT_HEAD + size + 4)) {
-        if (rk_process->file) __atomic_add_fetch(&rk_process->file->uncounted, 1, __ATOMIC_RELAXED);
+        add(offsetof(struct rk_file, uncounted), 1);
         return real->get(real, buffer, size);
     }
     return record_event(stream, site, source, buffer, size, real);
-}
-
-static void count(enum rk_match match, uint64_t bytes) {
-    if (RK_UNLIKELY(!rk_process->file)) return;
-    __atomic_add_fetch(&rk_process->file->matches[match], 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&rk_process->file->bytes[match], bytes, __ATOMIC_RELAXED);
 }
 
 static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
@@ -177,7 +183,7 @@ static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_
     }
     struct rk_site *site = rk_stream_site(stream, caller);
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
-        if (rk_process->file) __atomic_add_fetch(&rk_process->file->withheld, 1, __ATOMIC_RELAXED);
+        add(offsetof(struct rk_file, withheld), 1);
         return real->get(real, buffer, size);
     }
     uint64_t given;
@@ -190,11 +196,27 @@ static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_
     return (ssize_t)given;
 }
 
+/* A signal handler that left a request by siglongjmp left its depth behind: the stack shows it. */
+static void forget_abandoned(struct rk_thread *thread, const char *frame) {
+    stack_t alternate = {0};
+    rk_call(SYS_sigaltstack, 0, (long)&alternate, 0, 0, 0, 0);
+    if (alternate.ss_flags & SS_ONSTACK) return;
+    while (thread->depth > 0 && thread->depth <= RK_STREAMS && thread->frames[thread->depth - 1] <= frame)
+        thread->depth--;
+}
+
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real) {
     if (RK_UNLIKELY(!rk_active() || size == 0)) return real->get(real, buffer, size);
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
+    const char *frame = __builtin_frame_address(0);
+    if (RK_UNLIKELY(thread->depth > 0)) forget_abandoned(thread, frame);
     if (RK_UNLIKELY(thread->depth >= RK_STREAMS)) return real->get(real, buffer, size);
+    if (RK_UNLIKELY(thread->detached) && thread->depth == 0) {
+        memset(thread->streams, 0, sizeof(thread->streams));
+        thread->detached = 0;
+    }
+    thread->frames[thread->depth] = frame;
     struct rk_stream *stream = &thread->streams[thread->depth++];
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     ssize_t total = 0;

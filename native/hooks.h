@@ -46,7 +46,7 @@ int _Fork(void);
     X(rename) X(renameat) X(renameat2) \
     \
     X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
-    X(popen) X(pclose) X(pthread_create) X(thrd_create)
+    X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create)
 /* clang-format on */
 
 #define X(name) extern __typeof__(name) *rk_real_##name;

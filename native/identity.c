@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "internal.h"
 
@@ -74,8 +75,28 @@ static void take_rank(void) {
     rk_append(rk_identity, sizeof(rk_identity), 0, name);
 }
 
+/* A signal handler inside a request forked. In the child the request goes on when the handler returns:
+ * with its stream as it was, over private memory instead of its parent's file. */
+static void detach_requests(void) {
+    uint32_t depth = rk_thread.depth < RK_STREAMS ? rk_thread.depth : RK_STREAMS;
+    for (uint32_t i = 0; i < depth; i++) {
+        uintptr_t start = (uintptr_t)rk_thread.streams[i].chunk & ~(uintptr_t)4095;
+        uintptr_t end = ((uintptr_t)rk_thread.streams[i].end + 4095) & ~(uintptr_t)4095;
+        if (start)
+            rk_call(SYS_mmap, (long)start, (long)(end - start), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+    memset(rk_thread.streams + depth, 0, (RK_STREAMS - depth) * sizeof(struct rk_stream));
+    rk_thread.threads = rk_thread.children = 0;
+    rk_thread.vfork_pid = 0;
+    rk_thread.detached = 1;
+}
+
 static void first_thread(void) {
-    memset(&rk_thread, 0, sizeof(rk_thread));
+    if (rk_thread.depth > 0)
+        detach_requests();
+    else
+        memset(&rk_thread, 0, sizeof(rk_thread));
     rk_thread.generation = rk_generation;
     rk_append(rk_thread.identity, sizeof(rk_thread.identity), 0, "m");
 }

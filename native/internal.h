@@ -60,6 +60,7 @@ void rk_unlock(uint32_t *lock);
 /* One request at a time writes to a stream. A signal handler that interrupts a request uses the
  * second one. */
 #define RK_STREAMS    2
+#define RK_HIDDEN     (RK_STREAMS + 1) /* depth inside a library that answers */
 #define RK_SITE_CACHE 16
 
 struct rk_site {
@@ -99,11 +100,13 @@ struct rk_stream {
 };
 
 struct rk_thread {
-    uint32_t generation; /* of the process this state belongs to */
-    uint32_t depth;      /* requests under way */
-    uint32_t threads;    /* created by this one */
-    uint32_t children;   /* likewise */
-    int vfork_pid;       /* the vfork child last numbered, and its number */
+    uint32_t generation;            /* of the process this state belongs to */
+    uint32_t depth;                 /* requests under way */
+    const char *frames[RK_STREAMS]; /* and where on the stack */
+    uint32_t detached;              /* forked by a signal handler inside a request: see identity.c */
+    uint32_t threads;               /* created by this one */
+    uint32_t children;              /* likewise */
+    int vfork_pid;                  /* the vfork child last numbered, and its number */
     uint32_t vfork_number;
     char identity[RK_IDENTITY];
     struct rk_stream streams[RK_STREAMS];
@@ -131,6 +134,8 @@ struct rk_process {
     struct rk_moved *moved;  /* replay: index of its events, made at the first mismatch */
     uint32_t stolen;         /* replay: some event was given as moved */
     uint32_t streams;        /* replay: used of consumed */
+    uint32_t no_index;       /* replay: moved cannot be made, or would be empty */
+    uint64_t last_opened;    /* replay: first chunk of the stream opened last */
     uint64_t (*consumed)[2]; /* replay: stream and offset of its last event given */
 };
 

@@ -169,6 +169,7 @@ static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
 }
 
 static int allocate(struct rk_stream *stream, uint64_t need) {
+    if (!rk_process->file) return EBADF; /* a detached request */
     need = (need + RK_CHUNK + 63) & ~UINT64_C(63);
     uint64_t size = need > stream->size ? need : stream->size;
     uint64_t rest = rk_process->window_offset + rk_process->window_size - rk_process->file->used;
@@ -228,6 +229,13 @@ bool rk_stream_open(struct rk_stream *stream, const char *identity) {
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     struct rk_site *site = &stream->cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
     if (RK_LIKELY(site->caller == caller)) return site;
+    /* Elsewhere, because its own place was taken; else a free place, else its own. */
+    struct rk_site *empty = site->caller ? NULL : site;
+    for (struct rk_site *other = stream->cache; other < stream->cache + RK_SITE_CACHE; other++) {
+        if (other->caller == caller) return other;
+        if (!other->caller && !empty) empty = other;
+    }
+    if (empty) site = empty;
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
     site->caller = caller;

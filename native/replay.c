@@ -13,7 +13,7 @@
 
 #include "internal.h"
 
-#define STREAMS 65536 /* slots of the table of positions; a power of two */
+#define STREAMS (1u << 20) /* slots of the table of positions; a power of two */
 
 struct event {
     const uint8_t *record, *bytes, *next;
@@ -40,9 +40,12 @@ struct rk_moved {
 
 /* ---- reading ------------------------------------------------------------------------------------ */
 
-static const struct rk_chunk *chunk_at(uint64_t offset) {
+/* The recorded file; NULL without one, and in a child that a signal handler forked inside a request. */
+static const uint8_t *profile_now(void) { return __atomic_load_n(&rk_process->profile, __ATOMIC_RELAXED); }
+
+static const struct rk_chunk *chunk_at(const uint8_t *profile, uint64_t offset) {
     if (offset + RK_CHUNK > rk_process->profile_size) return NULL;
-    const struct rk_chunk *chunk = (const struct rk_chunk *)(rk_process->profile + offset);
+    const struct rk_chunk *chunk = (const struct rk_chunk *)(profile + offset);
     if (chunk->magic != RK_CHUNK_MAGIC || chunk->size == 0 ||
         (uint64_t)chunk->size * 64 > rk_process->profile_size - offset ||
         chunk->check != rk_check(chunk, offsetof(struct rk_chunk, check), 0))
@@ -50,16 +53,18 @@ static const struct rk_chunk *chunk_at(uint64_t offset) {
     return chunk;
 }
 
-static uint64_t profile_used(void) {
-    uint64_t used = ((const struct rk_file *)rk_process->profile)->used;
+static uint64_t profile_used(const uint8_t *profile) {
+    if (!profile) return 0;
+    uint64_t used = ((const struct rk_file *)profile)->used;
     return used < rk_process->profile_size ? used : rk_process->profile_size;
 }
 
 /* Goes on to the stream's next chunk, from offset on. */
 static bool next_chunk(struct rk_reader *reader, uint64_t stream, uint64_t offset) {
-    uint64_t used = profile_used();
+    const uint8_t *profile = profile_now();
+    uint64_t used = profile_used(profile);
     while (offset < used) {
-        const struct rk_chunk *chunk = chunk_at(offset);
+        const struct rk_chunk *chunk = chunk_at(profile, offset);
         if (!chunk) {
             rk_give_up(RK_REASON_BAD_PROFILE, 0);
             return false;
@@ -68,12 +73,13 @@ static bool next_chunk(struct rk_reader *reader, uint64_t stream, uint64_t offse
         if (chunk->stream == stream && chunk->ordinal == reader->ordinal) {
             reader->chunk = offset;
             reader->ordinal++;
-            reader->at = rk_process->profile + offset + RK_CHUNK;
-            reader->end = rk_process->profile + offset + size;
+            reader->at = profile + offset + RK_CHUNK;
+            reader->end = profile + offset + size;
             return true;
         }
         offset += size;
     }
+    reader->found = 2; /* nothing is left: do not look through the rest of the file again */
     return false;
 }
 
@@ -177,7 +183,11 @@ static bool open_reader(struct rk_stream *stream) {
     if (!rk_process->profile) return false;
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->lock);
-    if (next_chunk(reader, stream->id, RK_HEAD) && (reader->consumed = position_of(stream->id))) reader->found = 1;
+    /* Streams are mostly opened in the order they were recorded in. */
+    uint64_t from = rk_process->last_opened ? rk_process->last_opened : RK_HEAD;
+    bool there = next_chunk(reader, stream->id, from) || (from > RK_HEAD && next_chunk(reader, stream->id, RK_HEAD));
+    if (there) rk_process->last_opened = reader->chunk;
+    reader->found = there && (reader->consumed = position_of(stream->id)) ? 1 : 2;
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return reader->found == 1;
@@ -233,7 +243,8 @@ static void index_stream(struct rk_moved *moved, uint64_t stream, uint64_t offse
 static void index_streams(struct rk_moved *moved, uint64_t *keys) {
     moved->count = 0;
     const struct rk_chunk *chunk;
-    for (uint64_t offset = RK_HEAD; offset < profile_used() && (chunk = chunk_at(offset));
+    const uint8_t *profile = rk_process->profile;
+    for (uint64_t offset = RK_HEAD; offset < profile_used(profile) && (chunk = chunk_at(profile, offset));
          offset += (uint64_t)chunk->size * 64)
         if (chunk->ordinal == 0 && chunk->stream != 0) index_stream(moved, chunk->stream, offset, keys);
 }
@@ -278,7 +289,10 @@ static bool is_unused(const struct entry *entry) {
  * program already went another way than recorded. */
 static const struct entry *steal(uint64_t key, uint64_t asked, uint8_t source) {
     struct rk_moved *moved = rk_process->moved;
-    if (!moved) moved = rk_process->moved = make_index();
+    if (!moved && !rk_process->no_index) {
+        moved = rk_process->moved = make_index();
+        rk_process->no_index = !moved;
+    }
     if (!moved) return NULL;
     uint32_t *link = &moved->heads[bucket(key, asked) & moved->mask];
     while (*link) {

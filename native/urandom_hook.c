@@ -65,7 +65,7 @@ RK_EXPORT int getentropy(void *buffer, size_t size) {
  * real source unseen. */
 static uint32_t hide_inner_requests(void) {
     uint32_t depth = rk_thread.depth;
-    rk_thread.depth = RK_STREAMS;
+    rk_thread.depth = RK_HIDDEN;
     return depth;
 }
 

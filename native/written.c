@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "hooks.h"
 
-#define REMEMBERED 4096 /* paths by their hash, so that a file opened again and again makes one line */
+#define PATHS      (3 * PATH_MAX + 1) /* a path, and the line it makes */
+#define REMEMBERED 4096               /* paths by their hash, so that a file opened again and again makes one line */
 
 static bool is_new(const char *path, size_t length) {
     static uint64_t seen[REMEMBERED];
@@ -41,9 +43,9 @@ static size_t escape(char *line, const char *path, size_t length) {
     return n;
 }
 
-static void note(const char *path, size_t length) {
+static void note(const char *path, size_t length, char *line) {
     if (!is_a_file_of_the_program(path, length) || !is_new(path, length)) return;
-    char file[RK_RUN_PATH + 32], line[2 * PATH_MAX + 1];
+    char file[RK_RUN_PATH + 32];
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, "/written.paths");
     n = escape(line, path, length);
@@ -55,11 +57,15 @@ static void note(const char *path, size_t length) {
 }
 
 static void note_descriptor(int fd) {
-    char link[64], path[PATH_MAX];
+    char link[64];
+    /* Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
+    char *path = rk_map(PATHS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!path) return;
     size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
     rk_append_number(link, sizeof(link), n, (uint64_t)fd);
-    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, sizeof(path), 0, 0);
-    if (length > 0 && length < (long)sizeof(path)) note(path, (size_t)length);
+    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, PATH_MAX, 0, 0);
+    if (length > 0 && length < PATH_MAX) note(path, (size_t)length, path + PATH_MAX);
+    rk_unmap(path, PATHS);
 }
 
 void rk_written(int fd) { note_descriptor(fd); }
