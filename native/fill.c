@@ -100,6 +100,7 @@ static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_
     struct rk_site *site;
     if (!ready_to_write(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
         !rk_stream_room(stream, EVENT_HEAD + size + 4)) {
+        if (!rk_process->file) __atomic_add_fetch(&rk_process->uncounted, 1, __ATOMIC_RELAXED);
         add(offsetof(struct rk_file, uncounted), 1);
         return real->get(real, buffer, size);
     }

@@ -122,7 +122,8 @@ struct rk_process {
     uint32_t system_calls; /* under way: the first ignores the terminal's signals, the last restores them */
     uint32_t unknown;      /* threads that did not come through pthread_create */
     uint32_t feeders;
-    uint32_t opened; /* the file was made, or could not be */
+    uint64_t uncounted; /* requests before the file could be made */
+    uint32_t opened;    /* the file was made, or could not be */
     uint32_t incarnation;
     struct rk_file *file;   /* its head; NULL before the first request and when it cannot be made */
     uint8_t *window;        /* where the chunks are handed out */

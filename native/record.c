@@ -78,6 +78,9 @@ static enum rk_reason reason_of(int error) {
     }
 }
 
+/* No descriptor is free just now: the next request tries again, and this one is counted. */
+static bool is_passing(int error) { return error == EMFILE || error == ENFILE; }
+
 /* Blocks for size more bytes of the file, mapped; the descriptor is closed again at once, so that the
  * program neither sees nor closes it. */
 static int add_window(int fd, uint64_t size) {
@@ -119,6 +122,7 @@ static int make_file(void) {
     if (!error) error = take_name(temporary, file);
     rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
     if (!error) rk_process->incarnation = file->incarnation;
+    if (!error) file->uncounted = rk_process->uncounted;
     if (!error) __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
     return error;
 }
@@ -129,6 +133,11 @@ bool rk_file_ready(void) {
         rk_lock(&rk_process->lock);
         if (!rk_process->opened) {
             int error = make_file();
+            if (is_passing(error) && rk_plan.mode == RK_MODE_RECORD) {
+                rk_unlock(&rk_process->lock);
+                rk_restore_signals(before);
+                return false;
+            }
             if (error) rk_give_up(reason_of(error), error);
             if (rk_plan.mode == RK_MODE_REPLAY) rk_profile_open();
             __atomic_store_n(&rk_process->opened, 1, __ATOMIC_RELEASE);
@@ -191,7 +200,7 @@ bool rk_stream_room(struct rk_stream *stream, uint64_t size) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->lock);
     int error = allocate(stream, size);
-    if (error) rk_give_up(reason_of(error), error);
+    if (error && !is_passing(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return error == 0;

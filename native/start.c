@@ -63,6 +63,8 @@ static bool is_root(void) { return !strpbrk(rk_identity, "/+"); }
 __attribute__((constructor)) static void constructor(void) {
     rk_resolve();
     if (!rk_active()) return;
+    const char *given = getenv("REPROKIT_ID");
+    if (given && strcmp(given, rk_identity) != 0) setenv("REPROKIT_ID", rk_identity, 1); /* a rank: the agent asks */
     rk_children_start();
     rk_devices_start();
     if (is_root()) rk_file_ready();

@@ -26,6 +26,12 @@ class UsageError(ReprokitError):
     slug = "usage"
 
 
+class SystemRefused(ReprokitError):
+    """The operating system refused something: a full disk behind stdout, a path that is too long."""
+
+    slug = "system"
+
+
 class LaunchError(ReprokitError):
     """reprokit failed before or beside the training: record and replay exit 125."""
 

@@ -43,6 +43,7 @@ OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 ENTROPY = "entropy"
 STOPPED = "stopped"
+RESERVE = "reserve"  # room on the disk for what is written at the end
 
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl

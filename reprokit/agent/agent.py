@@ -93,8 +93,11 @@ class Agent:
 
         where = {"step": _index(step), "epoch": _index(epoch)}
         for name in values:
-            value = self.attempt(describe, values[name])
-            if value is not None:
+            try:
+                value = describe(values[name])
+            except Exception as error:
+                self.warn(f"reprokit.log: {name} was left out ({error}); log numbers and texts")
+            else:
                 self.journal.write("log", {"name": name, **where, "value": value})
 
     def log_predictions(self, y_true: object, y_pred: object, task: object) -> None:

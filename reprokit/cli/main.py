@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, UsageError
+from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, SystemRefused, UsageError
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
@@ -20,8 +20,18 @@ EXIT_INTERRUPTED = 130
 LONGEST_ERROR = 4000
 
 
+class ReaderGone(Exception):
+    """Whoever read stdout has gone. click would exit with 1 for it, which verify says of runs that differ."""
+
+
 class Commands(click.Group):
     """The subcommands, each a module of its name that is imported when it is asked for."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -45,10 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, subcommand = _before_subcommand(words)
+    _open_closed_streams()
     try:
         status = reprokit.main(words or ["--help"], prog_name="reprokit", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         _leave_stdout()
         status = EXIT_TROUBLE
     except Exception as error:
@@ -56,6 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         status = _report(error, subcommand)
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stdout or stderr that the caller closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
@@ -81,6 +99,9 @@ def _described(error: Exception) -> tuple[str, int, str]:
     if isinstance(error, click.ClickException):
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "reprokit"
         return UsageError.slug, UsageError.exit_code, f"{error.format_message()} See '{where} --help'."
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return SystemRefused.slug, SystemRefused.exit_code, f"the system refused: {error.strerror}{where}"
     text = f"{type(error).__name__}: {error}; this is a mistake in reprokit, 'reprokit --debug ...' shows where"
     return ReprokitError.slug, EXIT_TROUBLE, text
 

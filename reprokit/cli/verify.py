@@ -23,9 +23,12 @@ def command(context: click.Context, run1: str, run2: str, every_leaf: bool, as_j
     with the first difference in it. Times are shown and never compared. Exits with 0 if the runs are
     identical, 1 if they differ, 2 if they cannot be compared.
     """
-    from reprokit.verify.compare import compare
+    from reprokit.verify.compare import compare, require_whole
 
-    comparison = compare(run_path(run1), run_path(run2))
+    paths = run_path(run1), run_path(run2)
+    for path in paths:
+        require_whole(path)
+    comparison = compare(*paths)
     if as_json:
         from reprokit.verify.document import document
 

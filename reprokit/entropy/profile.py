@@ -105,6 +105,11 @@ def gave_up(directory: Path) -> list[str]:
                 f"process {file.head.identity}: {REASONS[file.head.gave_up]}{error}; "
                 f"{file.head.uncounted} later requests were not recorded"
             )
+        elif file.head.uncounted:
+            words.append(
+                f"process {file.head.identity}: {file.head.uncounted} requests were not recorded, as the process had "
+                "no descriptor free; raise its limit (ulimit -n)"
+            )
     for name in _names(directory, ".lost"):
         reason, error_number = _lost(name)
         words.append(f"a process could not be recorded at all: {reason} ({error_number})")

@@ -32,6 +32,21 @@ def size_of(variables: Mapping[str, str]) -> int:
     return sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in variables.items())
 
 
+def inherited() -> dict[str, str]:
+    """The variables that reprokit was started with.
+
+    Python adds LC_CTYPE to its own where the locale is C (PEP 538), which is none of the command's business.
+    """
+    variables = dict(os.environ)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
+                variables.pop("LC_CTYPE", None)
+    except OSError:
+        pass
+    return variables
+
+
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
     """The user's own environment: nothing of a run that reprokit might have been started from."""
     return {name: value for name, value in variables.items() if name not in OWN}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from reprokit.plan import RECORD, Plan, past_tense
 from reprokit.rundir import Fidelity, RunDirectory, RunFile
 
 T = TypeVar("T")
+LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 
 
 class Finish:
@@ -28,6 +30,7 @@ class Finish:
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
         """Fill in run.json and write it, with outputs.json and environment.json beside it."""
         run = self._run
+        self._attempt(self._use_reserve)
         run.exit_code, run.signal = ended.exit_code, ended.signal_name
         run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
         self._attempt(lambda: self._take_entropy(not_loaded))
@@ -35,6 +38,13 @@ class Finish:
         self._attempt(self._take_outputs)
         run.status = rundir.FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
+
+    def _use_reserve(self) -> None:
+        """Make the room that was kept free; a disk without any other has lost lines of the agent's."""
+        disk = os.statvfs(self._path)
+        if disk.f_bavail * disk.f_frsize < LITTLE:
+            self._warn("the disk is full: metrics that the training wrote last may be missing")
+        (self._path / rundir.RESERVE).unlink(missing_ok=True)
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
         try:

@@ -25,8 +25,8 @@ def replay_plan(
     run = recording.run
     _require_replayable(recording)
     place = Path(os.path.realpath(recording.path))
-    if output is not None and Path(os.path.realpath(output)) == place:
-        raise NotReplayable(f"{output} is the recording itself; choose another directory with -o")
+    if output is not None and place in (wanted := Path(os.path.realpath(output)), *wanted.parents):
+        raise NotReplayable(f"{output} is the recording itself, or inside of it; choose another directory with -o")
     directory = Path(run.working_directory)
     if not directory.is_dir():
         raise WorkingDirectoryMissing(

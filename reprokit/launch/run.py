@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from reprokit.plan import REPLAY, Plan, past_tense
 from reprokit.rundir import RunFile
 from reprokit.version import VERSION
 
+RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
 
 
@@ -54,6 +56,9 @@ def run(plan: Plan) -> Ended:
         new = NewRun(plan.output, plan.overwrite)
         try:
             prepared = _prepare(plan, command, own, place, new)
+        except OSError as error:
+            new.discard()
+            raise CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
         except BaseException:
             new.discard()
             raise
@@ -64,7 +69,7 @@ def _own_environment(plan: Plan) -> dict[str, str]:
     """The user's variables; in a replay the kept ones as they were."""
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
         raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
-    own = environments.without_own(os.environ)
+    own = environments.without_own(environments.inherited())
     return own if plan.variables is None else variables.given_again(own, plan.variables)
 
 
@@ -85,7 +90,14 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
     rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
     rundir.write_json(new.path / rundir.RUN, run)
+    _reserve(new.path / rundir.RESERVE)
     return Prepared(plan, command, environment, new.take_place(), run)
+
+
+def _reserve(path: Path) -> None:
+    """Keep room for the end of the run, which a training that fills the disk would else not leave."""
+    with open(path, "xb") as file, suppress(OSError):  # a file system that cannot reserve
+        os.posix_fallocate(file.fileno(), 0, RESERVED)
 
 
 def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> RunFile:
@@ -131,10 +143,13 @@ def _execute(prepared: Prepared) -> Ended:
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
     interruption = Interruption()
+    stop = _reason(stopped) if is_strict and stopped.exists() else ""
+    if stop:
+        run.warnings.append(f"the strict replay was stopped: {stop}")
     Finish(plan, path, run, lambda: interruption.asked).close(ended, began, not_loaded, gathering)
     say(f"run: {shown(path)}")
-    if is_strict and stopped.exists():
-        raise ReplayStopped(_reason(stopped))
+    if stop:
+        raise ReplayStopped(stop)
     return ended
 
 

@@ -24,6 +24,7 @@ NAMES = frozenset(
         rundir.WRITTEN,
         rundir.ENTROPY,
         rundir.STOPPED,
+        rundir.RESERVE,
     }
 )
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reprokit.difference import Difference, Verdict, group
+from reprokit.entropy import check as check_profile
 from reprokit.errors import NothingComparable
-from reprokit.rundir import RunDirectory
+from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.verify import (
     command,
     entropy,
@@ -41,6 +42,13 @@ class Comparison:
     def identical(self) -> bool:
         """Whether nothing that was compared differs; something was, or there were no comparison."""
         return not self.tree.verdict.differs
+
+
+def require_whole(path: Path) -> None:
+    """Raise RunDamaged where a run's random profile is not what was recorded."""
+    run = RunDirectory(path)
+    run.require_finished()
+    check_profile(path / ENTROPY, run.run.profile)
 
 
 def compare(left_path: Path, right_path: Path) -> Comparison:

@@ -26,11 +26,16 @@ def _process(name: str, left: Process | None, right: Process | None) -> Iterator
         yield Difference(title, Verdict.MISSING, _lost(left), _lost(right), meaning)
     if left.ended == right.ended:
         yield Difference(title, Verdict.IDENTICAL, _state(left), _state(right))
-    elif left.outcomes or right.outcomes:
+    elif left.outcomes or right.outcomes or not _is_helper(name):
         yield compared(title, _state(left), _state(right), "only one of the two came to its normal end")
     else:
         meaning = "a helper that recorded no metric and was stopped in one run before it could say good-bye"
         yield information(title, _state(left), _state(right), meaning)
+
+
+def _is_helper(name: str) -> bool:
+    """Whether it is somebody's child: neither the command itself nor a rank."""
+    return "/" in name
 
 
 def _state(process: Process | None) -> str:
@@ -45,7 +50,9 @@ def _lost(process: Process) -> str:
     return f"{process.count} lines, {process.lost} lost" if process.lost else f"{process.count} lines, wrongly numbered"
 
 
-def helper_cut_short(left: Process | None, right: Process | None) -> bool:
-    """Whether a process without any metric was stopped before it told its last, in one of the runs."""
+def helper_cut_short(name: str, left: Process | None, right: Process | None) -> bool:
+    """Whether a child without any metric was stopped before it told its last, in one of the runs."""
+    if not _is_helper(name):
+        return False
     both = [process for process in (left, right) if process is not None]
     return len(both) == 2 and not any(process.outcomes for process in both) and both[0].ended != both[1].ended

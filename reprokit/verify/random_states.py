@@ -16,7 +16,7 @@ def compare(matched: Matched) -> Difference:
 def _state(matched: Matched, pair: Pair) -> Difference:
     result = leaf(pair, _WORDING)
     one_sided = pair.left is None or pair.right is None
-    if one_sided and helper_cut_short(*matched.process(pair.key.process)):
+    if one_sided and helper_cut_short(pair.key.process, *matched.process(pair.key.process)):
         meaning = "the helper process was stopped in one run before it could record it"
         return information(result.name, result.left, result.right, meaning)
     return result

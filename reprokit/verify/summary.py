@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from reprokit import entropy
+from reprokit.errors import RunError
 from reprokit.rundir import ENTROPY, FAILED, OutputsFile, RunDirectory, RunFile
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
@@ -107,8 +109,17 @@ def not_covered(summary: Summary) -> Iterator[str]:
 
 def warnings(summary: Summary) -> list[str]:
     """The launcher's warnings and the agent's, each once."""
-    said = list(dict.fromkeys(summary.run.warnings))
+    said = list(dict.fromkeys([*summary.run.warnings, *_damage(summary)]))
     return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
+
+
+def _damage(summary: Summary) -> Iterator[str]:
+    """What is wrong with the random profile, if the run has ended."""
+    if not summary.in_progress:
+        try:
+            entropy.check(summary.directory.path / ENTROPY, summary.run.profile)
+        except RunError as error:
+            yield str(error)
 
 
 def document(summary: Summary) -> dict[str, Any]:

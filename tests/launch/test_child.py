@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import entropy
 from tests.support import COMMAND, Reprokit, python
 
 ARGUMENTS = ["plain", "two words", "line\nbreak", "", "*", "$HOME", "'\"\\", "ä", "--flag=x y"]
@@ -158,3 +159,18 @@ def test_a_run_is_for_its_owner_only(reprokit: Reprokit) -> None:
     assert reprokit.last.stat().st_mode & 0o777 == 0o700
     assert (reprokit.directory / ".reprokit").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in reprokit.last.rglob("*") if path.is_file()} == {0}
+
+
+def test_a_rank_has_one_name_for_shim_and_agent(reprokit: Reprokit) -> None:
+    code = f"RANK=1 '{sys.executable}' -c 'import os; os.urandom(3)'; true"
+    assert reprokit.record("sh", "-c", code).returncode == 0
+    lines = [json.loads(line) for line in (reprokit.last / "metrics.jsonl").read_text().splitlines()]
+    assert {line["p"] for line in lines} == {"rank1"}
+    files = [entropy.EntropyFile(path) for path in entropy.entropy_files(reprokit.last / "entropy")]
+    assert {file.head.identity for file in files} == {"0", "rank1"}
+
+
+def test_the_locale_that_python_chose_for_itself_stays_with_reprokit(tmp_path: Path) -> None:
+    command = ["env", "-i", f"PATH={os.environ['PATH']}", COMMAND, "record", "--", "sh", "-c", "echo [$LC_CTYPE]"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

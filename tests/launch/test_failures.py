@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,21 @@ def test_a_full_disk_is_a_warning_and_the_status_is_passed_on(reprokit: Reprokit
     run = (place / ".reprokit" / "last").resolve()
     assert (run / "run.json").read_text().endswith("}\n"), "what was there stays whole"
     assert not list(run.glob("*.partial"))
+    if small_disk is not None:
+        facts = reprokit.facts(run)
+        assert (facts["status"], facts["exit_code"]) == ("finished", 9), "room for the end was kept"
+        assert any("the disk is full" in warning for warning in facts["warnings"])
+        assert not (run / "reserve").exists()
+
+
+def test_a_disk_that_is_full_at_the_start_is_said(reprokit: Reprokit, small_disk: Path | None) -> None:
+    if small_disk is None:
+        pytest.skip("file systems cannot be mounted here")
+    subprocess.run([sys.executable, "-c", FILL], cwd=small_disk, capture_output=True)
+    done = reprokit.record("true", directory=small_disk)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith("reprokit: cannot-write-run: ")
+    assert "No space left on device" in done.stderr
 
 
 def test_a_limit_on_file_sizes_is_a_warning_and_the_status_is_passed_on(reprokit: Reprokit) -> None:

@@ -210,6 +210,7 @@ def test_a_strict_replay_that_was_stopped_ends_its_command(recorded: Reprokit) -
     assert done.returncode == 125
     assert done.stderr.splitlines()[-1] == "reprokit: replay-stopped: getrandom(16) by 0/m was not recorded"
     assert recorded.facts("strict")["signal"] == "SIGTERM"
+    assert any("the strict replay was stopped: " in words for words in recorded.facts("strict")["warnings"])
 
 
 def test_a_checkout_below_a_path_with_spaces_works(reprokit: Reprokit) -> None:

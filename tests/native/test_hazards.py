@@ -10,10 +10,18 @@ import pytest
 from reprokit import entropy
 from tests.native.harness import Shim, run
 
-HAZARDS = (
-    "small_stack signal_stack popen_closed_by_fclose many_popens cancelled_system fork_in_handler "
-    "full_descriptors jumps_out_of_requests two_call_sites requests_if_asked"
-).split()
+HAZARDS = [
+    "small_stack",
+    "signal_stack",
+    "popen_closed_by_fclose",
+    "many_popens",
+    "cancelled_system",
+    "fork_in_handler",
+    "full_descriptors",
+    "jumps_out_of_requests",
+    "two_call_sites",
+    "requests_if_asked",
+]
 
 
 @pytest.fixture
@@ -47,3 +55,9 @@ def test_a_replay_of_nothing_does_not_eat_the_address_space(shim: Shim, program:
     done = shim.replay([program, "requests_if_asked"], extra={"REQUESTS": "40000"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert shim.fidelity().derived == 40_000
+
+
+def test_requests_without_a_free_descriptor_are_counted_and_later_ones_recorded(shim: Shim, program: str) -> None:
+    shim.record([program, "full_descriptors"])
+    assert any("no descriptor free" in why for why in entropy.gave_up(shim.entropy("recorded")))
+    assert shim.events()

@@ -30,6 +30,11 @@ def tensor(name: str, text: str) -> list[Any]:
     return [name, "float32", [10, 64], digest(text)]
 
 
+PROFILE_NAME, PROFILE_CONTENT = "0.entropy", b"what the seal covers"
+_SEALED = PROFILE_NAME.encode() + b"\0" + len(PROFILE_CONTENT).to_bytes(8, "little") + PROFILE_CONTENT
+PROFILE = "sha256:" + hashlib.sha256(b"reprokit-profile-1\0" + _SEALED).hexdigest()
+
+
 @dataclass
 class Building:
     """A run directory in the making: change what a test is about, then write it."""
@@ -66,6 +71,9 @@ class Building:
             text = "".join(json.dumps(line) + "\n" for line in self.lines)
             (self.path / rundir.METRICS).write_text(text)
             self.run.metrics = rundir.seal_file(self.path / rundir.METRICS) if sealed else None
+        if self.run.profile is not None and self.run.profile.digest == PROFILE:
+            (self.path / rundir.ENTROPY).mkdir()
+            (self.path / rundir.ENTROPY / PROFILE_NAME).write_bytes(PROFILE_CONTENT)
         if self.environment:
             write_json(self.path / rundir.ENVIRONMENT, self.environment)
         write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs))
@@ -92,9 +100,7 @@ def recording(path: Path) -> Building:
         environment_size=16384,
         shim="loaded",
         agent="loaded",
-        profile=ProfileFacts(
-            digest=digest("profile"), files=2, size=4096, processes=2, threads=3, events=9, entropy=99
-        ),
+        profile=ProfileFacts(digest=PROFILE, files=2, size=4096, processes=2, threads=3, events=9, entropy=99),
     )
     return Building(path, run)
 

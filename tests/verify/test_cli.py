@@ -283,3 +283,43 @@ def test_replays_of_one_recording_can_be_compared(tmp_path: Path) -> None:
     original = training(tmp_path / "recording")
     paths = [replayed(original, tmp_path / name).write() for name in ("one", "two")]
     assert reprokit("verify", *paths).returncode == 0
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "fifo"])
+def test_a_random_profile_that_is_not_what_was_recorded_is_no_basis(pair: Pair, damage: str) -> None:
+    left, right = pair[0].write(), pair[1].write()
+    profile = left / rundir.ENTROPY / "0.entropy"
+    data = profile.read_bytes()
+    profile.unlink()
+    if damage == "fifo":
+        os.mkfifo(profile)
+    elif damage != "gone":
+        profile.write_bytes(data[:-1] if damage == "cut" else b"W" + data[1:])
+    done = reprokit("verify", left, right)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("reprokit: run-damaged: ")
+    shown = reprokit("show", left)
+    assert shown.returncode == 0
+    assert str(left / rundir.ENTROPY) in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_reader_that_goes_away_is_trouble_and_no_verdict(pair: Pair, command: str) -> None:
+    runs = [str(building.write()) for building in pair][: 2 if command == "verify" else 1]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "reprokit", command, *runs], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (2, b"")
+
+
+def test_stdout_may_be_closed_or_full(pair: Pair) -> None:
+    runs = [str(building.write()) for building in pair]
+    closed = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -m reprokit show '{runs[0]}' >&-"], capture_output=True
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "reprokit", "verify", *runs], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "reprokit: system: the system refused: No space left on device\n"
