@@ -80,7 +80,7 @@ struct rk_reader {
     uint16_t site;           /* of the last EVENT, as are the next four */
     uint8_t source, flags;
     uint64_t asked, given;
-    uint8_t found, damaged;
+    uint8_t found;
 };
 
 struct rk_stream {
@@ -196,7 +196,6 @@ ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t 
 
 void rk_devices_start(void);
 void rk_written(int fd);
-void rk_written_path(int directory, const char *path);
 
 /* ---- children.c ------------------------------------------------------------------------------------ */
 

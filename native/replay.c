@@ -138,7 +138,6 @@ static bool read_record(struct rk_reader *reader, uint64_t stream, struct event 
     uint64_t seed = (uint64_t)reader->previous << 8 | *reader->at;
     event->check = (uint32_t)rk_check(reader->at + 1, (uint64_t)length, seed);
     if (event->check != (uint32_t)get(event->next - 4, 4)) {
-        reader->damaged = 1;
         rk_give_up(RK_REASON_BAD_PROFILE, 0);
         return false;
     }

@@ -71,7 +71,7 @@ static void note_descriptor(int fd) {
 void rk_written(int fd) { note_descriptor(fd); }
 
 /* A path that a rename made: opened once, for its absolute name without symbolic links. */
-void rk_written_path(int directory, const char *path) {
+static void written_path(int directory, const char *path) {
     int fd = (int)rk_call(SYS_openat, directory, (long)path, O_PATH | O_CLOEXEC, 0, 0, 0);
     if (fd < 0) return;
     note_descriptor(fd);
@@ -79,7 +79,7 @@ void rk_written_path(int directory, const char *path) {
 }
 
 static int renamed(int result, int directory, const char *path) {
-    if (result == 0 && rk_active()) rk_written_path(directory, path);
+    if (result == 0 && rk_active()) written_path(directory, path);
     return result;
 }
 

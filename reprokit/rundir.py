@@ -200,6 +200,11 @@ class RunDirectory:
         return here and process_alive(run.launcher_pid, run.launcher_started)
 
     @property
+    def orphaned(self) -> bool:
+        """Whether its launcher has died on this machine, so that its training may still be at work here."""
+        return self.unfinished and self.run.host == platform.node()
+
+    @property
     def unfinished(self) -> bool:
         """Whether its launcher died, or runs on another machine, before it could write the end."""
         return self.run.status == RUNNING and not self.in_progress

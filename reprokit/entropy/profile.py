@@ -44,8 +44,15 @@ def _is_alive(file: EntropyFile) -> bool:
     import psutil  # only now: it takes longer to import than most commands to end
 
     with suppress(psutil.Error):
-        return bool(psutil.Process(file.head.pid).create_time() <= file.head.started_ns / 1e9 + 1)
+        process = psutil.Process(file.head.pid)
+        its_own = process.create_time() <= file.head.started_ns / 1e9 + 1
+        return bool(its_own and process.status() != psutil.STATUS_ZOMBIE)  # which writes no more
     return False
+
+
+def being_written(directory: Path) -> bool:
+    """Whether a process of the run, which must be one of this machine's, is still there without its launcher."""
+    return any(_is_alive(file) for file in _files(directory))
 
 
 def summarise(directory: Path) -> ProfileFacts:

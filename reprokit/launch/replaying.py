@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reprokit import entropy, rundir
-from reprokit.errors import NotReplayable, RunDamaged, WorkingDirectoryMissing
+from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import host, variables
 from reprokit.plan import RECORD, REPLAY, Plan
 from reprokit.printable import printable
@@ -55,6 +55,8 @@ def _require_replayable(recording: RunDirectory) -> None:
     run = recording.run
     _require_own(recording.path)
     recording.require_finished()
+    if recording.orphaned and entropy.being_written(recording.path / rundir.ENTROPY):
+        raise RunInProgress(f"{recording.path}: its launcher is gone and its training still runs; wait for it to end")
     if run.kind != RECORD:
         original = run.replay_of.path if run.replay_of else "its recording"
         raise NotReplayable(f"{recording.path} is itself a replay; replay what it replayed: {original}")

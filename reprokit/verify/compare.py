@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from reprokit import entropy as entropy_profile
 from reprokit.difference import Difference, Verdict, group
-from reprokit.entropy import check as check_profile
-from reprokit.errors import NothingComparable
+from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.verify import (
     command,
@@ -45,10 +45,12 @@ class Comparison:
 
 
 def require_whole(path: Path) -> None:
-    """Raise RunDamaged where a run's random profile is not what was recorded."""
+    """Raise RunInProgress where a run goes on, RunDamaged where its random profile is not what was recorded."""
     run = RunDirectory(path)
     run.require_finished()
-    check_profile(path / ENTROPY, run.run.profile)
+    if run.orphaned and entropy_profile.being_written(path / ENTROPY):
+        raise RunInProgress(f"{path}: its launcher is gone and its training still writes to it; wait for it to end")
+    entropy_profile.check(path / ENTROPY, run.run.profile)
 
 
 def compare(left_path: Path, right_path: Path) -> Comparison:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,8 +45,10 @@ class Summary:
     @property
     def state(self) -> str:
         """How the run ended, or that it has not."""
-        if self.in_progress:
+        if self.directory.in_progress:
             return f"in progress (process {self.run.launcher_pid})"
+        if self.in_progress:
+            return "in progress, though its launcher is gone"
         if self.run.status == FAILED:
             return "failed to start"
         return ended(self.run) or "did not come to its end: its launcher died; what it had recorded is shown"
@@ -70,10 +73,17 @@ def _longest(history: Raw | None) -> int:
 def summarise(path: Path) -> Summary:
     """Read a run; raises a RunError where that is impossible."""
     directory = RunDirectory(path)
-    in_progress = directory.in_progress
+    in_progress = directory.in_progress or _is_still_written(directory)
     outputs = directory.outputs() or OutputsFile()
     scanned = scan(directory, Normalisations())
     return Summary(directory, in_progress, directory.environment() or {}, outputs, scanned, *_entropy(path / ENTROPY))
+
+
+def _is_still_written(directory: RunDirectory) -> bool:
+    """Whether the training goes on without its launcher; a damaged profile does not tell."""
+    with suppress(RunError):
+        return directory.orphaned and entropy.being_written(directory.path / ENTROPY)
+    return False
 
 
 def _entropy(path: Path) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reprokit import rundir
-from tests.support import COMMAND, Reprokit, python
+from tests.support import COMMAND, Reprokit, python, wait_until
 
 
 def edit(reprokit: Reprokit, run: str, **values: Any) -> None:
@@ -254,3 +254,22 @@ def test_the_run_of_another_user_is_not_executed(recorded: Reprokit) -> None:
     assert "belongs to user 65534" in done.stderr
     shutil.copytree(recorded.directory / "run", recorded.directory / "copy")
     assert recorded.run("replay", "copy").returncode == 3
+
+
+def test_a_training_that_outlives_its_launcher_is_being_written(reprokit: Reprokit) -> None:
+    code = "import sys; open('began', 'w').write('yes'); sys.stdin.read()"
+    launcher = reprokit.start("record", "-o", "run", "--", *python(code), stdin=subprocess.PIPE)
+    began = reprokit.directory / "began"
+    wait_until(began.exists, "the training's start")
+    launcher.kill()
+    launcher.wait()
+    for done, code_expected in (
+        (reprokit.run("verify", "run", "run"), 2),
+        (reprokit.run("replay", "run"), 125),
+    ):
+        assert done.returncode == code_expected
+        assert done.stderr.startswith("reprokit: run-in-progress: ")
+    assert "in progress, though its launcher is gone" in reprokit.run("show", "run").stdout
+    assert launcher.stdin is not None
+    launcher.stdin.close()
+    wait_until(lambda: "did not come to its end" in reprokit.run("show", "run").stdout, "the training's end")
