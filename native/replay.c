@@ -342,7 +342,7 @@ const uint8_t *rk_replay_find(struct rk_stream *stream, uint8_t source, uint64_t
 /* ---- the recorded file of this process ----------------------------------------------------------- */
 
 static bool is_profile(const struct rk_file *file, uint64_t size) {
-    return size >= RK_HEAD && memcmp(file->magic, "RKENTROP", 8) == 0 && file->format == RK_FORMAT &&
+    return size >= RK_HEAD && memcmp(file->magic, "RKENTROP", 8) == 0 && file->format <= RK_FORMAT &&
            file->head_check == rk_check(file, offsetof(struct rk_file, head_check), 0) &&
            strncmp(file->identity, rk_identity, sizeof(file->identity)) == 0;
 }

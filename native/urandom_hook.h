@@ -16,9 +16,9 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 1
+#define RK_ABI 2
 /* Version of the entropy file format: the readers refuse a newer one. */
-#define RK_FORMAT 1
+#define RK_FORMAT 2
 
 /* REPROKIT_RUN is an absolute path padded with leading slashes to exactly this many bytes, so that
  * the size of the environment does not depend on the name of the run directory. */
@@ -47,7 +47,14 @@ enum rk_source {
     RK_SOURCE_STREAM = 8,         /* the same through stdio */
     RK_SOURCE_FEEDER = 9,         /* the same through a pipe that the shim fills (freopen) */
     RK_SOURCE_RANDOM_DEVICE = 10, /* libstdc++'s std::random_device */
-    RK_SOURCES = 11               /* one more than the largest */
+    RK_SOURCE_KERNEL = 11,        /* a system call that the supervisor answered */
+    RK_SOURCE_KERNEL_DEVICE = 12, /* /dev/urandom opened past the shim: a pipe that the supervisor fills */
+    RK_SOURCE_TEXT = 13,          /* a file of /proc/sys/kernel/random: its text */
+    RK_SOURCE_UUID = 14,          /* libuuid's uuid_generate and its relatives: 16 bytes */
+    RK_SOURCE_AT_RANDOM = 15,     /* 16 bytes that the kernel puts on the initial stack */
+    RK_SOURCE_CLOCK = 16,         /* --clock: a read of the real-time clock, nanoseconds since 1970 */
+    RK_SOURCE_PID = 17,           /* --clock: getpid and its relatives */
+    RK_SOURCES = 18               /* one more than the largest */
 };
 
 /* How replay answered a request. */
@@ -58,6 +65,10 @@ enum rk_match {
     RK_MATCH_LIVE = 3,
     RK_MATCHES = 4
 };
+
+/* In the last, unused argument of a system call: made by the shim itself, so that the supervisor's
+ * filter lets it pass. */
+#define RK_MARK 0x52504b4d
 
 /* Why the shim gave up (rk_file.gave_up), training going on without it. */
 enum rk_reason {
@@ -81,7 +92,11 @@ struct rk_plan {
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     char rank[64];          /* NAME=VALUE that says the launcher's own rank: no news in its children */
-    uint8_t reserved[384];
+    uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
+    uint32_t clock;         /* 1: real-time clock and process ids are recorded and replayed */
+    uint32_t supervised;    /* 1: a seccomp filter is there, which RK_MARK passes */
+    uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
+    uint8_t reserved[368];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

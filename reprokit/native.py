@@ -23,7 +23,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s64s384s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIIII368s")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in native/identity.c
 
 
@@ -145,6 +145,10 @@ def write_shim_plan(
     record_crypto: bool,
     shim: Path,
     python_path: Path,
+    keyed: bool = False,
+    clock: bool = False,
+    supervised: bool = False,
+    hide_rdrand: bool = False,
 ) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
@@ -161,6 +165,10 @@ def write_shim_plan(
         _path_field(shim),
         _path_field(python_path),
         _own_rank()[:63],
+        keyed,
+        clock,
+        supervised,
+        hide_rdrand,
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,11 @@ def new_key() -> bytes:
     return os.urandom(32)
 
 
+def key_of_seed(text: str) -> bytes:
+    """The key that a user's text stands for: the same text gives the same entropy in every run."""
+    return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One run to be made: what to execute, where, and what shim and agent must do in it."""
@@ -37,6 +43,11 @@ class Plan:
     policy: str = "derive"
     key: bytes = field(default_factory=new_key, repr=False)
     record_crypto: bool = False
+    keyed: bool = False  # answer every request from the key, identity and a counter
+    clock: bool = False  # record and replay the real-time clock and process ids
+    supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
+    hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
+    prove: bool = False  # run strace beside, and account for every request to the kernel
     profile: Path | None = None  # replay: the entropy directory of the recording
     replay_of: ReplayOf | None = None
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were

@@ -32,7 +32,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 
-FORMAT = 1
+FORMAT = 2
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
@@ -101,6 +101,15 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     digest: str  # "sha256:..." over its bytes
 
 
+class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What strace saw of the kernel's entropy beside the run (record --prove)."""
+
+    requests: int  # to the kernel, by every process of the run
+    accounted: int  # of them made or answered by shim and supervisor
+    unaccounted: list[str] = []  # one line each, of those that were not
+    problem: str = ""  # why there is no proof
+
+
 class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """run.json: what was run, how, and how it ended."""
 
@@ -124,12 +133,19 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     host: str = ""
     address_randomization: str = ""  # "off", or "on: <why>"
     environment_size: int = 0  # bytes of the environment handed to the command
+    keyed: bool = False  # every request was answered from the key; nothing else is stored
+    clock: bool = False  # real-time clock and process ids were recorded
+    include_crypto: bool = False  # so were the bytes given to cryptographic libraries
+    hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
+    supervisor: str = ""  # "on", "on: <what it means>", or "off: <why>"
     shim: str = ""  # "loaded", or "not loaded: <why>"
     agent: str = ""  # "loaded", or "not loaded: <why>"
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
+    proof: Proof | None = None  # --prove
+    uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
 

@@ -9,7 +9,7 @@ import click
 from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
-from reprokit.plan import RECORD, Plan
+from reprokit.plan import RECORD, Plan, key_of_seed, new_key
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
@@ -26,8 +26,39 @@ from reprokit.plan import RECORD, Plan
     is_flag=True,
     help="Record the bytes given to cryptographic libraries too: they can be secret keys.",
 )
+@click.option(
+    "--keyed",
+    is_flag=True,
+    help="Ask the kernel for one key and answer every request from it: any length of run costs no storage.",
+)
+@click.option(
+    "--seed",
+    metavar="TEXT",
+    help="Make the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
+)
+@click.option(
+    "--clock",
+    is_flag=True,
+    help="Record the real-time clock and process ids too, for native code that seeds itself from them.",
+)
+@click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
+@click.option("--hide-rdrand", is_flag=True, help="Hide the processor's RDRAND and RDSEED from programs; see the docs.")
+@click.option(
+    "--prove", is_flag=True, help="Run strace beside, and name every request to the kernel that was not recorded."
+)
 @click.pass_obj
-def command(behind_dashes: tuple[str, ...], output: Path | None, overwrite: bool, include_crypto: bool) -> None:
+def command(
+    behind_dashes: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    include_crypto: bool,
+    keyed: bool,
+    seed: str | None,
+    clock: bool,
+    no_supervisor: bool,
+    hide_rdrand: bool,
+    prove: bool,
+) -> None:
     """Run COMMAND as it is, and record the entropy it is given and what its training comes to.
 
     Its exit status is passed on. reprokit's own failures exit with 125, a command that cannot be run
@@ -44,6 +75,12 @@ def command(behind_dashes: tuple[str, ...], output: Path | None, overwrite: bool
         working_directory=current_directory(),
         output=output,
         overwrite=overwrite,
+        key=new_key() if seed is None else key_of_seed(seed),
         record_crypto=include_crypto,
+        keyed=keyed or seed is not None,
+        clock=clock,
+        supervisor=not no_supervisor,
+        hide_rdrand=hide_rdrand,
+        prove=prove,
     )
     end_as(run(plan))

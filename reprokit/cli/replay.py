@@ -31,8 +31,11 @@ from reprokit.rundir import RunDirectory
     help="What a request gets that the recording does not hold: strict stops the run, derive gives bytes"
     " that are the same in every replay, live gives fresh ones.",
 )
+@click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
 @click.pass_obj
-def command(behind_dashes: tuple[str, ...], run: str, output: Path | None, overwrite: bool, policy: str) -> None:
+def command(
+    behind_dashes: tuple[str, ...], run: str, output: Path | None, overwrite: bool, policy: str, no_supervisor: bool
+) -> None:
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
     RUN is a run directory, or 'last': the newest recording of the current directory. Another command
@@ -45,7 +48,9 @@ def command(behind_dashes: tuple[str, ...], run: str, output: Path | None, overw
     from reprokit.launch.replaying import replay_plan
     from reprokit.launch.run import run as execute
 
-    end_as(execute(replay_plan(_recording(run), behind_dashes, output, overwrite, policy)))
+    end_as(
+        execute(replay_plan(_recording(run), behind_dashes, output, overwrite, policy, supervisor=not no_supervisor))
+    )
 
 
 def _recording(text: str) -> RunDirectory:

@@ -18,6 +18,7 @@ import msgspec
 from reprokit import native
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 
+FORMAT = 2  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
 MAX_FILES = 1_000_000
 HEAD, CHUNK_HEAD = 1024, 48
@@ -29,7 +30,8 @@ _MISMATCH = struct.Struct("<BHBQ")
 
 SOURCES = (
     "", "getrandom", "getentropy", "arc4random", "arc4random_buf", "arc4random_uniform",
-    "syscall", "device", "stream", "feeder", "random_device",
+    "syscall", "device", "stream", "feeder", "random_device", "kernel", "kernel_device", "text", "uuid", "at_random",
+    "clock", "pid",
 )  # fmt: skip
 MATCHES = ("exact", "moved", "derived", "live")
 REASONS = (
@@ -130,8 +132,8 @@ class EntropyFile:
             raise self._damaged(0, "not an entropy file")
         if check != native.checker()(data[:544], 0):
             raise self._damaged(0, "the head does not match its check")
-        if version > 1:
-            raise RunTooNew(f"{self.path} has format {version}, this reprokit reads up to 1; upgrade reprokit")
+        if version > FORMAT:
+            raise RunTooNew(f"{self.path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
         if not HEAD <= used <= len(data) or reason >= len(REASONS):
             raise self._damaged(552, "impossible counts")
         counts = tuple(rest)

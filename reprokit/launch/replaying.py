@@ -19,7 +19,13 @@ LONGEST = 200  # characters of a fact, which may come from somebody else's file
 
 
 def replay_plan(
-    recording: RunDirectory, command: tuple[str, ...], output: Path | None, overwrite: bool, policy: str
+    recording: RunDirectory,
+    command: tuple[str, ...],
+    output: Path | None,
+    overwrite: bool,
+    policy: str,
+    *,
+    supervisor: bool = True,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
     run = recording.run
@@ -41,6 +47,11 @@ def replay_plan(
         overwrite=overwrite,
         policy=policy,
         key=_key(recording),
+        record_crypto=run.include_crypto,
+        keyed=run.keyed,
+        clock=run.clock,
+        hide_rdrand=run.hide_rdrand,
+        supervisor=supervisor,
         profile=place / rundir.ENTROPY,
         replay_of=ReplayOf(
             path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""

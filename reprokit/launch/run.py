@@ -86,6 +86,9 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
         record_crypto=plan.record_crypto,
         shim=place.shim,
         python_path=place.bootstrap,
+        keyed=plan.keyed,
+        clock=plan.clock,
+        hide_rdrand=plan.hide_rdrand,
     )
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
     rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
@@ -110,6 +113,10 @@ def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) ->
         variables=variables.kept(own),
         policy=plan.policy,
         key=plan.key.hex(),
+        keyed=plan.keyed,
+        clock=plan.clock,
+        include_crypto=plan.record_crypto,
+        hide_rdrand=plan.hide_rdrand,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),
         launcher_started=host.started_at(),

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import msgspec
 
 from reprokit.errors import RunDamaged, RunTooNew
-from reprokit.rundir import FORMAT
 from reprokit.verify.normalise import Normalisations
+
+FORMAT = 1  # of an agent's lines: reprokit/agent/start.py
 
 Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 Hexadecimal = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]

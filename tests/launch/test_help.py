@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import native
 from reprokit.launch import variables
 from tests.support import COMMAND
 
@@ -51,5 +52,5 @@ def test_doctor_finds_everything_where_the_tests_run() -> None:
     lines = dict(line[4:].split(": ", 1) for line in done.stdout.splitlines())
     states = {line[4:].split(": ", 1)[0]: line[:2] for line in done.stdout.splitlines()}
     assert {states[name] for name in ("reprokit", "platform", "shim", "preload", "current directory")} == {"ok"}
-    assert "ABI 1" in lines["preload"]
+    assert f"ABI {native.constants().RK_ABI}" in lines["preload"]
     assert done.returncode == (0 if set(states.values()) == {"ok"} else 2)

@@ -35,6 +35,7 @@ def test_the_help_text_stands_on_the_command_s_page(name: str) -> None:
         rundir.ProfileFacts,
         rundir.Fidelity,
         rundir.ReplayOf,
+        rundir.Proof,
         rundir.SealedFile,
         rundir.OutputFile,
         rundir.OutputsFile,
