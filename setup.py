@@ -15,6 +15,7 @@ from setuptools.command.build import build
 
 ROOT = Path(__file__).parent.resolve()
 SHIM = "liburandom_hook.so"
+SUPERVISOR = "libreprokit_supervisor.so"
 HEADER = "urandom_hook.h"
 INTERFACE = "interface.py"
 PROFILE_SUFFIXES = {".toml", ".json", ".md"}
@@ -77,19 +78,19 @@ class BuildShim(Command):
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
         target.mkdir(parents=True, exist_ok=True)
         # Replaced by renaming: a process that has the old library mapped keeps it whole.
-        for source in (work / SHIM, ROOT / "native" / HEADER):
+        for source in (work / SHIM, work / SUPERVISOR, ROOT / "native" / HEADER):
             partial = target / f"{source.name}.partial"
             shutil.copyfile(source, partial)
             partial.replace(target / source.name)
         write_interface(target / INTERFACE)
 
     def get_source_files(self) -> list[str]:
-        native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.[ch]"))
+        native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*.[ch]"))
         return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
 
     def get_outputs(self) -> list[str]:
-        built = [f"_shim/{SHIM}", f"_shim/{HEADER}", f"_shim/{INTERFACE}"] if shim_is_supported() else []
-        names = built + [f"profiles/{name}" for name in profile_names()]
+        built = [f"_shim/{name}" for name in (SHIM, SUPERVISOR, HEADER, INTERFACE)]
+        names = (built if shim_is_supported() else []) + [f"profiles/{name}" for name in profile_names()]
         return [str(self.package / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:

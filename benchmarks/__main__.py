@@ -1,19 +1,24 @@
-"""python -m benchmarks [requests] [startup] [training] [--runs N]: all of them, or those named."""
+"""python -m benchmarks [requests] [startup] [supervisor] [training] [--runs N]: all of them, or those named."""
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks import requests, startup, training
+from benchmarks import requests, startup, supervisor, training
 from benchmarks.measure import machine
 
-BENCHMARKS = {"requests": requests.main, "startup": startup.main, "training": training.main}
+BENCHMARKS = {
+    "requests": requests.main,
+    "startup": startup.main,
+    "supervisor": supervisor.main,
+    "training": training.main,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", choices=[[], *BENCHMARKS], help="requests, startup or training; all by default"
+        "names", nargs="*", choices=[[], *BENCHMARKS], help="requests, startup, supervisor or training; all by default"
     )
     parser.add_argument("--runs", type=int, default=16, help="of each side, in turn (default 16)")
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-/* Times one kind of request in this process and prints nanoseconds a request (or bytes a second), once
- * for each of the given number of rounds. */
+/* Times one kind of request in this process and prints nanoseconds a request, once for each of the given
+ * number of rounds; of "memory" the most memory (KiB) that the process had by then. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,18 +35,35 @@ static void open_close(const char *path, long n) {
     while (n--) close(open(path, O_RDONLY));
 }
 
+static long most_memory(void) {
+    char line[256];
+    long kib = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof(line), status)) sscanf(line, "VmHWM: %ld", &kib);
+    if (status) fclose(status);
+    return kib;
+}
+
 int main(int count, char **arguments) {
     if (count < 4) return 97;
     const char *kind = arguments[1], *file = arguments[0];
     long n = atol(arguments[2]);
     for (int rounds = atoi(arguments[3]); rounds > 0; rounds--) {
         double start = now();
-        if (strcmp(kind, "getrandom") == 0) getrandom_16(n);
-        else if (strcmp(kind, "read") == 0) read_with(file, 4096, n);
-        else if (strcmp(kind, "open") == 0) open_close(file, n);
-        else if (strcmp(kind, "bulk") == 0) read_with("/dev/urandom", sizeof(buffer), n);
-        else return 97;
-        printf("%.2f\n", (now() - start) / (double)n);
+        if (strcmp(kind, "getrandom") == 0 || strcmp(kind, "memory") == 0)
+            getrandom_16(n);
+        else if (strcmp(kind, "read") == 0)
+            read_with(file, 4096, n);
+        else if (strcmp(kind, "open") == 0)
+            open_close(file, n);
+        else if (strcmp(kind, "bulk") == 0)
+            read_with("/dev/urandom", sizeof(buffer), n);
+        else
+            return 97;
+        if (strcmp(kind, "memory") == 0)
+            printf("%ld\n", most_memory());
+        else
+            printf("%.2f\n", (now() - start) / (double)n);
     }
     return 0;
 }

@@ -3,9 +3,10 @@
 
 #include "internal.h"
 
-#define K1 UINT64_C(0x9E3779B97F4A7C15)
-#define K2 UINT64_C(0xC2B2AE3D27D4EB4F)
-#define K3 UINT64_C(0x165667B19E3779F9)
+#define K1    UINT64_C(0x9E3779B97F4A7C15)
+#define K2    UINT64_C(0xC2B2AE3D27D4EB4F)
+#define K3    UINT64_C(0x165667B19E3779F9)
+#define BLOCK 32
 
 static inline uint64_t word(const uint8_t *at) {
     uint64_t value;
@@ -20,15 +21,20 @@ static inline uint64_t step(uint64_t hash, uint64_t value) {
     return hash ^ (hash >> 32);
 }
 
-uint64_t rk_check(const void *data, uint64_t n, uint64_t seed) {
-    const uint8_t *at = data;
-    uint64_t hash = seed ^ (n * K2);
-    if (n >= 32) { /* four lanes, so that large events run at memory speed */
-        uint64_t lanes[4] = {seed + K1, seed + K2, seed + K3, seed};
-        for (; n >= 32; n -= 32, at += 32)
-            for (int i = 0; i < 4; i++) lanes[i] = step(lanes[i], word(at + 8 * i));
-        for (int i = 0; i < 4; i++) hash = step(hash, lanes[i]);
+/* Four lanes, so that large events run at memory speed: in registers, which an array would not be. */
+static const uint8_t *blocks(uint64_t lanes[4], const uint8_t *at, uint64_t count) {
+    uint64_t a = lanes[0], b = lanes[1], c = lanes[2], d = lanes[3];
+    for (; count > 0; count--, at += BLOCK) {
+        a = step(a, word(at));
+        b = step(b, word(at + 8));
+        c = step(c, word(at + 16));
+        d = step(d, word(at + 24));
     }
+    lanes[0] = a, lanes[1] = b, lanes[2] = c, lanes[3] = d;
+    return at;
+}
+
+static uint64_t finish(uint64_t hash, const uint8_t *at, uint64_t n) {
     for (; n >= 8; n -= 8, at += 8) hash = step(hash, word(at));
     if (n > 0) {
         uint64_t rest = 0;
@@ -37,6 +43,28 @@ uint64_t rk_check(const void *data, uint64_t n, uint64_t seed) {
     }
     hash = (hash ^ (hash >> 29)) * K3;
     return hash ^ (hash >> 32);
+}
+
+static uint64_t fold(const uint64_t lanes[4], uint64_t hash) {
+    for (int i = 0; i < 4; i++) hash = step(hash, lanes[i]);
+    return hash;
+}
+
+uint64_t rk_check(const void *data, uint64_t n, uint64_t seed) {
+    const uint8_t *at = data;
+    uint64_t hash = seed ^ (n * K2);
+    if (n < BLOCK) return finish(hash, at, n);
+    uint64_t lanes[4] = {seed + K1, seed + K2, seed + K3, seed};
+    at = blocks(lanes, at, n / BLOCK);
+    return finish(fold(lanes, hash), at, n % BLOCK);
+}
+
+uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint8_t *copy, uint64_t from) {
+    if (n < 2 * BLOCK || from > BLOCK) return rk_check(data, n, seed);
+    uint64_t lanes[4] = {seed + K1, seed + K2, seed + K3, seed};
+    blocks(lanes, data, 1);
+    copy = blocks(lanes, copy + (BLOCK - from), n / BLOCK - 1);
+    return finish(fold(lanes, seed ^ (n * K2)), copy, n % BLOCK);
 }
 
 RK_EXPORT uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed) { return rk_check(data, n, seed); }

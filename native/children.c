@@ -434,12 +434,15 @@ void rk_children_start(void) { pthread_atfork(before_fork, NULL, in_child); }
 
 #define SLOTS 256 /* threads between their creation and their first instruction */
 
-struct slot {
-    uint32_t taken;
+struct newcomer {
     void *(*start)(void *);
     int (*start_c11)(void *);
     void *argument;
     char identity[RK_IDENTITY];
+};
+struct slot {
+    uint32_t taken;
+    struct newcomer newcomer;
 };
 static struct slot slots[SLOTS];
 
@@ -454,8 +457,8 @@ static struct slot *take_slot(void *argument) {
     uint32_t number = ++thread->threads;
     struct slot *slot = free_slot();
     if (!slot) return NULL; /* the thread goes without a name of its own */
-    slot->argument = argument;
-    rk_thread_name(slot->identity, thread->identity, number);
+    slot->newcomer.argument = argument;
+    rk_thread_name(slot->newcomer.identity, thread->identity, number);
     return slot;
 }
 
@@ -466,8 +469,8 @@ static void release(struct slot *slot) {
         rk_unmap(slot, sizeof(*slot));
 }
 
-static struct slot become(struct slot *slot) {
-    struct slot copy = *slot;
+static struct newcomer become(struct slot *slot) {
+    struct newcomer copy = slot->newcomer;
     release(slot);
     memset(&rk_thread, 0, sizeof(rk_thread));
     memcpy(rk_thread.identity, copy.identity, sizeof(copy.identity));
@@ -476,12 +479,12 @@ static struct slot become(struct slot *slot) {
 }
 
 static void *start(void *slot) {
-    struct slot copy = become(slot);
+    struct newcomer copy = become(slot);
     return copy.start(copy.argument);
 }
 
 static int start_c11(void *slot) {
-    struct slot copy = become(slot);
+    struct newcomer copy = become(slot);
     return copy.start_c11(copy.argument);
 }
 
@@ -491,7 +494,7 @@ RK_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
     rk_process_check();
     struct slot *slot = take_slot(argument);
     if (!slot) return RK_REAL(pthread_create)(thread, attributes, function, argument);
-    slot->start = function;
+    slot->newcomer.start = function;
     int error = RK_REAL(pthread_create)(thread, attributes, start, slot);
     if (error) {
         rk_thread.threads--;
@@ -505,7 +508,7 @@ RK_EXPORT int thrd_create(thrd_t *thread, thrd_start_t function, void *argument)
     rk_process_check();
     struct slot *slot = take_slot(argument);
     if (!slot) return RK_REAL(thrd_create)(thread, function, argument);
-    slot->start_c11 = function;
+    slot->newcomer.start_c11 = function;
     int result = RK_REAL(thrd_create)(thread, start_c11, slot);
     if (result != thrd_success) {
         rk_thread.threads--;

@@ -1,4 +1,4 @@
-/* devices.c - /dev/urandom and /dev/random, however they are opened and read.
+/* devices.c - /dev/urandom and /dev/random, and the kernel's random texts, however they are opened and read.
  *
  * An open hands out what was asked for, so that whatever the program does with the descriptor has its
  * real answer, and marks the descriptor. A mark means "perhaps the device": the first read looks by
@@ -8,6 +8,7 @@
  * file the test of a bit. stdio reads inside libc, past every hook: where the file is the device it is
  * given a stream whose bytes come from here.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -38,18 +39,22 @@ static inline bool is_marked(int fd) {
     return __atomic_load_n(&marks[fd / 64], __ATOMIC_RELAXED) >> fd % 64 & 1;
 }
 
+enum kind { ORDINARY = 0, DEVICE, TEXT };
+
 /* Linux: /dev/random is character device 1:8, /dev/urandom 1:9 (admin-guide/devices.txt). */
-static bool is_device(int fd) {
+static enum kind kind_of(int fd) {
     struct stat status;
-    if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || !S_ISCHR(status.st_mode)) return false;
-    return status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9);
+    if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0) return ORDINARY;
+    if (!S_ISCHR(status.st_mode)) return rk_is_text(fd, &status) ? TEXT : ORDINARY;
+    return status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9) ? DEVICE : ORDINARY;
 }
 
-static bool is_confirmed(int fd) {
-    if (RK_LIKELY(!is_marked(fd))) return false;
-    if (is_device(fd)) return true;
-    if (fd < MARKED) __atomic_and_fetch(&marks[fd / 64], ~(UINT64_C(1) << fd % 64), __ATOMIC_RELAXED);
-    return false;
+static enum kind confirmed(int fd) {
+    if (RK_LIKELY(!is_marked(fd))) return ORDINARY;
+    enum kind kind = kind_of(fd);
+    if (kind == ORDINARY && fd < MARKED)
+        __atomic_and_fetch(&marks[fd / 64], ~(UINT64_C(1) << fd % 64), __ATOMIC_RELAXED);
+    return kind;
 }
 
 static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
@@ -71,22 +76,45 @@ static int opened(int fd, int flags) {
         va_end(arguments);                                         \
     }
 
-#define OPEN(name)                                              \
-    RK_EXPORT int name(const char *path, int flags, ...) {      \
-        mode_t mode = 0;                                        \
-        MODE(flags, mode)                                       \
-        return opened(RK_REAL(name)(path, flags, mode), flags); \
+/* libc's opens would be told to the supervisor: this is the same call with the mark on it. Where another
+ * library has hooks of its own, it is asked. */
+static bool opens_directly;
+
+static int open_directly(int directory, const char *path, int flags, mode_t mode) {
+    int type; /* as libc does it: an open of a FIFO may be cancelled while it waits */
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+    long fd = rk_call(SYS_openat, directory, (long)path, flags, (long)mode, 0, RK_MARK);
+    pthread_setcanceltype(type, NULL);
+    if (fd >= 0) return (int)fd;
+    errno = (int)-fd;
+    return -1;
+}
+
+static bool is_of_libc(void *function) {
+    Dl_info info;
+    if (!function || !dladdr(function, &info) || !info.dli_fname) return false;
+    const char *slash = strrchr(info.dli_fname, '/'), *name = slash ? slash + 1 : info.dli_fname;
+    return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libpthread", 10) == 0;
+}
+
+#define OPEN(name)                                                                                       \
+    RK_EXPORT int name(const char *path, int flags, ...) {                                               \
+        mode_t mode = 0;                                                                                 \
+        MODE(flags, mode)                                                                                \
+        if (RK_LIKELY(opens_directly)) return opened(open_directly(AT_FDCWD, path, flags, mode), flags); \
+        return opened(RK_REAL(name)(path, flags, mode), flags);                                          \
     }
 OPEN(open)
 OPEN(open64)
 OPEN(__open)
 OPEN(__open64)
 
-#define OPENAT(name)                                                       \
-    RK_EXPORT int name(int directory, const char *path, int flags, ...) {  \
-        mode_t mode = 0;                                                   \
-        MODE(flags, mode)                                                  \
-        return opened(RK_REAL(name)(directory, path, flags, mode), flags); \
+#define OPENAT(name)                                                                                      \
+    RK_EXPORT int name(int directory, const char *path, int flags, ...) {                                 \
+        mode_t mode = 0;                                                                                  \
+        MODE(flags, mode)                                                                                 \
+        if (RK_LIKELY(opens_directly)) return opened(open_directly(directory, path, flags, mode), flags); \
+        return opened(RK_REAL(name)(directory, path, flags, mode), flags);                                \
     }
 OPENAT(openat)
 OPENAT(openat64)
@@ -129,23 +157,27 @@ FCNTL(fcntl64)
 /* ---- read ------------------------------------------------------------------------------------------------ */
 
 static ssize_t get_read(struct rk_real *self, void *buffer, size_t size) {
-    return RK_REAL(read)((int)self->argument, buffer, size);
+    return rk_read((int)self->argument, buffer, size);
 }
 
-static ssize_t device_read(int fd, void *buffer, size_t size, const void *caller) {
+/* Of the device or a text; the offset is RK_HERE where the call names none. */
+static ssize_t confirmed_read(int fd, enum kind kind, void *buffer, size_t size, int64_t offset, const void *caller) {
     struct rk_real real = {.get = get_read, .argument = fd};
     if (!buffer) return real.get(&real, buffer, size);
+    if (kind == TEXT) return rk_text_read(fd, buffer, size, offset, caller);
     return rk_fill(RK_SOURCE_DEVICE, caller, buffer, size, &real);
 }
 
-static ssize_t device_readv(int fd, const struct iovec *parts, int count, const void *caller) {
+static ssize_t confirmed_readv(int fd, enum kind kind, const struct iovec *parts, int count, int64_t offset,
+                               const void *caller) {
     if (count < 0 || count > IOV_MAX || !parts) {
         errno = count < 0 || count > IOV_MAX ? EINVAL : EFAULT;
         return -1;
     }
     ssize_t total = 0;
     for (int i = 0; i < count; i++) {
-        ssize_t given = device_read(fd, parts[i].iov_base, parts[i].iov_len, caller);
+        int64_t from = offset == RK_HERE ? RK_HERE : offset + total;
+        ssize_t given = confirmed_read(fd, kind, parts[i].iov_base, parts[i].iov_len, from, caller);
         if (given < 0) return total > 0 ? total : given;
         total += given;
         if ((size_t)given < parts[i].iov_len) break;
@@ -153,46 +185,50 @@ static ssize_t device_readv(int fd, const struct iovec *parts, int count, const 
     return total;
 }
 
-#define READ(name, parameters, arguments)                                                   \
-    RK_EXPORT ssize_t name parameters {                                                     \
-        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments; \
-        return device_read(fd, buffer, size, RK_CALLER());                                  \
+#define READ(name, parameters, arguments, offset)                                                 \
+    RK_EXPORT ssize_t name parameters {                                                           \
+        enum kind kind;                                                                           \
+        if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
+        return confirmed_read(fd, kind, buffer, size, offset, RK_CALLER());                       \
     }
-READ(read, (int fd, void *buffer, size_t size), (fd, buffer, size))
-READ(__read, (int fd, void *buffer, size_t size), (fd, buffer, size))
-READ(pread, (int fd, void *buffer, size_t size, off_t offset), (fd, buffer, size, offset))
-READ(pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset))
-READ(__pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset))
+READ(read, (int fd, void *buffer, size_t size), (fd, buffer, size), RK_HERE)
+READ(__read, (int fd, void *buffer, size_t size), (fd, buffer, size), RK_HERE)
+READ(pread, (int fd, void *buffer, size_t size, off_t offset), (fd, buffer, size, offset), offset)
+READ(pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset), offset)
+READ(__pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer, size, offset), offset)
 
 /* The fortified ones end the program when the buffer is too small: the real call does. */
-#define READ_CHECKED(name, parameters, arguments)                                                          \
-    RK_EXPORT ssize_t name parameters {                                                                    \
-        if (RK_LIKELY(!is_marked(fd)) || size > room || !is_confirmed(fd)) return RK_REAL(name) arguments; \
-        return device_read(fd, buffer, size, RK_CALLER());                                                 \
+#define READ_CHECKED(name, parameters, arguments, offset)                                                        \
+    RK_EXPORT ssize_t name parameters {                                                                          \
+        enum kind kind;                                                                                          \
+        if (RK_LIKELY(!is_marked(fd)) || size > room || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
+        return confirmed_read(fd, kind, buffer, size, offset, RK_CALLER());                                      \
     }
-READ_CHECKED(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room))
+READ_CHECKED(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), RK_HERE)
 READ_CHECKED(__pread_chk, (int fd, void *buffer, size_t size, off_t offset, size_t room),
-             (fd, buffer, size, offset, room))
+             (fd, buffer, size, offset, room), offset)
 READ_CHECKED(__pread64_chk, (int fd, void *buffer, size_t size, off64_t offset, size_t room),
-             (fd, buffer, size, offset, room))
+             (fd, buffer, size, offset, room), offset)
 
-#define READV(name, parameters, arguments)                                                  \
-    RK_EXPORT ssize_t name parameters {                                                     \
-        if (RK_LIKELY(!is_marked(fd)) || !is_confirmed(fd)) return RK_REAL(name) arguments; \
-        return device_readv(fd, parts, count, RK_CALLER());                                 \
+#define READV(name, parameters, arguments, offset)                                                \
+    RK_EXPORT ssize_t name parameters {                                                           \
+        enum kind kind;                                                                           \
+        if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
+        return confirmed_readv(fd, kind, parts, count, offset, RK_CALLER());                      \
     }
-READV(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count))
-READV(preadv, (int fd, const struct iovec *parts, int count, off_t offset), (fd, parts, count, offset))
-READV(preadv64, (int fd, const struct iovec *parts, int count, off64_t offset), (fd, parts, count, offset))
+READV(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), RK_HERE)
+READV(preadv, (int fd, const struct iovec *parts, int count, off_t offset), (fd, parts, count, offset), offset)
+READV(preadv64, (int fd, const struct iovec *parts, int count, off64_t offset), (fd, parts, count, offset), offset)
 READV(preadv2, (int fd, const struct iovec *parts, int count, off_t offset, int flags),
-      (fd, parts, count, offset, flags))
+      (fd, parts, count, offset, flags), offset == -1 ? RK_HERE : offset)
 READV(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t offset, int flags),
-      (fd, parts, count, offset, flags))
+      (fd, parts, count, offset, flags), offset == -1 ? RK_HERE : offset)
 
 /* ---- stdio -------------------------------------------------------------------------------------------------- */
 
 struct cookie {
     int fd;
+    enum kind kind;
     const void *caller; /* who opened the stream: its reads come from inside libc */
     off64_t position;   /* glibc asks for it and subtracts what it holds in its buffer */
 };
@@ -200,6 +236,7 @@ struct cookie {
 static ssize_t cookie_read(void *cookie, char *buffer, size_t size) {
     struct cookie *stream = cookie;
     struct rk_real real = {.get = get_read, .argument = stream->fd};
+    if (stream->kind == TEXT) return rk_text_read(stream->fd, buffer, size, RK_HERE, stream->caller);
     ssize_t given = rk_fill(RK_SOURCE_STREAM, stream->caller, buffer, size, &real);
     if (given > 0) stream->position += given;
     return given;
@@ -212,6 +249,10 @@ static ssize_t cookie_write(void *cookie, const char *buffer, size_t size) {
 
 static int cookie_seek(void *cookie, off64_t *offset, int whence) {
     struct cookie *stream = cookie;
+    if (stream->kind == TEXT) {
+        *offset = lseek64(stream->fd, *offset, whence);
+        return *offset < 0 ? -1 : 0;
+    }
     if (whence == SEEK_SET) stream->position = *offset;
     if (whence == SEEK_CUR) stream->position += *offset;
     *offset = stream->position;
@@ -226,10 +267,10 @@ static int cookie_close(void *cookie) {
 
 /* libstdc++'s ifstream opens by fopen and then reads the descriptor that fileno gives, so the stream
  * has to have one: _fileno is part of glibc's ABI (bits/types/struct_FILE.h). */
-static FILE *device_stream(int fd, const char *mode, const void *caller) {
+static FILE *confirmed_stream(int fd, enum kind kind, const char *mode, const void *caller) {
     struct cookie *cookie = malloc(sizeof(*cookie));
     if (!cookie) return NULL;
-    *cookie = (struct cookie){.fd = fd, .caller = caller};
+    *cookie = (struct cookie){.fd = fd, .kind = kind, .caller = caller};
     cookie_io_functions_t functions = {cookie_read, cookie_write, cookie_seek, cookie_close};
     FILE *stream = fopencookie(cookie, mode, functions);
     if (!stream) {
@@ -249,15 +290,16 @@ static int flags_of(const char *mode) {
 static FILE *opened_stream(FILE *stream, const char *path, const char *mode, const void *caller) {
     if (!stream || !rk_active()) return stream;
     int fd = fileno(stream), flags = flags_of(mode);
-    if (flags & (O_WRONLY | O_RDWR) && !is_device(fd)) rk_written(fd);
-    if ((flags & O_ACCMODE) == O_WRONLY || !is_device(fd)) return stream;
+    enum kind kind = kind_of(fd);
+    if (is_written(flags) && !kind) rk_written(fd);
+    if ((flags & O_ACCMODE) == O_WRONLY || !kind) return stream;
     fclose(stream); /* and opened again at the same number */
-    fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0, 0);
+    fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0, RK_MARK);
     if (fd < 0) {
         errno = -fd;
         return NULL;
     }
-    stream = device_stream(fd, mode, caller);
+    stream = confirmed_stream(fd, kind, mode, caller);
     if (!stream) rk_close(fd);
     return stream;
 }
@@ -271,8 +313,9 @@ RK_EXPORT FILE *fopen64(const char *path, const char *mode) {
 }
 
 RK_EXPORT FILE *fdopen(int fd, const char *mode) {
-    if (RK_UNLIKELY(is_confirmed(fd)) && *mode == 'r' && rk_active()) {
-        FILE *stream = device_stream(fd, mode, RK_CALLER());
+    enum kind kind = confirmed(fd);
+    if (RK_UNLIKELY(kind) && *mode == 'r' && rk_active()) {
+        FILE *stream = confirmed_stream(fd, kind, mode, RK_CALLER());
         if (stream) return stream;
     }
     return RK_REAL(fdopen)(fd, mode);
@@ -287,7 +330,7 @@ struct feeder {
 
 static ssize_t get_kernel(struct rk_real *self, void *buffer, size_t size) {
     (void)self;
-    return rk_call(SYS_getrandom, (long)buffer, (long)size, 0, 0, 0, 0);
+    return rk_random(buffer, size, 0);
 }
 
 static void *feed(void *argument) {
@@ -337,12 +380,15 @@ static void feed_descriptor(int fd) {
     close(ends[0]);
 }
 
-static FILE *reopened_stream(FILE *stream, const char *mode) {
+static FILE *reopened_stream(FILE *stream, const char *mode, const void *caller) {
     if (!stream || !rk_active()) return stream;
     int error = errno, fd = fileno(stream), flags = flags_of(mode);
-    if ((flags & O_ACCMODE) == O_RDONLY && is_device(fd)) {
+    enum kind kind = (flags & O_ACCMODE) == O_RDONLY ? kind_of(fd) : ORDINARY;
+    if (kind == DEVICE) {
         rk_process_check();
         feed_descriptor(fd);
+    } else if (kind == TEXT) {
+        rk_text_replace(fd, caller);
     } else if (flags & (O_WRONLY | O_RDWR)) {
         rk_written(fd);
     }
@@ -351,11 +397,11 @@ static FILE *reopened_stream(FILE *stream, const char *mode) {
 }
 
 RK_EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream) {
-    return reopened_stream(RK_REAL(freopen)(path, mode, stream), mode);
+    return reopened_stream(RK_REAL(freopen)(path, mode, stream), mode, RK_CALLER());
 }
 
 RK_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream) {
-    return reopened_stream(RK_REAL(freopen64)(path, mode, stream), mode);
+    return reopened_stream(RK_REAL(freopen64)(path, mode, stream), mode, RK_CALLER());
 }
 
 /* ---- inherited ------------------------------------------------------------------------------------------------ */
@@ -372,7 +418,7 @@ static void mark_inherited(void) {
     int directory = rk_open("/proc/self/fd", O_RDONLY | O_DIRECTORY, 0);
     if (directory < 0) {
         for (int fd = 0; fd < 64; fd++)
-            if (is_device(fd)) mark(fd);
+            if (kind_of(fd)) mark(fd);
         return;
     }
     char buffer[2048] __attribute__((aligned(8)));
@@ -380,15 +426,16 @@ static void mark_inherited(void) {
     while ((n = rk_call(SYS_getdents64, directory, (long)buffer, sizeof(buffer), 0, 0, 0)) > 0)
         for (long at = 0; at < n; at += ((struct directory_entry *)(buffer + at))->length) {
             int fd = atoi(((struct directory_entry *)(buffer + at))->name); /* "." and ".." give 0 */
-            if (is_device(fd)) mark(fd);
+            if (kind_of(fd)) mark(fd);
         }
     rk_close(directory);
 }
 
 void rk_devices_start(void) {
+    opens_directly = is_of_libc((void *)rk_real_open) && is_of_libc((void *)rk_real_openat);
     mark_inherited();
     if (is_marked(0)) {
-        FILE *stream = device_stream(0, "r", (void *)rk_devices_start);
+        FILE *stream = confirmed_stream(0, kind_of(0), "r", (void *)rk_devices_start);
         if (stream) stdin = stream;
     }
 }

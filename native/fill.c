@@ -1,5 +1,5 @@
-/* fill.c - the one function that every request for entropy comes through: recorded, replayed, or
- * handed on to the real source. */
+/* fill.c - the one function that every request for entropy comes through: recorded, replayed,
+ * answered from a key, or handed on to the real source. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,11 +12,15 @@
 #define PIECE      (1u << 20) /* a larger request makes several events */
 #define EVENT_HEAD 21         /* tag, source, site, flags, asked, given */
 #define NO_SITE    UINT16_MAX /* a stream with more call sites than numbers */
+#define SMALL      64         /* a request that may be answered from bytes asked for in advance */
+
+bool rk_hands_on;
 
 static const char *stream_name(struct rk_thread *thread, struct rk_stream *stream, char *text) {
     if (stream == &thread->streams[0]) return thread->identity;
     size_t length = rk_append(text, RK_IDENTITY, 0, thread->identity);
-    rk_append(text, RK_IDENTITY, length, "!"); /* of the signal handlers that interrupt this thread */
+    /* Of the reads of the clock, or of the signal handlers that interrupt this thread. */
+    rk_append(text, RK_IDENTITY, length, stream == &thread->streams[RK_CLOCK] ? "#clock" : "!");
     return text;
 }
 
@@ -37,12 +41,12 @@ static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     size_t length = strlen(module);
     if (length > 255) module += length - 255, length = 255;
     if (!rk_stream_room(stream, 1 + 11 + length + 4)) return false;
-    site->number = ++stream->sites;
-    uint8_t *at = rk_put(stream->at + 1, site->number, 2);
+    uint8_t *at = rk_put(stream->at + 1, stream->sites + 1u, 2);
     at = rk_put(at, offset, 8);
     at = rk_put(at, length, 1);
     memcpy(at, module, length);
     rk_commit(stream, RK_TAG_SITE, 11 + length);
+    site->number = ++stream->sites;
     return true;
 }
 
@@ -57,15 +61,58 @@ static void count(enum rk_match match, uint64_t bytes) {
     add(offsetof(struct rk_file, bytes) + match * sizeof(uint64_t), bytes);
 }
 
+/* The shim gave up, or cannot write just now: the program goes on with real bytes. */
+static ssize_t get_uncounted(struct rk_real *real, void *buffer, size_t size) {
+    if (!rk_process->file) __atomic_add_fetch(&rk_process->uncounted, 1, __ATOMIC_RELAXED);
+    add(offsetof(struct rk_file, uncounted), 1);
+    return real->get(real, buffer, size);
+}
+
+/* ---- bytes in advance -------------------------------------------------------------------------------- */
+
+/* Each is given once: they count as given before they are, should a signal handler jump out of here. */
+static void give_ready(struct rk_thread *thread, uint8_t *buffer, size_t size) {
+    uint8_t *from = thread->ready + RK_BLOCKS - thread->left;
+    thread->left -= (uint32_t)size;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    memcpy(buffer, from, size);
+    memset(from, 0, size);
+}
+
+/* Whether one call to the kernel may serve many requests: small ones of the same kind, one after the
+ * other. Whoever asks once or twice has the kernel asked for just that. */
+static bool is_served_ahead(const struct rk_thread *thread, const struct rk_stream *stream, const struct rk_site *site,
+                            size_t size, const struct rk_real *real) {
+    bool plain = stream->source == RK_SOURCE_GETENTROPY ||
+                 ((stream->source == RK_SOURCE_GETRANDOM || stream->source == RK_SOURCE_SYSCALL) && !real->argument);
+    return plain && !rk_hands_on && size <= SMALL && !(site->flags & RK_FLAG_WITHHELD) && stream == &thread->streams[0];
+}
+
+static ssize_t get_ahead(struct rk_thread *thread, struct rk_real *real, uint8_t *buffer, size_t size) {
+    if (thread->left < size) {
+        thread->left = 0;
+        if (rk_call(SYS_getrandom, (long)thread->ready, RK_BLOCKS, 0, 0, 0, RK_MARK) != RK_BLOCKS)
+            return real->get(real, buffer, size);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        thread->left = RK_BLOCKS;
+    }
+    give_ready(thread, buffer, size);
+    return (ssize_t)size;
+}
+
+/* ---- record ------------------------------------------------------------------------------------------ */
+
 /* The real bytes go into the file first and to the caller after the commit: whatever the program was
  * given is in the file, at whatever moment it is killed. */
-static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint8_t source, void *buffer, size_t size,
-                            struct rk_real *real) {
+static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
+                            void *buffer, size_t size, struct rk_real *real) {
     bool withheld = site->flags & RK_FLAG_WITHHELD;
     bool repeat = stream->any && stream->source == source && stream->site == site->number &&
                   stream->flags == site->flags && stream->asked == size && stream->given == size;
     uint8_t *bytes = stream->at + (repeat ? 1 : EVENT_HEAD);
-    ssize_t given = real->get(real, withheld ? buffer : bytes, size);
+    ssize_t given = repeat && is_served_ahead(thread, stream, site, size, real)
+                        ? get_ahead(thread, real, bytes, size)
+                        : real->get(real, withheld ? buffer : bytes, size);
     if (given <= 0) return given;
     if (!withheld && repeat && (size_t)given != size) memmove(stream->at + EVENT_HEAD, bytes, (size_t)given);
     repeat = repeat && (size_t)given == size;
@@ -86,7 +133,9 @@ static ssize_t record_event(struct rk_stream *stream, struct rk_site *site, uint
     }
     uint64_t length = (uint64_t)(bytes - stream->at) - 1 + (withheld ? 0 : (uint64_t)given);
     rk_commit(stream, repeat ? RK_TAG_REPEAT : RK_TAG_EVENT, length);
-    if (withheld) {
+    if (source == RK_SOURCE_CLOCK) {
+        add(offsetof(struct rk_file, clock_reads), 1);
+    } else if (withheld) {
         add(offsetof(struct rk_file, withheld), 1);
     } else {
         stream->chunk->events++; /* only this thread writes to this chunk */
@@ -99,22 +148,9 @@ static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_
                       void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site;
     if (!ready_to_write(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
-        !rk_stream_room(stream, EVENT_HEAD + size + 4)) {
-        if (!rk_process->file) __atomic_add_fetch(&rk_process->uncounted, 1, __ATOMIC_RELAXED);
-        add(offsetof(struct rk_file, uncounted), 1);
-        return real->get(real, buffer, size);
-    }
-    return record_event(stream, site, source, buffer, size, real);
-}
-
-static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
-                          enum rk_match match, uint64_t size) {
-    if (!ready_to_write(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4)) return;
-    uint8_t *at = rk_put(stream->at + 1, source, 1);
-    at = rk_put(at, site->number, 2);
-    at = rk_put(at, match, 1);
-    rk_put(at, size, 8);
-    rk_commit(stream, RK_TAG_MISMATCH, 12);
+        !rk_stream_room(stream, EVENT_HEAD + size + 4))
+        return get_uncounted(real, buffer, size);
+    return record_event(thread, stream, site, source, buffer, size, real);
 }
 
 /* Strict replay: says why in the run directory, where the launcher looks, and ends the process. */
@@ -137,29 +173,88 @@ __attribute__((noreturn)) static void stop(struct rk_thread *thread, const void 
     rk_append(path, sizeof(path), length, "/stopped");
     int fd = rk_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd >= 0) rk_call(SYS_write, fd, (long)text, (long)n, 0, 0, 0);
-    rk_call(SYS_exit_group, 125, 0, 0, 0, 0, 0);
-    __builtin_unreachable();
+    rk_end(125);
 }
 
-/* Bytes that no recording holds, but every replay of it gives: ChaCha20 under the profile's key, with
- * the names of process and thread as nonce. */
-static void derive(struct rk_thread *thread, struct rk_stream *stream, uint8_t *buffer, size_t size) {
+/* A feeder runs ahead of what is read from its pipe, by how much depends on timing. */
+static bool runs_ahead(uint8_t source) { return source == RK_SOURCE_FEEDER || source == RK_SOURCE_KERNEL_DEVICE; }
+
+/* ---- keyed ------------------------------------------------------------------------------------------- */
+
+/* The key of this stream: a block of ChaCha20 under the run's key, at the place that the names of process
+ * and thread give. Two hashes of the process, one of them together with the thread: 128 bits. */
+static void make_key(struct rk_thread *thread, struct rk_stream *stream) {
     char name[RK_IDENTITY];
-    const char *stream_text = stream_name(thread, stream, name);
-    uint64_t nonce = rk_check(rk_identity, strlen(rk_identity), rk_process->incarnation);
-    nonce = rk_check(stream_text, strlen(stream_text), nonce);
+    const char *text = stream_name(thread, stream, name);
+    size_t length = strlen(rk_identity);
+    uint64_t process = rk_check(rk_identity, length, rk_process->incarnation);
+    uint64_t whole = rk_check(text, strlen(text), rk_check(rk_identity, length, ~(uint64_t)rk_process->incarnation));
     uint8_t block[64];
-    for (size_t done = 0; done < size; done += sizeof(block)) {
-        size_t part = size - done < sizeof(block) ? size - done : sizeof(block);
-        rk_chacha20(rk_plan.key, nonce, stream->derived++, block);
-        memcpy(buffer + done, block, part);
+    rk_chacha20(rk_plan.key, process, whole, block);
+    struct rk_key *key = &thread->keys[stream - thread->streams];
+    memcpy(key->key, block, sizeof(key->key));
+    key->position = 0;
+    stream->has_key = 1;
+}
+
+/* The next bytes of the stream: they follow each other whatever the sizes of the requests. */
+static void derive(struct rk_thread *thread, struct rk_stream *stream, uint8_t *buffer, size_t size) {
+    if (RK_UNLIKELY(!stream->has_key)) make_key(thread, stream);
+    struct rk_key *key = &thread->keys[stream - thread->streams];
+    uint8_t once[RK_BLOCKS], *blocks = stream == &thread->streams[0] ? thread->ready : once;
+    while (size > 0) {
+        size_t at = key->position % RK_BLOCKS, part = size < RK_BLOCKS - at ? size : RK_BLOCKS - at;
+        uint8_t *to = part == RK_BLOCKS ? buffer : blocks;
+        if (at == 0 || blocks == once) rk_chacha20_blocks(key->key, 0, (key->position - at) / 64, to);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        key->position += part; /* first: a handler that jumps out of here must not see bytes given twice */
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        if (to != buffer) memcpy(buffer, blocks + at, part);
+        buffer += part;
+        size -= part;
     }
+}
+
+static bool is_beyond_recording(void) {
+    if (RK_LIKELY(rk_plan.mode != RK_MODE_REPLAY || rk_plan.policy != RK_POLICY_STRICT)) return false;
+    const struct rk_file *recorded = (const struct rk_file *)rk_process->profile, *file = rk_process->file;
+    return file && file->matches[RK_MATCH_EXACT] > (recorded ? recorded->matches[RK_MATCH_EXACT] : 0);
+}
+
+/* A keyed run stores nothing but how many requests there were: a strict replay stops at one more. */
+static ssize_t keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                     void *buffer, size_t size, struct rk_real *real) {
+    struct rk_site *site = rk_stream_site(stream, caller);
+    bool ready = rk_file_ready();
+    if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
+        add(offsetof(struct rk_file, withheld), 1);
+        return real->get(real, buffer, size);
+    }
+    if (RK_UNLIKELY(!ready)) return get_uncounted(real, buffer, size);
+    if (RK_UNLIKELY(!stream->has_key)) add(offsetof(struct rk_file, streams), 1);
+    if (!runs_ahead(source)) {
+        count(RK_MATCH_EXACT, size);
+        if (RK_UNLIKELY(is_beyond_recording())) stop(thread, caller, size);
+    }
+    derive(thread, stream, buffer, size);
+    return (ssize_t)size;
+}
+
+/* ---- replay ------------------------------------------------------------------------------------------ */
+
+static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
+                          enum rk_match match, uint64_t size) {
+    if (!ready_to_write(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4)) return;
+    uint8_t *at = rk_put(stream->at + 1, source, 1);
+    at = rk_put(at, site->number, 2);
+    at = rk_put(at, match, 1);
+    rk_put(at, size, 8);
+    rk_commit(stream, RK_TAG_MISMATCH, 12);
 }
 
 static ssize_t replay_unknown(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                               void *buffer, size_t size, struct rk_real *real) {
-    /* A feeder runs ahead of what is read from its pipe, by how much depends on timing. */
-    bool ahead = source == RK_SOURCE_FEEDER;
+    bool ahead = runs_ahead(source);
     if (rk_plan.policy == RK_POLICY_STRICT && !ahead) stop(thread, site->caller, size);
     enum rk_match match = rk_plan.policy == RK_POLICY_LIVE ? RK_MATCH_LIVE : RK_MATCH_DERIVED;
     ssize_t given = (ssize_t)size;
@@ -174,27 +269,43 @@ static ssize_t replay_unknown(struct rk_thread *thread, struct rk_stream *stream
     return given;
 }
 
-static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
-                      void *buffer, size_t size, struct rk_real *real) {
+static struct rk_site *prepare_replay(struct rk_thread *thread, struct rk_stream *stream, const void *caller) {
     if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) rk_file_ready();
     if (RK_UNLIKELY(!stream->id)) {
         char name[RK_IDENTITY];
         const char *text = stream_name(thread, stream, name);
         stream->id = rk_check(text, strlen(text), 0);
     }
-    struct rk_site *site = rk_stream_site(stream, caller);
+    return rk_stream_site(stream, caller);
+}
+
+static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                      void *buffer, size_t size, struct rk_real *real) {
+    struct rk_site *site = prepare_replay(thread, stream, caller);
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
         add(offsetof(struct rk_file, withheld), 1);
         return real->get(real, buffer, size);
     }
     uint64_t given;
     enum rk_match match;
-    const uint8_t *bytes = rk_replay_find(stream, source, site->key, size, &given, &match);
-    if (RK_UNLIKELY(!bytes)) return replay_unknown(thread, stream, site, source, buffer, size, real);
-    memcpy(buffer, bytes, given);
+    if (RK_UNLIKELY(!rk_replay_find(stream, source, caller, buffer, size, &given, &match)))
+        return replay_unknown(thread, stream, site, source, buffer, size, real);
     count(match, given);
     if (RK_UNLIKELY(match != RK_MATCH_EXACT)) note_mismatch(thread, stream, site, source, match, size);
     return (ssize_t)given;
+}
+
+/* The thread's own recorded reads in their order, or none: any other time than the next would go
+ * backwards. They are no entropy, and not counted as such. */
+static ssize_t replay_clock(struct rk_thread *thread, struct rk_stream *stream, const void *caller, void *buffer,
+                            size_t size, struct rk_real *real) {
+    struct rk_site *site = prepare_replay(thread, stream, caller);
+    if (site->flags & RK_FLAG_WITHHELD) return real->get(real, buffer, size);
+    uint64_t given;
+    enum rk_match match;
+    bool found = rk_replay_find(stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
+    add(found ? offsetof(struct rk_file, clock_reads) : offsetof(struct rk_file, clock_past), 1);
+    return found ? (ssize_t)given : 0;
 }
 
 /* A signal handler that left a request by siglongjmp left its depth behind: the stack shows it. */
@@ -202,37 +313,66 @@ static void forget_abandoned(struct rk_thread *thread, const char *frame) {
     stack_t alternate = {0};
     rk_call(SYS_sigaltstack, 0, (long)&alternate, 0, 0, 0, 0);
     if (alternate.ss_flags & SS_ONSTACK) return;
-    while (thread->depth > 0 && thread->depth <= RK_STREAMS && thread->frames[thread->depth - 1] <= frame)
-        thread->depth--;
+    while (thread->depth > 0 && thread->depth <= RK_STREAMS && thread->frames[thread->depth - 1] <= frame) {
+        rk_stream_repair(&thread->streams[--thread->depth]);
+        rk_stream_repair(&thread->streams[RK_CLOCK]); /* perhaps it was that one */
+    }
+}
+
+static ssize_t answer(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                      void *buffer, size_t size, struct rk_real *real) {
+    if (rk_plan.keyed) return keyed(thread, stream, source, caller, buffer, size, real);
+    if (rk_plan.mode == RK_MODE_RECORD) return record(thread, stream, source, caller, buffer, size, real);
+    return replay(thread, stream, source, caller, buffer, size, real);
+}
+
+/* The calling thread with one more request under way, unless there are as many as the limit says. */
+static inline struct rk_thread *enter(const char *frame, uint32_t limit) {
+    rk_process_check();
+    struct rk_thread *thread = rk_thread_check();
+    if (RK_UNLIKELY(thread->depth > 0)) forget_abandoned(thread, frame);
+    if (RK_UNLIKELY(thread->depth >= limit)) return NULL;
+    if (RK_UNLIKELY(thread->detached) && thread->depth == 0) {
+        memset(thread->streams, 0, sizeof(thread->streams));
+        thread->left = 0;
+        thread->detached = 0;
+    }
+    thread->frames[thread->depth++] = frame;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    return thread;
+}
+
+static inline void leave(struct rk_thread *thread) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    thread->depth--;
+}
+
+ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real) {
+    bool records = rk_plan.mode == RK_MODE_RECORD;
+    struct rk_thread *thread = enter(__builtin_frame_address(0), 1);
+    if (!thread) return records ? real->get(real, buffer, size) : 0;
+    struct rk_stream *stream = &thread->streams[RK_CLOCK];
+    ssize_t given = records ? record(thread, stream, RK_SOURCE_CLOCK, caller, buffer, size, real)
+                            : replay_clock(thread, stream, caller, buffer, size, real);
+    leave(thread);
+    return given;
 }
 
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real) {
     if (RK_UNLIKELY(!rk_active() || size == 0)) return real->get(real, buffer, size);
-    rk_process_check();
-    struct rk_thread *thread = rk_thread_check();
-    const char *frame = __builtin_frame_address(0);
-    if (RK_UNLIKELY(thread->depth > 0)) forget_abandoned(thread, frame);
-    if (RK_UNLIKELY(thread->depth >= RK_STREAMS)) return real->get(real, buffer, size);
-    if (RK_UNLIKELY(thread->detached) && thread->depth == 0) {
-        memset(thread->streams, 0, sizeof(thread->streams));
-        thread->detached = 0;
-    }
-    thread->frames[thread->depth] = frame;
-    struct rk_stream *stream = &thread->streams[thread->depth++];
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    struct rk_thread *thread = enter(__builtin_frame_address(0), RK_STREAMS);
+    if (RK_UNLIKELY(!thread)) return real->get(real, buffer, size);
+    struct rk_stream *stream = &thread->streams[thread->depth - 1];
     ssize_t total = 0;
     while ((size_t)total < size) {
         size_t piece = size - (size_t)total < PIECE ? size - (size_t)total : PIECE;
         uint8_t *at = (uint8_t *)buffer + total;
-        ssize_t given = rk_plan.mode == RK_MODE_RECORD
-                            ? record(thread, stream, (uint8_t)source, caller, at, piece, real)
-                            : replay(thread, stream, (uint8_t)source, caller, at, piece, real);
+        ssize_t given = answer(thread, stream, (uint8_t)source, caller, at, piece, real);
         if (given < 0 && total == 0) total = given;
         if (given <= 0) break;
         total += given;
         if ((size_t)given < piece) break;
     }
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    thread->depth--;
+    leave(thread);
     return total;
 }

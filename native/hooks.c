@@ -2,23 +2,42 @@
 #include "hooks.h"
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
+#include <string.h>
 
 #define X(name) __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)
 #undef X
 
+static bool is_of_libc(const void *function) {
+    uint64_t offset;
+    return strcmp(rk_module(function, &offset), rk_module((const void *)gnu_get_libc_version, &offset)) == 0;
+}
+
 /* Some are absent from older libcs; their hooks are then never called, or do without. */
-void rk_resolve(void) {
+RK_BEFORE_TSAN void rk_resolve(void) {
 #define X(name) \
     if (!rk_real_##name) rk_real_##name = (__typeof__(name) *)dlsym(RTLD_NEXT, #name);
     RK_HOOKS(X)
 #undef X
+#if defined(__x86_64__)
+/* Before glibc 2.36, RTLD_NEXT finds the oldest version of a name; these have changed since. */
+#define X(name, version) rk_real_##name = (__typeof__(name) *)dlvsym(RTLD_NEXT, #name, version);
+    X(posix_spawn, "GLIBC_2.15")
+    X(posix_spawnp, "GLIBC_2.15")
+    X(pthread_cond_timedwait, "GLIBC_2.3.2")
+#undef X
+#endif
+    rk_hands_on = rk_real_getrandom && !is_of_libc((const void *)rk_real_getrandom);
 }
 
-/* libstdc++ is often loaded for one extension module only, out of RTLD_NEXT's sight. */
-void *rk_libstdcxx(const char *name) {
+/* Libraries that are often loaded for one extension module only, out of RTLD_NEXT's sight. */
+static void *find(const char *library, const char *name) {
     void *function = dlsym(RTLD_NEXT, name);
     if (function) return function;
-    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    return library ? dlsym(library, name) : NULL;
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    return handle ? dlsym(handle, name) : NULL;
 }
+
+void *rk_libstdcxx(const char *name) { return find("libstdc++.so.6", name); }
+void *rk_libuuid(const char *name) { return find("libuuid.so.1", name); }

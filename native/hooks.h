@@ -4,12 +4,16 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <threads.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -30,9 +34,18 @@ int __open64_2(const char *path, int flags);
 int __openat_2(int directory, const char *path, int flags);
 int __openat64_2(int directory, const char *path, int flags);
 int _Fork(void);
+int sem_clockwait(sem_t *semaphore, clockid_t id, const struct timespec *until);
+int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t id,
+                           const struct timespec *until);
+int pthread_mutex_clocklock(pthread_mutex_t *mutex, clockid_t id, const struct timespec *until);
+int pthread_rwlock_clockrdlock(pthread_rwlock_t *lock, clockid_t id, const struct timespec *until);
+int pthread_rwlock_clockwrlock(pthread_rwlock_t *lock, clockid_t id, const struct timespec *until);
+int pthread_clockjoin_np(pthread_t thread, void **result, clockid_t id, const struct timespec *until);
+int tgkill(pid_t pid, pid_t thread, int number);
 
 /* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
- * of files written (written.c); threads and processes (children.c). */
+ * of files written (written.c); time and process ids (clock.c); threads and processes (children.c); ends of processes
+ * (modules.c); handlers of SIGSEGV (cpuid.c). */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -45,13 +58,25 @@ int _Fork(void);
     \
     X(rename) X(renameat) X(renameat2) \
     \
+    X(clock_gettime) X(timespec_get) X(gettimeofday) X(time) X(sem_timedwait) X(sem_clockwait) \
+    X(pthread_cond_timedwait) X(pthread_cond_clockwait) X(pthread_mutex_timedlock) \
+    X(pthread_mutex_clocklock) X(pthread_rwlock_timedrdlock) X(pthread_rwlock_timedwrlock) \
+    X(pthread_rwlock_clockrdlock) X(pthread_rwlock_clockwrlock) X(pthread_timedjoin_np) \
+    X(pthread_clockjoin_np)     X(cnd_timedwait) X(mtx_timedlock) X(clock_nanosleep) X(kill) X(killpg) X(sigqueue) \
+    X(getpgid) X(setpgid) X(getsid) \
+    \
     X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
-    X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create)
+    X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create) \
+    \
+    X(_exit) X(_Exit) X(quick_exit) X(sigaction) X(signal)
 /* clang-format on */
 
 #define X(name) extern __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)
 #undef X
+
+/* ThreadSanitizer's runtime calls sigaction before it has started, and through it what bears this. */
+#define RK_BEFORE_TSAN __attribute__((no_sanitize("thread")))
 
 /* The real function. Hooks may run before the constructor, which resolves them all. */
 #define RK_REAL(name) (RK_LIKELY(rk_real_##name != NULL) ? rk_real_##name : (rk_resolve(), rk_real_##name))

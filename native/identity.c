@@ -14,31 +14,17 @@
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
-#define LONGEST 200 /* an identity that would be longer keeps its last part behind a hash */
 
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
 uint32_t rk_generation;
 __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 
-static void shorten(char *text) {
-    size_t length = strlen(text);
-    if (length <= LONGEST) return;
-    size_t tail = length - 60;
-    uint64_t hash = rk_check(text, tail, 0);
-    char rest[61];
-    memcpy(rest, text + tail, sizeof(rest));
-    length = rk_append(text, RK_IDENTITY, 0, "~");
-    length = rk_append_hex(text, RK_IDENTITY, length, hash);
-    length = rk_append(text, RK_IDENTITY, length, "~");
-    rk_append(text, RK_IDENTITY, length, rest);
-}
-
 void rk_thread_name(char *text, const char *creator, uint32_t number) {
     size_t length = rk_append(text, RK_IDENTITY, 0, creator);
     length = rk_append(text, RK_IDENTITY, length, ".");
     rk_append_number(text, RK_IDENTITY, length, number);
-    shorten(text);
+    rk_shorten(text);
 }
 
 void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
@@ -51,7 +37,7 @@ void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
         length = rk_append(text, RK_IDENTITY, length, ":");
     }
     rk_append_number(text, RK_IDENTITY, length, number);
-    shorten(text);
+    rk_shorten(text);
 }
 
 /* The name of a rank that this process is and its parent was not. torchrun, Open MPI, MPICH and
@@ -78,15 +64,14 @@ static void take_rank(void) {
 /* A signal handler inside a request forked. In the child the request goes on when the handler returns:
  * with its stream as it was, over private memory instead of its parent's file. */
 static void detach_requests(void) {
-    uint32_t depth = rk_thread.depth < RK_STREAMS ? rk_thread.depth : RK_STREAMS;
-    for (uint32_t i = 0; i < depth; i++) {
+    for (uint32_t i = 0; i < RK_LENGTH(rk_thread.streams); i++) {
         uintptr_t start = (uintptr_t)rk_thread.streams[i].chunk & ~(uintptr_t)4095;
         uintptr_t end = ((uintptr_t)rk_thread.streams[i].end + 4095) & ~(uintptr_t)4095;
         if (start)
             rk_call(SYS_mmap, (long)start, (long)(end - start), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     }
-    memset(rk_thread.streams + depth, 0, (RK_STREAMS - depth) * sizeof(struct rk_stream));
+    for (uint32_t i = rk_thread.depth; i < RK_STREAMS; i++) memset(&rk_thread.streams[i], 0, sizeof(struct rk_stream));
     rk_thread.threads = rk_thread.children = 0;
     rk_thread.vfork_pid = 0;
     rk_thread.detached = 1;
@@ -115,7 +100,7 @@ bool rk_identity_start(const char *identity) {
         return false;
     }
     rk_append(rk_identity, sizeof(rk_identity), 0, identity);
-    shorten(rk_identity);
+    rk_shorten(rk_identity);
     take_rank();
     begin();
     return true;

@@ -25,7 +25,8 @@ enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
 extern int rk_state; /* enum rk_state */
 extern struct rk_plan rk_plan;
 extern char rk_run[RK_RUN_PATH + 1];
-bool rk_start(void); /* true in a run */
+bool rk_start(void);                               /* true in a run */
+__attribute__((noreturn)) void rk_end(int status); /* of the process that asks: a strict replay */
 
 static inline bool rk_active(void) {
     int state = __atomic_load_n(&rk_state, __ATOMIC_ACQUIRE);
@@ -35,17 +36,25 @@ static inline bool rk_active(void) {
 /* ---- system.c: system calls that neither touch errno nor pass through a hook ------------------ */
 
 long rk_call(long number, long a, long b, long c, long d, long e, long f); /* -errno on failure */
+/* As getrandom(2) and read(2), by instructions of the shim's own: strace and the supervisor's filter
+ * tell them from what goes past the shim. */
+ssize_t rk_random(void *buffer, size_t size, unsigned flags);
+ssize_t rk_read(int fd, void *buffer, size_t size);
 int rk_open(const char *path, int flags, int mode);
 void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
+extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */
 void rk_unmap(void *address, size_t size);
+/* Takes whole pages of a mapped file out of this process's memory; they stay in the page cache. */
+void rk_leave(const void *start, const void *end);
 int rk_getpid(void);
 bool rk_within_limit(uint64_t end);                     /* of a file's size: RLIMIT_FSIZE */
 int rk_reserve(int fd, uint64_t offset, uint64_t size); /* 0, or errno: blocks are really there */
 size_t rk_append(char *text, size_t size, size_t length, const char *more);
 size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number);
 size_t rk_append_hex(char *text, size_t size, size_t length, uint64_t number);
-void rk_say(const char *text); /* one line on stderr */
+void rk_shorten(char *identity); /* one that is too long keeps its last part behind a hash */
+void rk_say(const char *text);   /* one line on stderr */
 
 typedef struct {
     uint64_t bits;
@@ -60,12 +69,12 @@ void rk_unlock(uint32_t *lock);
 /* One request at a time writes to a stream. A signal handler that interrupts a request uses the
  * second one. */
 #define RK_STREAMS    2
+#define RK_CLOCK      RK_STREAMS       /* the stream of a thread's reads of the clock */
 #define RK_HIDDEN     (RK_STREAMS + 1) /* depth inside a library that answers */
-#define RK_SITE_CACHE 16
+#define RK_SITE_CACHE 8
 
 struct rk_site {
     const void *caller;
-    uint64_t key; /* names the call site in every run: hash of module name and offset */
     uint16_t number;
     uint8_t flags;
 };
@@ -76,12 +85,16 @@ struct rk_reader {
     uint64_t chunk;          /* offset of that chunk */
     uint64_t ordinal;        /* of the next chunk */
     uint64_t *consumed;      /* offset of the last event given, shared with the thieves of moved events */
+    uint64_t kept;           /* offset of what was read and is still mapped */
+    uint32_t link;           /* of a cursor over moved events: its chunk */
     uint32_t previous;       /* check of the last record */
     uint16_t site;           /* of the last EVENT, as are the next four */
     uint8_t source, flags;
     uint64_t asked, given;
     uint8_t found;
 };
+
+#define RK_BLOCKS 256 /* bytes of ChaCha20 that are made at once */
 
 struct rk_stream {
     uint8_t *at, *end; /* where the next record goes, in the current chunk of this process's file */
@@ -94,11 +107,20 @@ struct rk_stream {
     uint16_t site;     /* of the last EVENT, as are the next four */
     uint8_t source, flags, any, opened;
     uint64_t asked, given;
-    uint64_t derived; /* blocks of ChaCha20 used up */
+    uint8_t *next; /* at and previous behind the record that is being committed: see rk_stream_repair */
+    uint32_t next_previous;
+    uint8_t has_key; /* in rk_thread.keys */
     struct rk_site cache[RK_SITE_CACHE];
     struct rk_reader reader;
 };
 
+/* What a stream is given from a key: the bytes of a ChaCha20 of its own. */
+struct rk_key {
+    uint8_t key[32];
+    uint64_t position;
+};
+
+/* Every thread has one: as dlopen finds room for no more than about 1600 bytes, it must stay small. */
 struct rk_thread {
     uint32_t generation;            /* of the process this state belongs to */
     uint32_t depth;                 /* requests under way */
@@ -109,7 +131,19 @@ struct rk_thread {
     int vfork_pid;                  /* the vfork child last numbered, and its number */
     uint32_t vfork_number;
     char identity[RK_IDENTITY];
-    struct rk_stream streams[RK_STREAMS];
+    int64_t clock_last;  /* replay: the time it was given last */
+    int64_t clock_ahead; /* and how far that was ahead of the monotonic clock */
+    struct rk_stream streams[RK_STREAMS + 1];
+    struct rk_key keys[RK_STREAMS];
+    uint32_t left;            /* record: of ready, its last bytes */
+    uint8_t ready[RK_BLOCKS]; /* of the first stream: the kernel's bytes (record), the key's (keyed, derived) */
+};
+
+/* Of one recorded stream, in replay. */
+struct rk_slot {
+    uint64_t stream;
+    uint64_t position; /* offset behind the last event that its owner was given */
+    uint32_t last;     /* chunk met while they are chained */
 };
 
 /* Of one process: lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
@@ -125,6 +159,7 @@ struct rk_process {
     uint64_t uncounted; /* requests before the file could be made */
     uint32_t opened;    /* the file was made, or could not be */
     uint32_t incarnation;
+    int stand_in;           /* --clock: what native code is told to be the process id */
     struct rk_file *file;   /* its head; NULL before the first request and when it cannot be made */
     uint8_t *window;        /* where the chunks are handed out */
     uint64_t window_offset; /* in the file */
@@ -132,12 +167,12 @@ struct rk_process {
     uint64_t capacity;      /* of the file */
     const uint8_t *profile; /* replay: the recorded file of this process */
     uint64_t profile_size;
-    struct rk_moved *moved;  /* replay: index of its events, made at the first mismatch */
-    uint32_t stolen;         /* replay: some event was given as moved */
-    uint32_t streams;        /* replay: used of consumed */
-    uint32_t no_index;       /* replay: moved cannot be made, or would be empty */
-    uint64_t last_opened;    /* replay: first chunk of the stream opened last */
-    uint64_t (*consumed)[2]; /* replay: stream and offset of its last event given */
+    struct rk_moved *moved; /* replay: how its events are found out of order; made at the first mismatch */
+    uint32_t stolen;        /* replay: some event was given as moved */
+    uint32_t streams;       /* replay: used of slots */
+    uint32_t no_index;      /* replay: moved cannot be made, or would be empty */
+    uint64_t last_opened;   /* replay: first chunk of the stream opened last */
+    struct rk_slot *slots;  /* replay: where each stream has come to */
 };
 
 extern struct rk_process *rk_process;
@@ -161,26 +196,31 @@ bool rk_is_crypto(const char *module);
 
 /* ---- record.c: this process's file ------------------------------------------------------------- */
 
-bool rk_file_ready(void); /* makes the file at the first request */
+extern const char *rk_executable; /* a link to the program that is recorded */
+bool rk_file_ready(void);         /* makes the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
 /* Room for size bytes at stream->at, or false when the shim gave up. */
 bool rk_stream_room(struct rk_stream *stream, uint64_t size);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
+void rk_stream_repair(struct rk_stream *stream); /* after a signal handler left a request by siglongjmp */
 void rk_give_up(enum rk_reason reason, int error);
 
 /* ---- replay.c ---------------------------------------------------------------------------------- */
 
 void rk_profile_open(void);
-/* The bytes of the recorded event that answers this request, or NULL. */
-const uint8_t *rk_replay_find(struct rk_stream *stream, uint8_t source, uint64_t key, uint64_t asked, uint64_t *given,
-                              enum rk_match *match);
+/* Copies the bytes of the recorded event that answers this request; false: there is none. */
+bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
+                    uint64_t *given, enum rk_match *match);
 
 /* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
 
 uint64_t rk_check(const void *data, uint64_t n, uint64_t seed);
+/* The same, but what stands behind the first `from` bytes is taken from a copy. */
+uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint8_t *copy, uint64_t from);
 void rk_chacha20(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t block[64]);
+void rk_chacha20_blocks(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t blocks[RK_BLOCKS]);
 
 /* ---- fill.c: every request comes through here ---------------------------------------------------- */
 
@@ -191,19 +231,53 @@ struct rk_real {
     void *object;
 };
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
+/* A read of the clock. Replay: 0 when all recorded reads of this thread were given. */
+ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real);
 
 /* ---- devices.c, written.c ------------------------------------------------------------------------ */
 
 void rk_devices_start(void);
 void rk_written(int fd);
 
+/* ---- text.c: /proc/sys/kernel/random/uuid and boot_id ---------------------------------------------- */
+
+#define RK_HERE INT64_MIN /* reads at the descriptor's own offset, and moves it */
+
+struct stat;
+bool rk_is_text(int fd, const struct stat *status);
+ssize_t rk_text_read(int fd, void *buffer, size_t size, int64_t offset, const void *caller);
+void rk_text_replace(int fd, const void *caller); /* by a file that holds the text */
+
+/* ---- vdso.c, stack.c --------------------------------------------------------------------------------- */
+
+#define RK_VDSO_CODE 40 /* bytes, at most */
+
+/* The offset of getrandom in an image of a vDSO, from its first byte; false where it has none. */
+bool rk_vdso_find(const uint8_t *image, size_t size, uint64_t *offset);
+/* Code to put there, and its size: it makes the system call; it jumps to a function. */
+size_t rk_vdso_call(uint8_t code[RK_VDSO_CODE]);
+size_t rk_vdso_jump(uint8_t code[RK_VDSO_CODE], const void *target);
+void rk_stack_start(void);
+
+/* ---- modules.c, cpuid.c --------------------------------------------------------------------------------- */
+
+void rk_modules_start(void);
+void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */
+void rk_cpuid_start(void);
+
 /* ---- children.c ------------------------------------------------------------------------------------ */
 
 void rk_children_start(void);
 
+/* ---- clock.c ---------------------------------------------------------------------------------------- */
+
+void rk_clock_ready(void);
+
 /* ---- hooks.c: the real functions behind the hooks ------------------------------------------------- */
 
 void rk_resolve(void);
+extern bool rk_hands_on; /* another preloaded library stands between this one and libc's getrandom */
 void *rk_libstdcxx(const char *name);
+void *rk_libuuid(const char *name);
 
 #endif

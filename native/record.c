@@ -19,6 +19,8 @@
 #define LARGEST_CHUNK  65536
 #define SMALLEST_REST  256 /* of a window that is still worth a chunk */
 
+const char *rk_executable = "/proc/self/exe";
+
 static void file_path(char *path, size_t size, uint32_t incarnation, const char *ending) {
     size_t length = rk_append(path, size, 0, rk_run);
     length = rk_append(path, size, length, "/entropy/");
@@ -59,7 +61,7 @@ static void write_head(struct rk_file *file, uint32_t incarnation) {
     file->pid = (uint32_t)rk_process->pid;
     file->incarnation = incarnation;
     rk_append(file->identity, sizeof(file->identity), 0, rk_identity);
-    rk_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)file->program, sizeof(file->program) - 1, 0, 0);
+    rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_executable, (long)file->program, sizeof(file->program) - 1, 0, 0);
     file->used = RK_HEAD;
     file->head_check = rk_check(file, offsetof(struct rk_file, head_check), 0);
 }
@@ -116,7 +118,7 @@ static int make_file(void) {
     file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
-    int error = add_window(fd, FIRST_WINDOW);
+    int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW);
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)rk_process->window;
     if (!error) error = take_name(temporary, file);
@@ -179,6 +181,7 @@ static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
 
 static int allocate(struct rk_stream *stream, uint64_t need) {
     if (!rk_process->file) return EBADF; /* a detached request */
+    if (stream->end - (uint8_t *)stream->chunk >= LARGEST_CHUNK) rk_leave(stream->chunk, stream->end);
     need = (need + RK_CHUNK + 63) & ~UINT64_C(63);
     uint64_t size = need > stream->size ? need : stream->size;
     uint64_t rest = rk_process->window_offset + rk_process->window_size - rk_process->file->used;
@@ -211,14 +214,29 @@ uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes) {
     return at + bytes;
 }
 
-/* Makes a record of the length bytes written behind stream->at, whose first one becomes the tag. */
+static void go_on(struct rk_stream *stream) {
+    stream->previous = stream->next_previous;
+    stream->at = stream->next;
+}
+
+/* Makes a record of the length bytes written behind stream->at, whose first one becomes the tag. What
+ * follows it is no record, even if a request that was left in its midst wrote there. */
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
     uint64_t seed = (uint64_t)stream->previous << 8 | (uint64_t)tag;
-    stream->previous = (uint32_t)rk_check(stream->at + 1, length, seed);
-    rk_put(stream->at + 1 + length, stream->previous, 4);
-    uint8_t *at = stream->at;
-    stream->at += 1 + length + 4;
-    __atomic_store_n(at, (uint8_t)tag, __ATOMIC_RELEASE);
+    stream->next_previous = (uint32_t)rk_check(stream->at + 1, length, seed);
+    stream->next = rk_put(stream->at + 1 + length, stream->next_previous, 4);
+    if (stream->next < stream->end) *stream->next = RK_TAG_END;
+    __atomic_store_n(stream->at, (uint8_t)tag, __ATOMIC_RELEASE);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    go_on(stream);
+}
+
+/* The record under way was either committed, or is written over. Which event was the last to be written
+ * whole is not known: the next one is. */
+void rk_stream_repair(struct rk_stream *stream) {
+    bool committed = stream->at < stream->end && *stream->at != RK_TAG_END;
+    if (stream->next && (committed || stream->at == stream->next)) go_on(stream);
+    stream->any = 0;
 }
 
 bool rk_stream_open(struct rk_stream *stream, const char *identity) {
@@ -248,7 +266,6 @@ struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
     site->caller = caller;
-    site->key = rk_site_key(module, strlen(module), offset);
     site->number = 0;
     site->flags = rk_is_crypto(module) && !rk_plan.record_crypto ? RK_FLAG_WITHHELD : 0;
     return site;

@@ -1,8 +1,9 @@
 /* replay.c - finds the recorded event that answers a request.
  *
  * The usual case, the next event of the same thread's stream, is read straight from the mapped file.
- * Only when that one does not fit is an index of all the process's events made, which finds the
- * oldest unused one of the same call site and size.
+ * Only when that one does not fit is the oldest unused event of the same call site and size looked for:
+ * each such class has a cursor of its own, which passes through the file once. What has been read is
+ * unmapped behind the readers, so that memory does not grow with the recording.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +15,12 @@
 #include "internal.h"
 
 #define STREAMS (1u << 20) /* slots of the table of positions; a power of two */
+#define CURSORS 4096       /* classes of moved events that are remembered; a power of two */
+#define PROBES  8
+#define SIZES   65536
+#define AROUND  65536      /* bytes that one page fault maps (fault_around_bytes) */
+#define LARGE   (1u << 17) /* an event that is read instead of copied */
+#define BEHIND  (1u << 20) /* bytes that were read and may stay mapped, for each reader */
 
 struct event {
     const uint8_t *record, *bytes, *next;
@@ -23,19 +30,29 @@ struct event {
     uint8_t source, flags;
 };
 
-struct entry {
-    uint64_t key, asked, given, stream, offset;
-    const uint8_t *bytes;
-    uint32_t next; /* index + 1 of the next entry of the same hash; 0 ends */
-    uint8_t source;
+struct link { /* a chunk of the recording */
+    uint64_t offset;
+    uint32_t next; /* index of the next chunk of the same stream; 0 ends */
+    uint32_t opens;
+};
+
+/* Looks for the events of one call site, size and source, from stream to stream. */
+struct cursor {
+    uint64_t key, asked;
+    uint64_t stream;
+    struct rk_reader reader;
+    uint32_t first; /* link of the stream's first chunk */
+    uint16_t site;  /* number of the call site in this stream, once it was met */
+    uint8_t source, used;
+    bool passed; /* over an event of this stream that nobody has had */
 };
 
 struct rk_moved {
-    struct entry *entries;
-    uint64_t count, capacity;
-    uint32_t *heads; /* index + 1 */
-    uint64_t mask;
-    uint8_t *stolen; /* one bit for every four bytes of the profile: given as moved */
+    struct link *links; /* the first is none */
+    uint32_t count;
+    uint8_t *stolen;          /* one bit for every four bytes of the profile: given as moved */
+    uint8_t sizes[SIZES / 8]; /* a bit for each size and source that occurs: a Bloom filter of one hash */
+    struct cursor cursors[CURSORS];
 };
 
 /* ---- reading ------------------------------------------------------------------------------------ */
@@ -59,28 +76,58 @@ static uint64_t profile_used(const uint8_t *profile) {
     return used < rk_process->profile_size ? used : rk_process->profile_size;
 }
 
+/* Unmaps what a reader has passed; whoever still needs a page of it finds it in the page cache. */
+static void leave(struct rk_reader *reader, const uint8_t *profile, uint64_t offset) {
+    if (reader->kept == 0 || reader->kept > offset) reader->kept = offset;
+    if (offset - reader->kept < BEHIND) return;
+    /* With what the kernel mapped around the first page. */
+    rk_leave(profile + (reader->kept > AROUND ? reader->kept - AROUND : 0), profile + offset);
+    reader->kept = offset;
+}
+
+static void enter(struct rk_reader *reader, const uint8_t *profile, uint64_t offset, const struct rk_chunk *chunk) {
+    reader->chunk = offset;
+    reader->ordinal++;
+    reader->at = profile + offset + RK_CHUNK;
+    reader->end = profile + offset + (uint64_t)chunk->size * 64;
+}
+
 /* Goes on to the stream's next chunk, from offset on. */
 static bool next_chunk(struct rk_reader *reader, uint64_t stream, uint64_t offset) {
     const uint8_t *profile = profile_now();
     uint64_t used = profile_used(profile);
     while (offset < used) {
+        leave(reader, profile, offset);
         const struct rk_chunk *chunk = chunk_at(profile, offset);
         if (!chunk) {
             rk_give_up(RK_REASON_BAD_PROFILE, 0);
             return false;
         }
-        uint64_t size = (uint64_t)chunk->size * 64;
         if (chunk->stream == stream && chunk->ordinal == reader->ordinal) {
-            reader->chunk = offset;
-            reader->ordinal++;
-            reader->at = profile + offset + RK_CHUNK;
-            reader->end = profile + offset + size;
+            enter(reader, profile, offset, chunk);
             return true;
         }
-        offset += size;
+        offset += (uint64_t)chunk->size * 64;
     }
     reader->found = 2; /* nothing is left: do not look through the rest of the file again */
     return false;
+}
+
+/* The same for a cursor, which knows where it is. */
+static bool linked_chunk(struct rk_reader *reader) {
+    const uint8_t *profile = profile_now();
+    if (!profile || !(reader->link = rk_process->moved->links[reader->link].next)) return false;
+    uint64_t offset = rk_process->moved->links[reader->link].offset;
+    leave(reader, profile, offset);
+    const struct rk_chunk *chunk = chunk_at(profile, offset);
+    if (!chunk) return false;
+    enter(reader, profile, offset, chunk);
+    return true;
+}
+
+static bool goes_on(struct rk_reader *reader, uint64_t stream) {
+    if (RK_UNLIKELY(reader->link)) return linked_chunk(reader);
+    return next_chunk(reader, stream, (uint64_t)(reader->end - rk_process->profile));
 }
 
 static uint64_t get(const uint8_t *at, int bytes) {
@@ -126,22 +173,80 @@ static int64_t parse(const struct rk_reader *reader, struct event *event) {
     return (int64_t)((uint64_t)(event->bytes - at) + payload);
 }
 
+static bool is_event(const struct event *event) {
+    return *event->record == RK_TAG_EVENT || *event->record == RK_TAG_REPEAT;
+}
+
+/* A request: what of it must agree with an event, and where the bytes go. */
+struct request {
+    uint8_t source;
+    uint64_t asked;
+    uint8_t *buffer;
+};
+
+/* Whether somebody was given it before: its owner (a cursor asks), or a thief. */
+static bool is_used(const struct rk_reader *reader, const struct event *event) {
+    bool stolen = __atomic_load_n(&rk_process->stolen, __ATOMIC_ACQUIRE);
+    if (RK_LIKELY(!stolen && !reader->link)) return false;
+    uint64_t offset = (uint64_t)(event->record - rk_process->profile), bit = offset / 4;
+    if (reader->consumed && __atomic_load_n(reader->consumed, __ATOMIC_ACQUIRE) > offset) return true;
+    return stolen && rk_process->moved->stolen[bit / 8] >> bit % 8 & 1;
+}
+
+/* Not of a cryptographic library, whose bytes are not there, nor used. */
+static bool is_there(const struct rk_reader *reader, const struct event *event) {
+    return is_event(event) && !(event->flags & RK_FLAG_WITHHELD) && !is_used(reader, event);
+}
+
+static int open_recorded(void) {
+    char path[sizeof(rk_plan.profile) + 64];
+    size_t length = rk_append(path, sizeof(path), 0, rk_plan.profile);
+    length = rk_append(path, sizeof(path), length, "/");
+    length = rk_append_hex(path, sizeof(path), length, rk_check(rk_identity, strlen(rk_identity), 0));
+    length = rk_append(path, sizeof(path), length, "-");
+    length = rk_append_number(path, sizeof(path), length, rk_process->incarnation);
+    rk_append(path, sizeof(path), length, ".entropy");
+    return rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
+}
+
+/* Large ones are read, which costs less than a page fault for every few pages of them. */
+static bool read_bytes(const struct event *event, uint8_t *buffer) {
+    int fd = event->given >= LARGE ? open_recorded() : -1;
+    if (fd < 0) return false;
+    long offset = event->bytes - rk_process->profile;
+    long n = rk_call(SYS_pread64, fd, (long)buffer, (long)event->given, offset, 0, 0);
+    rk_close(fd);
+    return n >= 0 && (uint64_t)n == event->given;
+}
+
+/* Compares the check of a record, and copies the bytes if it is the event asked for. */
+static bool verify(const struct rk_reader *reader, struct event *event, uint64_t length,
+                   const struct request *request) {
+    uint64_t seed = (uint64_t)reader->previous << 8 | *event->record;
+    const uint8_t *body = event->record + 1;
+    uint32_t expected = (uint32_t)get(body + length, 4);
+    bool wanted =
+        request && is_there(reader, event) && event->source == request->source && event->asked == request->asked;
+    event->check = expected;
+    if (wanted && read_bytes(event, request->buffer) &&
+        (uint32_t)rk_check_copied(body, length, seed, request->buffer, (uint64_t)(event->bytes - body)) == expected)
+        return true; /* otherwise another thread may write into the same buffer */
+    if ((uint32_t)rk_check(body, length, seed) != expected) return false;
+    if (wanted) memcpy(request->buffer, event->bytes, event->given);
+    return true;
+}
+
 /* Reads the record at the reader's position. False: no more records, or a damaged one. */
-static bool read_record(struct rk_reader *reader, uint64_t stream, struct event *event) {
-    while (reader->at == reader->end || *reader->at == RK_TAG_END) {
-        if (!next_chunk(reader, stream, (uint64_t)(reader->end - rk_process->profile))) return false;
-    }
+static bool read_record(struct rk_reader *reader, uint64_t stream, struct event *event, const struct request *request) {
+    while (reader->at == reader->end || *reader->at == RK_TAG_END)
+        if (!goes_on(reader, stream)) return false;
     int64_t length = parse(reader, event);
     if (length < 0 || length + 5 > reader->end - reader->at) return false;
     event->record = reader->at;
     event->next = reader->at + length + 5;
-    uint64_t seed = (uint64_t)reader->previous << 8 | *reader->at;
-    event->check = (uint32_t)rk_check(reader->at + 1, (uint64_t)length, seed);
-    if (event->check != (uint32_t)get(event->next - 4, 4)) {
-        rk_give_up(RK_REASON_BAD_PROFILE, 0);
-        return false;
-    }
-    return true;
+    if (RK_LIKELY(verify(reader, event, (uint64_t)length, request))) return true;
+    rk_give_up(RK_REASON_BAD_PROFILE, 0);
+    return false;
 }
 
 static void advance(struct rk_reader *reader, const struct event *event) {
@@ -156,21 +261,17 @@ static void advance(struct rk_reader *reader, const struct event *event) {
     reader->previous = event->check;
 }
 
-static bool is_event(const struct event *event) {
-    return *event->record == RK_TAG_EVENT || *event->record == RK_TAG_REPEAT;
-}
-
 /* ---- positions that thieves can see ---------------------------------------------------------------- */
 
-/* Where the stream's owner has come to: the offset behind the last event it was given. */
-static uint64_t *position_of(uint64_t stream) {
+/* The stream's place in the table of positions; NULL when that is full. */
+static struct rk_slot *slot_of(uint64_t stream) {
     for (uint64_t i = stream, n = 0; n < STREAMS; i++, n++) {
-        uint64_t *slot = rk_process->consumed[i % STREAMS];
-        if (slot[0] == stream) return &slot[1];
-        if (slot[0] == 0 && rk_process->streams < STREAMS / 2) {
+        struct rk_slot *slot = &rk_process->slots[i % STREAMS];
+        if (slot->stream == stream) return slot;
+        if (slot->stream == 0 && rk_process->streams < STREAMS / 2) {
             rk_process->streams++;
-            slot[0] = stream;
-            return &slot[1];
+            slot->stream = stream;
+            return slot;
         }
     }
     return NULL;
@@ -186,157 +287,220 @@ static bool open_reader(struct rk_stream *stream) {
     uint64_t from = rk_process->last_opened ? rk_process->last_opened : RK_HEAD;
     bool there = next_chunk(reader, stream->id, from) || (from > RK_HEAD && next_chunk(reader, stream->id, RK_HEAD));
     if (there) rk_process->last_opened = reader->chunk;
-    reader->found = there && (reader->consumed = position_of(stream->id)) ? 1 : 2;
+    struct rk_slot *slot = there ? slot_of(stream->id) : NULL;
+    reader->found = slot ? 1 : 2;
+    if (slot) reader->consumed = &slot->position;
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return reader->found == 1;
 }
 
-static bool is_stolen(const uint8_t *record) {
-    uint64_t bit = (uint64_t)(record - rk_process->profile) / 4;
-    return rk_process->moved->stolen[bit / 8] >> bit % 8 & 1;
-}
-
 /* ---- exact ------------------------------------------------------------------------------------------ */
 
 /* The next event of this stream that was neither withheld nor stolen. */
-static bool peek(struct rk_stream *stream, struct event *event) {
+static bool peek(struct rk_stream *stream, struct event *event, const struct request *request) {
     struct rk_reader *reader = &stream->reader;
-    while (read_record(reader, stream->id, event)) {
-        bool stolen = RK_UNLIKELY(__atomic_load_n(&rk_process->stolen, __ATOMIC_ACQUIRE)) && is_stolen(event->record);
-        if (is_event(event) && !(event->flags & RK_FLAG_WITHHELD) && !stolen) return true;
-        advance(reader, event);
-    }
+    for (; read_record(reader, stream->id, event, request); advance(reader, event))
+        if (is_there(reader, event)) return true;
     return false;
+}
+
+/* A thief may have been further on in the meantime. */
+static void go_on_to(uint64_t *position, uint64_t offset) {
+    uint64_t now = __atomic_load_n(position, __ATOMIC_RELAXED);
+    if (RK_LIKELY(!__atomic_load_n(&rk_process->stolen, __ATOMIC_ACQUIRE)))
+        __atomic_store_n(position, offset, __ATOMIC_RELEASE);
+    else
+        while (now < offset &&
+               !__atomic_compare_exchange_n(position, &now, offset, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            continue;
+}
+
+static bool find_exact(struct rk_stream *stream, const struct request *request, uint64_t *given) {
+    struct rk_reader *reader = &stream->reader;
+    struct event event;
+    if (RK_UNLIKELY(reader->found != 1) && (reader->found != 0 || !open_reader(stream))) return false;
+    if (!peek(stream, &event, request) || event.source != request->source || event.asked != request->asked)
+        return false;
+    advance(reader, &event);
+    go_on_to(reader->consumed, (uint64_t)(event.next - rk_process->profile));
+    *given = event.given;
+    return true;
 }
 
 /* ---- moved ------------------------------------------------------------------------------------------- */
 
-static uint64_t bucket(uint64_t key, uint64_t asked) { return (key ^ asked * UINT64_C(0x9E3779B97F4A7C15)) >> 7; }
+static uint64_t mixed(uint64_t a, uint64_t b) {
+    uint64_t hash = (a ^ b * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xC2B2AE3D27D4EB4F);
+    return hash ^ hash >> 32;
+}
 
 static void *zeroed(uint64_t size) {
     return rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-/* Visits every event of one stream; counts only while the index has no room yet. */
-static void index_stream(struct rk_moved *moved, uint64_t stream, uint64_t offset, uint64_t *keys) {
-    struct rk_reader reader = {0};
-    struct event event;
-    if (!next_chunk(&reader, stream, offset)) return;
-    for (; read_record(&reader, stream, &event); advance(&reader, &event)) {
-        const uint8_t *at = event.record + 1;
-        if (*event.record == RK_TAG_SITE) keys[get(at, 2)] = rk_site_key((const char *)at + 11, at[10], get(at + 2, 8));
-        if (!is_event(&event) || event.flags & RK_FLAG_WITHHELD) continue;
-        if (moved->count < moved->capacity)
-            moved->entries[moved->count] = (struct entry){.key = keys[event.site],
-                                                          .asked = event.asked,
-                                                          .given = event.given,
-                                                          .stream = stream,
-                                                          .offset = (uint64_t)(event.record - rk_process->profile),
-                                                          .bytes = event.bytes,
-                                                          .source = event.source};
-        moved->count++;
-    }
-}
-
-static void index_streams(struct rk_moved *moved, uint64_t *keys) {
-    moved->count = 0;
+static uint32_t count_chunks(const uint8_t *profile) {
+    struct rk_reader passed = {0};
+    uint32_t count = 0;
     const struct rk_chunk *chunk;
-    const uint8_t *profile = rk_process->profile;
-    for (uint64_t offset = RK_HEAD; offset < profile_used(profile) && (chunk = chunk_at(profile, offset));
-         offset += (uint64_t)chunk->size * 64)
-        if (chunk->ordinal == 0 && chunk->stream != 0) index_stream(moved, chunk->stream, offset, keys);
+    for (uint64_t at = RK_HEAD; at < profile_used(profile) && (chunk = chunk_at(profile, at)) && count < UINT32_MAX - 1;
+         count++) {
+        at += (uint64_t)chunk->size * 64;
+        leave(&passed, profile, at);
+    }
+    return count;
 }
 
-/* Chains are built from the back, so that the oldest event stands first. */
-static void link_entries(struct rk_moved *moved) {
-    for (uint64_t i = moved->count; i > 0; i--) {
-        struct entry *entry = &moved->entries[i - 1];
-        uint32_t *head = &moved->heads[bucket(entry->key, entry->asked) & moved->mask];
-        entry->next = *head;
-        *head = (uint32_t)i;
+/* Chains the chunks of each stream. */
+static void link_chunks(struct rk_moved *moved, const uint8_t *profile, uint32_t count) {
+    struct rk_reader passed = {0};
+    uint64_t at = RK_HEAD;
+    for (uint32_t i = 1; i <= count; i++) {
+        const struct rk_chunk *chunk = chunk_at(profile, at);
+        struct rk_slot *slot = chunk && chunk->stream ? slot_of(chunk->stream) : NULL;
+        if (!chunk) return;
+        moved->links[i] = (struct link){.offset = at, .opens = slot && chunk->ordinal == 0};
+        if (slot && slot->last) moved->links[slot->last].next = i;
+        if (slot) slot->last = i;
+        moved->count = i;
+        at += (uint64_t)chunk->size * 64;
+        leave(&passed, profile, at);
     }
 }
 
-static struct rk_moved *make_index(void) {
+static uint64_t size_bit(uint64_t asked, uint8_t source) { return mixed(asked, source) % SIZES; }
+
+/* Goes to the first chunk of the next stream behind this one. */
+static bool next_stream(const struct rk_moved *moved, struct cursor *cursor) {
+    const uint8_t *profile = profile_now();
+    uint64_t kept = cursor->reader.kept;
+    const struct rk_chunk *chunk = NULL;
+    while (!chunk && profile && ++cursor->first <= moved->count)
+        if (moved->links[cursor->first].opens) chunk = chunk_at(profile, moved->links[cursor->first].offset);
+    if (!chunk) return false;
+    cursor->reader =
+        (struct rk_reader){.link = cursor->first, .kept = kept, .consumed = &slot_of(chunk->stream)->position};
+    enter(&cursor->reader, profile, moved->links[cursor->first].offset, chunk);
+    cursor->stream = chunk->stream;
+    cursor->site = 0;
+    cursor->passed = false;
+    return true;
+}
+
+static bool next_record(const struct rk_moved *moved, struct cursor *cursor, struct event *event) {
+    while (!cursor->stream || !read_record(&cursor->reader, cursor->stream, event, NULL))
+        if (!next_stream(moved, cursor)) return false;
+    return true;
+}
+
+static void note_sizes(struct rk_moved *moved) {
+    struct cursor all = {0};
+    struct event event;
+    for (; next_record(moved, &all, &event); advance(&all.reader, &event)) {
+        if (!is_event(&event)) continue;
+        uint64_t bit = size_bit(event.asked, event.source);
+        moved->sizes[bit / 8] |= (uint8_t)(1u << bit % 8);
+    }
+}
+
+static void make_moved(void) {
+    const uint8_t *profile = profile_now();
+    uint32_t count = count_chunks(profile);
     struct rk_moved *moved = zeroed(sizeof(*moved));
-    uint64_t *keys = zeroed(65536 * sizeof(*keys));
-    if (!moved || !keys) return NULL;
-    index_streams(moved, keys);
-    if (moved->count == 0 || moved->count >= UINT32_MAX) return NULL;
-    moved->capacity = moved->count;
-    for (moved->mask = 1; moved->mask < moved->count; moved->mask *= 2) continue;
-    moved->heads = zeroed(moved->mask * sizeof(*moved->heads));
-    moved->mask--;
-    moved->entries = zeroed(moved->capacity * sizeof(*moved->entries));
+    if (!moved || count == 0) return;
+    moved->links = zeroed((count + UINT64_C(1)) * sizeof(*moved->links));
     moved->stolen = zeroed(rk_process->profile_size / 32 + 1);
-    if (!moved->heads || !moved->entries || !moved->stolen) return NULL;
-    index_streams(moved, keys);
-    rk_unmap(keys, 65536 * sizeof(*keys));
-    link_entries(moved);
-    return moved;
+    if (!moved->links || !moved->stolen) return;
+    rk_process->moved = moved;
+    link_chunks(moved, profile, count);
+    note_sizes(moved);
 }
 
-static bool is_unused(const struct entry *entry) {
-    if (is_stolen(rk_process->profile + entry->offset)) return false;
-    uint64_t *position = position_of(entry->stream);
-    return position && __atomic_load_n(position, __ATOMIC_ACQUIRE) <= entry->offset;
-}
-
-/* Takes an event out of the stream it was recorded in. Its owner looks at `stolen` before it takes
- * its next event; should it have looked just before, both are given the same bytes: only where the
- * program already went another way than recorded. */
-static const struct entry *steal(uint64_t key, uint64_t asked, uint8_t source) {
-    struct rk_moved *moved = rk_process->moved;
-    if (!moved && !rk_process->no_index) {
-        moved = rk_process->moved = make_index();
-        rk_process->no_index = !moved;
-    }
-    if (!moved) return NULL;
-    uint32_t *link = &moved->heads[bucket(key, asked) & moved->mask];
-    while (*link) {
-        struct entry *entry = &moved->entries[*link - 1];
-        if (entry->key == key && entry->asked == asked && entry->source == source) {
-            bool unused = is_unused(entry);
-            *link = entry->next; /* used, whether before or now: never looked at again */
-            if (!unused) continue;
-            uint64_t bit = entry->offset / 4;
-            moved->stolen[bit / 8] |= (uint8_t)(1u << bit % 8);
-            __atomic_store_n(&rk_process->stolen, 1, __ATOMIC_RELEASE);
-            return entry;
+/* The cursor of a class; one that is forgotten for another begins anew. */
+static struct cursor *cursor_of(struct rk_moved *moved, uint64_t key, uint64_t asked, uint8_t source) {
+    uint64_t home = mixed(key, asked * RK_SOURCES + source);
+    for (uint64_t i = home; i < home + PROBES; i++) {
+        struct cursor *cursor = &moved->cursors[i % CURSORS];
+        if (cursor->used && cursor->key == key && cursor->asked == asked && cursor->source == source) return cursor;
+        if (!cursor->used) {
+            *cursor = (struct cursor){.key = key, .asked = asked, .source = source, .used = 1};
+            return cursor;
         }
-        link = &entry->next;
     }
-    return NULL;
+    struct cursor *cursor = &moved->cursors[home % CURSORS];
+    *cursor = (struct cursor){.key = key, .asked = asked, .source = source, .used = 1};
+    return cursor;
 }
 
-static const uint8_t *find_moved(uint64_t key, uint64_t asked, uint8_t source, uint64_t *given) {
-    if (!rk_process->profile) return NULL;
+static void note_site(struct cursor *cursor, const struct event *event) {
+    const uint8_t *at = event->record + 1;
+    uint64_t key = rk_site_key((const char *)at + 11, at[10], get(at + 2, 8));
+    if (key == cursor->key) cursor->site = (uint16_t)get(at, 2);
+}
+
+static bool fits(const struct cursor *cursor, const struct event *event) {
+    return cursor->site && event->site == cursor->site && event->asked == cursor->asked &&
+           event->source == cursor->source;
+}
+
+/* Takes an event out of the stream it was recorded in. Its owner looks whether it is used before it takes
+ * its next event; should it have looked just before, both are given the same bytes: only where the
+ * program already went another way than recorded. A stream that is taken from its beginning needs no marks:
+ * its owner goes on behind. */
+static void take_out(struct rk_moved *moved, struct cursor *cursor, const struct event *event) {
+    uint64_t bit = (uint64_t)(event->record - rk_process->profile) / 4;
+    if (cursor->passed) moved->stolen[bit / 8] |= (uint8_t)(1u << bit % 8);
+    __atomic_store_n(&rk_process->stolen, 1, __ATOMIC_RELEASE);
+    if (!cursor->passed) go_on_to(cursor->reader.consumed, (uint64_t)(event->next - rk_process->profile));
+}
+
+static bool steal(uint64_t key, const struct request *request, uint64_t *given) {
+    if (!rk_process->moved && !rk_process->no_index) {
+        make_moved();
+        rk_process->no_index = !rk_process->moved;
+    }
+    struct rk_moved *moved = rk_process->moved;
+    uint64_t bit = size_bit(request->asked, request->source);
+    if (!moved || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
+    struct cursor *cursor = cursor_of(moved, key, request->asked, request->source);
+    struct event event;
+    for (; next_record(moved, cursor, &event); advance(&cursor->reader, &event)) {
+        if (*event.record == RK_TAG_SITE) note_site(cursor, &event);
+        if (!is_there(&cursor->reader, &event)) continue;
+        if (!fits(cursor, &event)) {
+            cursor->passed = true;
+            continue;
+        }
+        take_out(moved, cursor, &event);
+        memcpy(request->buffer, event.bytes, event.given);
+        *given = event.given;
+        advance(&cursor->reader, &event);
+        return true;
+    }
+    return false;
+}
+
+static bool find_moved(const void *caller, const struct request *request, uint64_t *given) {
+    if (!rk_process->profile) return false;
+    uint64_t offset;
+    const char *module = rk_module(caller, &offset);
+    uint64_t key = rk_site_key(module, strlen(module), offset); /* the same in every run */
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->lock);
-    const struct entry *entry = steal(key, asked, source);
+    bool found = steal(key, request, given);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
-    if (!entry) return NULL;
-    *given = entry->given;
-    return entry->bytes;
+    return found;
 }
 
-const uint8_t *rk_replay_find(struct rk_stream *stream, uint8_t source, uint64_t key, uint64_t asked, uint64_t *given,
-                              enum rk_match *match) {
-    struct rk_reader *reader = &stream->reader;
-    struct event event;
-    if (RK_LIKELY(reader->found == 1) || (reader->found == 0 && open_reader(stream))) {
-        if (peek(stream, &event) && event.source == source && event.asked == asked) {
-            advance(reader, &event);
-            __atomic_store_n(reader->consumed, (uint64_t)(event.next - rk_process->profile), __ATOMIC_RELEASE);
-            *given = event.given;
-            *match = RK_MATCH_EXACT;
-            return event.bytes;
-        }
-    }
+bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
+                    uint64_t *given, enum rk_match *match) {
+    struct request request = {.source = source, .asked = asked, .buffer = buffer};
+    *match = RK_MATCH_EXACT;
+    if (RK_LIKELY(find_exact(stream, &request, given))) return true;
+    if (source == RK_SOURCE_CLOCK) return false;
     *match = RK_MATCH_MOVED;
-    return find_moved(key, asked, source, given);
+    return find_moved(caller, &request, given);
 }
 
 /* ---- the recorded file of this process ----------------------------------------------------------- */
@@ -345,17 +509,6 @@ static bool is_profile(const struct rk_file *file, uint64_t size) {
     return size >= RK_HEAD && memcmp(file->magic, "RKENTROP", 8) == 0 && file->format <= RK_FORMAT &&
            file->head_check == rk_check(file, offsetof(struct rk_file, head_check), 0) &&
            strncmp(file->identity, rk_identity, sizeof(file->identity)) == 0;
-}
-
-static int open_recorded(void) {
-    char path[sizeof(rk_plan.profile) + 64];
-    size_t length = rk_append(path, sizeof(path), 0, rk_plan.profile);
-    length = rk_append(path, sizeof(path), length, "/");
-    length = rk_append_hex(path, sizeof(path), length, rk_check(rk_identity, strlen(rk_identity), 0));
-    length = rk_append(path, sizeof(path), length, "-");
-    length = rk_append_number(path, sizeof(path), length, rk_process->incarnation);
-    rk_append(path, sizeof(path), length, ".entropy");
-    return rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
 }
 
 /* A process without a recorded file is answered by the policy. */
@@ -368,8 +521,8 @@ void rk_profile_open(void) {
     long size = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
     uint8_t *map = size > 0 ? rk_map((size_t)size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     rk_close(fd);
-    rk_process->consumed = zeroed(STREAMS * sizeof(*rk_process->consumed));
-    if (!map || !rk_process->consumed || !is_profile((struct rk_file *)map, (uint64_t)size)) {
+    rk_process->slots = zeroed(STREAMS * sizeof(*rk_process->slots));
+    if (!map || !rk_process->slots || !is_profile((struct rk_file *)map, (uint64_t)size)) {
         rk_give_up(RK_REASON_BAD_PROFILE, 0);
         return;
     }

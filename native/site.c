@@ -28,7 +28,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-const char *rk_module(const void *address, uint64_t *offset) {
+__attribute__((weak)) const char *rk_module(const void *address, uint64_t *offset) {
     struct search search = {.address = (uintptr_t)address, .name = "", .base = 0};
 #ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc >= 2.35 offers the lookup that takes no lock */
     struct dl_find_object found;
@@ -57,11 +57,20 @@ uint64_t rk_site_key(const char *module, size_t length, uint64_t offset) {
 /* Their keys and nonces must be fresh, and replaying their entropy would not even make them
  * repeatable. docs/limitations.md has this list too. */
 bool rk_is_crypto(const char *module) {
-    static const char *const libraries[] = {"libcrypto",     "libssl",     "libgnutls", "libgcrypt",   "libsodium",
-                                            "libnettle",     "libhogweed", "libnss3",   "libsoftokn3", "libfreebl",
-                                            "libmbedcrypto", "libwolfssl", "libbotan"};
+    static const char *const libraries[] = {
+        /* C libraries, also under the names that wheels give to their copies (libcrypto-1a2b3c4d.so.3) */
+        "libcrypto", "libssl", "libgnutls", "libgcrypt", "libsodium", "libnettle", "libhogweed", "libnss3",
+        "libsoftokn3", "libfreebl", "libmbedcrypto", "libmbedtls", "libwolfssl", "libbotan", "libtomcrypt",
+        "libk5crypto", "libs2n", "libaws-c-cal", "libbearssl",
+        /* extension modules of Python that hold a copy: ssl where OpenSSL is linked in, cryptography, PyNaCl,
+         * bcrypt, grpcio, awscrt */
+        "_ssl.", "_hashlib.", "cryptography/hazmat/bindings/_rust.", "_openssl.", "_sodium.", "_bcrypt.", "cygrpc.",
+        "_awscrt."};
     const char *name = base_name(module);
-    for (size_t i = 0; i < RK_LENGTH(libraries); i++)
-        if (strncmp(name, libraries[i], strlen(libraries[i])) == 0) return true;
+    for (size_t i = 0; i < RK_LENGTH(libraries); i++) {
+        bool is_path = strchr(libraries[i], '/');
+        if (is_path ? strstr(module, libraries[i]) != NULL : strncmp(name, libraries[i], strlen(libraries[i])) == 0)
+            return true;
+    }
     return false;
 }

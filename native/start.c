@@ -65,9 +65,17 @@ __attribute__((constructor)) static void constructor(void) {
     if (!rk_active()) return;
     const char *given = getenv("REPROKIT_ID");
     if (given && strcmp(given, rk_identity) != 0) setenv("REPROKIT_ID", rk_identity, 1); /* a rank: the agent asks */
+    rk_modules_start();
+    rk_stack_start();
     rk_children_start();
     rk_devices_start();
+    rk_clock_ready();
+    rk_cpuid_start();
     if (is_root()) rk_file_ready();
+}
+
+void rk_end(int status) {
+    for (;;) rk_call(SYS_exit_group, status, 0, 0, 0, 0, 0);
 }
 
 RK_EXPORT uint32_t reprokit_abi(void) { return RK_ABI; }

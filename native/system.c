@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "internal.h"
+
+#define LONGEST 200 /* an identity that would be longer keeps its last part behind a hash */
 
 #if defined(__x86_64__)
 long rk_call(long number, long a, long b, long c, long d, long e, long f) {
@@ -37,8 +40,22 @@ long rk_call(long number, long a, long b, long c, long d, long e, long f) {
 #error "the shim supports x86-64 and aarch64"
 #endif
 
+static ssize_t as_libc(long result) {
+    if (result >= 0) return result;
+    errno = (int)-result;
+    return -1;
+}
+
+ssize_t rk_random(void *buffer, size_t size, unsigned flags) {
+    return as_libc(rk_call(SYS_getrandom, (long)buffer, (long)size, flags, 0, 0, RK_MARK));
+}
+
+ssize_t rk_read(int fd, void *buffer, size_t size) {
+    return as_libc(rk_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0));
+}
+
 int rk_open(const char *path, int flags, int mode) {
-    return (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, mode, 0, 0);
+    return (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, mode, 0, RK_MARK);
 }
 
 void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }
@@ -48,15 +65,22 @@ int rk_getpid(void) { return (int)rk_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 /* The shim's own mappings lie far from where the kernel puts the program's, so that the program's
  * addresses do not depend on how much was recorded: with address randomisation off, what follows
  * from an address (the order of a set of objects, say) is the same in record and in replay. */
+uint64_t rk_map_next = UINT64_C(0x2d0000000000);
+
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
-    static uint64_t next = UINT64_C(0x2d0000000000);
     size_t pages = (size + 0xffff) & ~(size_t)0xffff;
-    uint64_t hint = __atomic_fetch_add(&next, pages + 0x10000, __ATOMIC_RELAXED);
+    uint64_t hint = __atomic_fetch_add(&rk_map_next, pages + 0x10000, __ATOMIC_RELAXED);
     long address = rk_call(SYS_mmap, (long)hint, (long)size, protection, flags, fd, (long)offset);
     return address < 0 && address > -4096 ? NULL : (void *)address;
 }
 
 void rk_unmap(void *address, size_t size) { rk_call(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0); }
+
+void rk_leave(const void *start, const void *end) {
+    uintptr_t page = getauxval(AT_PAGESZ);
+    uintptr_t from = (uintptr_t)start & ~(page - 1), to = ((uintptr_t)end + page - 1) & ~(page - 1);
+    rk_call(SYS_madvise, (long)from, (long)(to - from), MADV_DONTNEED, 0, 0, 0);
+}
 
 static int write_zeros(int fd, uint64_t offset, uint64_t size) {
     static const char zeros[4096];
@@ -111,6 +135,19 @@ size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number)
 
 size_t rk_append_hex(char *text, size_t size, size_t length, uint64_t number) {
     return append_digits(text, size, length, number, 16, 16);
+}
+
+void rk_shorten(char *text) {
+    size_t length = strlen(text);
+    if (length <= LONGEST) return;
+    size_t tail = length - 60;
+    uint64_t hash = rk_check(text, tail, 0);
+    char rest[61];
+    memcpy(rest, text + tail, sizeof(rest));
+    length = rk_append(text, RK_IDENTITY, 0, "~");
+    length = rk_append_hex(text, RK_IDENTITY, length, hash);
+    length = rk_append(text, RK_IDENTITY, length, "~");
+    rk_append(text, RK_IDENTITY, length, rest);
 }
 
 void rk_say(const char *text) {

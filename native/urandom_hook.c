@@ -7,7 +7,8 @@
  *
  * This file holds the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
  * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
- * threads), written.c (names of files written), start.c (the constructor).
+ * threads), written.c (names of files written), clock.c (time of day and process id), start.c (the
+ * constructor).
  *
  * Rules of the shim:
  *   - No Python.h. No malloc, no stdio and no lock that a fork can leave held inside a call whose libc
@@ -27,29 +28,29 @@
 
 /* ---- getrandom and its relatives ------------------------------------------------------------------- */
 
-#define KNOWN_FLAGS 7u /* GRND_NONBLOCK, GRND_RANDOM, GRND_INSECURE */
+#define INSECURE 4u /* GRND_INSECURE, of Linux 5.6 */
+
+/* What the kernel refuses it shall refuse, in a replay too. */
+static bool are_valid(unsigned flags) {
+    unsigned both = GRND_RANDOM | INSECURE;
+    return !(flags & ~(GRND_NONBLOCK | both)) && (flags & both) != both;
+}
 
 static ssize_t get_getrandom(struct rk_real *self, void *buffer, size_t size) {
-    return RK_REAL(getrandom)(buffer, size, (unsigned)self->argument);
+    if (RK_UNLIKELY(rk_hands_on)) return RK_REAL(getrandom)(buffer, size, (unsigned)self->argument);
+    return rk_random(buffer, size, (unsigned)self->argument);
 }
 
 RK_EXPORT ssize_t getrandom(void *buffer, size_t size, unsigned flags) {
     struct rk_real real = {.get = get_getrandom, .argument = (long)flags};
-    if (!buffer || flags & ~KNOWN_FLAGS) return real.get(&real, buffer, size);
+    if (!buffer || !are_valid(flags)) return real.get(&real, buffer, size);
     return rk_fill(RK_SOURCE_GETRANDOM, RK_CALLER(), buffer, size, &real);
 }
 
-static ssize_t kernel_bytes(void *buffer, size_t size) {
-    long n = rk_call(SYS_getrandom, (long)buffer, (long)size, 0, 0, 0, 0);
-    if (n >= 0) return n;
-    errno = (int)-n;
-    return -1;
-}
-
+/* At most 256 bytes, which the kernel gives whole. */
 static ssize_t get_getentropy(struct rk_real *self, void *buffer, size_t size) {
     (void)self;
-    if (!RK_REAL(getentropy)) return kernel_bytes(buffer, size);
-    return RK_REAL(getentropy)(buffer, size) == 0 ? (ssize_t)size : -1;
+    return rk_random(buffer, size, 0);
 }
 
 RK_EXPORT int getentropy(void *buffer, size_t size) {
@@ -69,9 +70,11 @@ static uint32_t hide_inner_requests(void) {
     return depth;
 }
 
+/* libc's cannot fail: it has other ways where the kernel refuses. */
 static ssize_t get_arc4random(struct rk_real *self, void *buffer, size_t size) {
     (void)self;
-    if (!RK_REAL(arc4random_buf)) return kernel_bytes(buffer, size);
+    ssize_t given = rk_random(buffer, size, 0);
+    if (given >= 0 || !RK_REAL(arc4random_buf)) return given;
     uint32_t depth = hide_inner_requests();
     RK_REAL(arc4random_buf)(buffer, size);
     rk_thread.depth = depth;
@@ -90,11 +93,14 @@ RK_EXPORT void arc4random_buf(void *buffer, size_t size) {
     rk_fill(RK_SOURCE_ARC4RANDOM_BUF, RK_CALLER(), buffer, size, &real);
 }
 
+/* Below 2^32 modulo the bound a value would be likelier than others: those are thrown away. */
 static ssize_t get_uniform(struct rk_real *self, void *buffer, size_t size) {
-    if (!RK_REAL(arc4random_uniform)) return kernel_bytes(buffer, size);
-    uint32_t depth = hide_inner_requests();
-    uint32_t value = RK_REAL(arc4random_uniform)((uint32_t)self->argument);
-    rk_thread.depth = depth;
+    uint32_t bound = (uint32_t)self->argument, value = 0;
+    uint32_t least = bound < 2 ? 0 : -bound % bound;
+    do {
+        if (get_arc4random(self, &value, sizeof(value)) < 0) return -1;
+    } while (value < least);
+    value = bound < 2 ? 0 : value % bound;
     memcpy(buffer, &value, sizeof(value));
     return (ssize_t)size;
 }
@@ -110,14 +116,14 @@ RK_EXPORT uint32_t arc4random_uniform(uint32_t bound) {
 /* ---- syscall(SYS_getrandom, ...) ---------------------------------------------------------------------- */
 
 static ssize_t get_syscall(struct rk_real *self, void *buffer, size_t size) {
-    return RK_REAL(syscall)(SYS_getrandom, buffer, size, self->argument);
+    return rk_random(buffer, size, (unsigned)self->argument);
 }
 
 __attribute__((visibility("hidden"))) long rk_syscall_getrandom(long number, void *buffer, size_t size,
                                                                 unsigned flags) {
     (void)number;
     struct rk_real real = {.get = get_syscall, .argument = (long)flags};
-    if (!buffer || flags & ~KNOWN_FLAGS) return real.get(&real, buffer, size);
+    if (!buffer || !are_valid(flags)) return real.get(&real, buffer, size);
     return rk_fill(RK_SOURCE_SYSCALL, RK_CALLER(), buffer, size, &real);
 }
 
@@ -131,37 +137,47 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
 }
 
 /* In assembly, because the child of a syscall(SYS_clone, ...) returns on a stack of its own: every
- * number but one is jumped on to libc without a frame of ours. */
+ * number but three, two of them for clock.c, is jumped on to libc without a frame of ours. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl syscall\n.type syscall, @function\n"
         "syscall:\n"
         "  endbr64\n"
         "  cmpq $318, %rdi\n" /* SYS_getrandom */
         "  je rk_syscall_getrandom_entry\n"
+        "  cmpq $202, %rdi\n" /* SYS_futex */
+        "  je rk_syscall_clock_entry\n"
+        "  cmpq $234, %rdi\n" /* SYS_tgkill */
+        "  je rk_syscall_clock_entry\n"
         "  movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
         "  movq (%rax), %rax\n"
         "  testq %rax, %rax\n"
         "  je rk_syscall_early_entry\n"
         "  jmp *%rax\n"
         "rk_syscall_getrandom_entry: jmp rk_syscall_getrandom\n"
+        "rk_syscall_clock_entry: jmp rk_syscall_clock\n"
         "rk_syscall_early_entry: jmp rk_syscall_early\n"
         ".size syscall, .-syscall\n");
-_Static_assert(SYS_getrandom == 318, "the number in the assembly above");
+_Static_assert(SYS_getrandom == 318 && SYS_futex == 202 && SYS_tgkill == 234, "the numbers in the assembly above");
 #elif defined(__aarch64__)
 __asm__(".text\n.globl syscall\n.type syscall, %function\n"
         "syscall:\n"
         "  hint #34\n"     /* bti c */
         "  cmp x0, #278\n" /* SYS_getrandom */
         "  b.eq rk_syscall_getrandom_entry\n"
+        "  cmp x0, #98\n" /* SYS_futex */
+        "  b.eq rk_syscall_clock_entry\n"
+        "  cmp x0, #131\n" /* SYS_tgkill */
+        "  b.eq rk_syscall_clock_entry\n"
         "  adrp x16, :got:rk_real_syscall\n"
         "  ldr x16, [x16, :got_lo12:rk_real_syscall]\n"
         "  ldr x16, [x16]\n"
         "  cbz x16, rk_syscall_early_entry\n"
         "  br x16\n"
         "rk_syscall_getrandom_entry: b rk_syscall_getrandom\n"
+        "rk_syscall_clock_entry: b rk_syscall_clock\n"
         "rk_syscall_early_entry: b rk_syscall_early\n"
         ".size syscall, .-syscall\n");
-_Static_assert(SYS_getrandom == 278, "the number in the assembly above");
+_Static_assert(SYS_getrandom == 278 && SYS_futex == 98 && SYS_tgkill == 131, "the numbers in the assembly above");
 #endif
 
 /* ---- std::random_device ----------------------------------------------------------------------------------
@@ -176,7 +192,7 @@ unsigned rk_random_device_old(void *self) __asm__("_ZNSt13random_device16_M_getv
 static ssize_t get_random_device(struct rk_real *self, void *buffer, size_t size) {
     const char *name = self->argument ? "_ZNSt13random_device16_M_getval_pretr1Ev" : "_ZNSt13random_device9_M_getvalEv";
     unsigned (*getval)(void *) = (unsigned (*)(void *))rk_libstdcxx(name);
-    if (!getval) return kernel_bytes(buffer, size);
+    if (!getval) return rk_random(buffer, size, 0);
     uint32_t depth = hide_inner_requests();
     unsigned value = getval(self->object);
     rk_thread.depth = depth;

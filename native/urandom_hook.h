@@ -53,8 +53,7 @@ enum rk_source {
     RK_SOURCE_UUID = 14,          /* libuuid's uuid_generate and its relatives: 16 bytes */
     RK_SOURCE_AT_RANDOM = 15,     /* 16 bytes that the kernel puts on the initial stack */
     RK_SOURCE_CLOCK = 16,         /* --clock: a read of the real-time clock, nanoseconds since 1970 */
-    RK_SOURCE_PID = 17,           /* --clock: getpid and its relatives */
-    RK_SOURCES = 18               /* one more than the largest */
+    RK_SOURCES = 17               /* one more than the largest */
 };
 
 /* How replay answered a request. */
@@ -93,10 +92,9 @@ struct rk_plan {
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     char rank[64];          /* NAME=VALUE that says the launcher's own rank: no news in its children */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
-    uint32_t clock;         /* 1: real-time clock and process ids are recorded and replayed */
-    uint32_t supervised;    /* 1: a seccomp filter is there, which RK_MARK passes */
+    uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids are stood in for */
     uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
-    uint8_t reserved[368];
+    uint8_t reserved[372];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
@@ -117,11 +115,14 @@ struct rk_file {
     uint64_t used;    /* bytes of the file handed out to chunks, this head included */
     uint32_t gave_up; /* enum rk_reason */
     uint32_t gave_up_errno;
-    uint64_t matches[4]; /* replay: requests by enum rk_match */
-    uint64_t bytes[4];   /* replay: the bytes that they were given */
-    uint64_t withheld;   /* requests of cryptographic libraries: real, bytes not recorded */
-    uint64_t uncounted;  /* record: requests after the shim gave up */
-    uint8_t reserved[376];
+    uint64_t matches[4];  /* replay: requests by enum rk_match; keyed: the first is all of them */
+    uint64_t bytes[4];    /* the bytes that they were given */
+    uint64_t withheld;    /* requests of cryptographic libraries: real, bytes not recorded */
+    uint64_t uncounted;   /* record: requests after the shim gave up */
+    uint64_t clock_reads; /* --clock: reads of the clock that were recorded, or replayed */
+    uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
+    uint64_t streams;     /* keyed: threads that asked */
+    uint8_t reserved[352];
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

@@ -23,13 +23,18 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIIII368s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIII372s")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in native/identity.c
 
 
 def shim_path() -> Path:
     """The shared object that is put under LD_PRELOAD."""
     return _PACKAGE / "liburandom_hook.so"
+
+
+def supervisor_path() -> Path:
+    """The library that answers what the shim cannot reach, in the launcher's own process."""
+    return _PACKAGE / "libreprokit_supervisor.so"
 
 
 def header_path() -> Path:
@@ -72,18 +77,25 @@ def constants() -> Any:
 
 
 def load_shim() -> Any:
-    """Load the shim to call its exported functions; refuse one with another ABI number."""
-    ffi, path = interface(), shim_path()
+    """Load the shim to call its exported functions; refuse one with another ABI number.
+
+    Not where a framework may be imported later: it takes what libc keeps for the thread-local variables
+    of libraries that come late.
+    """
+    return _load(shim_path())
+
+
+def _load(path: Path) -> Any:
     if not path.exists():
         raise ShimMissing(f"{path} is missing: install reprokit-harness where gcc and cmake are present")
     try:
-        shim = ffi.dlopen(str(path))
+        library = interface().dlopen(str(path))
     except OSError as error:
         raise ShimMissing(f"{path} cannot be loaded ({error}); install reprokit-harness again") from None
-    found, expected = shim.reprokit_abi(), constants().RK_ABI
+    found, expected = library.reprokit_abi(), constants().RK_ABI
     if found != expected:
         raise ShimMissing(f"{path} has ABI {found}, this reprokit needs {expected}; install reprokit-harness again")
-    return shim
+    return library
 
 
 def _step(value: int, word: int) -> int:
@@ -111,14 +123,14 @@ def check_in_python(data: bytes, seed: int = 0) -> int:
 
 @lru_cache(maxsize=1)
 def checker() -> Callable[[bytes, int], int]:
-    """check(data, seed): by the shim where it can be loaded, else in Python."""
+    """check(data, seed): by the library of the supervisor where it can be loaded, else in Python."""
     try:
-        ffi, shim = interface(), load_shim()
+        ffi, library = interface(), _load(supervisor_path())
     except ShimMissing:
         return check_in_python
 
     def check(data: bytes, seed: int) -> int:
-        return int(shim.reprokit_check(ffi.from_buffer(data), len(data), seed))
+        return int(library.reprokit_check(ffi.from_buffer(data), len(data), seed))
 
     return check
 
@@ -147,7 +159,6 @@ def write_shim_plan(
     python_path: Path,
     keyed: bool = False,
     clock: bool = False,
-    supervised: bool = False,
     hide_rdrand: bool = False,
 ) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
@@ -167,7 +178,6 @@ def write_shim_plan(
         _own_rank()[:63],
         keyed,
         clock,
-        supervised,
         hide_rdrand,
         b"",
     )

@@ -39,8 +39,10 @@ ENVIRONMENT = "environment.json"
 AGENT_PLAN = "plan.json"
 SHIM_PLAN = "shim.plan"
 METRICS = "metrics.jsonl"
+SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
+MODULES = "modules.paths"
 ENTROPY = "entropy"
 STOPPED = "stopped"
 RESERVE = "reserve"  # room on the disk for what is written at the end
@@ -66,6 +68,8 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     derived_bytes: int = 0
     live_bytes: int = 0
     unused: int = 0  # recorded events that nobody asked for
+    clock: int = 0  # reads of the clock that were given again
+    clock_past: int = 0  # and those after all the recorded ones
 
     @property
     def requests(self) -> int:
@@ -134,7 +138,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     address_randomization: str = ""  # "off", or "on: <why>"
     environment_size: int = 0  # bytes of the environment handed to the command
     keyed: bool = False  # every request was answered from the key; nothing else is stored
-    clock: bool = False  # real-time clock and process ids were recorded
+    clock: bool = False  # the real-time clock was recorded, and process ids were stood in for
     include_crypto: bool = False  # so were the bytes given to cryptographic libraries
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: str = ""  # "on", "on: <what it means>", or "off: <why>"

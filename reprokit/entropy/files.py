@@ -22,7 +22,9 @@ FORMAT = 2  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
 MAX_FILES = 1_000_000
 HEAD, CHUNK_HEAD = 1024, 48
-_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQ")
+RECORD = 1  # the mode of a recording's file
+CLOCK_STREAM = b"#clock"  # behind the name of the thread that reads the clock
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQ")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
@@ -31,7 +33,7 @@ _MISMATCH = struct.Struct("<BHBQ")
 SOURCES = (
     "", "getrandom", "getentropy", "arc4random", "arc4random_buf", "arc4random_uniform",
     "syscall", "device", "stream", "feeder", "random_device", "kernel", "kernel_device", "text", "uuid", "at_random",
-    "clock", "pid",
+    "clock",
 )  # fmt: skip
 MATCHES = ("exact", "moved", "derived", "live")
 REASONS = (
@@ -56,6 +58,9 @@ class Head(msgspec.Struct, frozen=True):
     bytes: tuple[int, ...]
     withheld: int
     uncounted: int
+    clock_reads: int
+    clock_past: int
+    streams: int
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -139,8 +144,13 @@ class EntropyFile:
         counts = tuple(rest)
         return Head(
             mode, started, pid, incarnation, _text(identity), _text(program), used, reason, errno,
-            counts[:4], counts[4:8], counts[8], counts[9],
+            counts[:4], counts[4:8], *counts[8:],
         )  # fmt: skip
+
+    @property
+    def keyed(self) -> tuple[int, int]:
+        """Requests that a keyed recording answered from its key, and their bytes; both zero in any other."""
+        return (self.head.matches[0], self.head.bytes[0]) if self.head.mode == RECORD else (0, 0)
 
     @property
     def size(self) -> int:
@@ -168,6 +178,12 @@ class EntropyFile:
         for chunk in self.chunks():
             stream = streams.setdefault(chunk.stream, _Stream(self))
             yield from stream.read(chunk)
+
+    def is_of_the_clock(self, chunk: Chunk) -> bool:
+        """Whether a stream's first chunk says that the stream is of reads of the clock."""
+        start = chunk.offset + CHUNK_HEAD + 1
+        length = self._data[start] if start < len(self._data) else 0
+        return self.slice(start + 1, start + 1 + length).endswith(CLOCK_STREAM)
 
     def slice(self, start: int, stop: int) -> bytes:
         return self._data[start:stop]
@@ -218,13 +234,16 @@ class _Stream:
             raise self.file.damaged(chunk.offset, "a chunk is missing")
         self.ordinal += 1
         data = self.file.slice(chunk.offset + CHUNK_HEAD, chunk.offset + chunk.size)
-        at = 0
+        at = events = 0
         while at < len(data) and data[at]:
             end = self._end(data, at, chunk.offset + CHUNK_HEAD)
             record = self._record(data[at], data[at + 1 : end])
             at = end + 4
             if record is not None:
+                events += isinstance(record, Event) and not record.withheld
                 yield record
+        if events < chunk.events:  # a tag that has become zero would otherwise hide what follows
+            raise self.file.damaged(chunk.offset + CHUNK_HEAD + at, "a record is missing")
 
     def _end(self, data: bytes, at: int, base: int) -> int:
         """Where the record at this place ends, its check compared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -62,11 +62,13 @@ def summarise(directory: Path) -> ProfileFacts:
     for file in _files(directory):
         files += 1
         size += file.size
-        identities.add((file.head.identity, file.head.incarnation))
+        identities.add(_process(file))
         for chunk in file.chunks():
-            threads += chunk.ordinal == 0
+            threads += chunk.ordinal == 0 and not file.is_of_the_clock(chunk)
             events += chunk.events
             entropy += chunk.bytes
+        events, entropy = events + file.keyed[0], entropy + file.keyed[1]
+        threads += file.head.streams
         withheld += file.head.withheld
         sealed = sealed and not _is_alive(file)
     return ProfileFacts(
@@ -88,22 +90,42 @@ def check(directory: Path, facts: ProfileFacts | None = None) -> None:
         )
 
 
+def _process(file: EntropyFile) -> tuple[str, int]:
+    return file.head.identity, file.head.incarnation
+
+
+def _as_recorded(
+    file: EntropyFile, keyed: Mapping[tuple[str, int], tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The counts of a replaying process; of a keyed run's, what went beyond the recording counts as derived."""
+    matches, given = file.head.matches, file.head.bytes
+    if not file.head.streams:
+        return matches, given
+    known = keyed.get(_process(file), (0, 0))
+    exact, exact_bytes = min(matches[0], known[0]), min(given[0], known[1])
+    return (exact, 0, matches[0] - exact, 0), (exact_bytes, 0, given[0] - exact_bytes, 0)
+
+
 def fidelity(directory: Path, recorded: Path) -> Fidelity:
     """How the replay whose entropy directory this is was answered from the recorded one."""
-    matches, given = [0] * 4, [0] * 4
+    matches, given, clock, clock_past = [0] * 4, [0] * 4, 0, 0
+    keyed = {_process(file): file.keyed for file in _files(recorded)}
     for file in _files(directory):
-        matches = [a + b for a, b in zip(matches, file.head.matches, strict=True)]
-        given = [a + b for a, b in zip(given, file.head.bytes, strict=True)]
+        answered = _as_recorded(file, keyed)
+        matches = [a + b for a, b in zip(matches, answered[0], strict=True)]
+        given = [a + b for a, b in zip(given, answered[1], strict=True)]
+        clock, clock_past = clock + file.head.clock_reads, clock_past + file.head.clock_past
     events = sum(chunk.events for file in _files(recorded) for chunk in file.chunks())
+    events += sum(requests for requests, _ in keyed.values())
     return Fidelity(
         exact=matches[0], moved=matches[1], derived=matches[2], live=matches[3],
         exact_bytes=given[0], moved_bytes=given[1], derived_bytes=given[2], live_bytes=given[3],
-        unused=max(0, events - matches[0] - matches[1]),
+        unused=max(0, events - matches[0] - matches[1]), clock=clock, clock_past=clock_past,
     )  # fmt: skip
 
 
 def gave_up(directory: Path) -> list[str]:
-    """One sentence for each process that the shim had to leave alone, and why."""
+    """A sentence for each of the first processes that the shim had to leave alone, and why."""
     words = []
     for file in _files(directory):
         if file.head.gave_up:
@@ -117,10 +139,11 @@ def gave_up(directory: Path) -> list[str]:
                 f"process {file.head.identity}: {file.head.uncounted} requests were not recorded, as the process had "
                 "no descriptor free; raise its limit (ulimit -n)"
             )
-    for name in _names(directory, ".lost"):
-        reason, error_number = _lost(name)
-        words.append(f"a process could not be recorded at all: {reason} ({error_number})")
-    return words
+    for (reason, error), number in Counter(map(_lost, _names(directory, ".lost"))).items():
+        who = "a process" if number == 1 else f"{number} processes"
+        words.append(f"{who} could not be recorded at all: {reason} ({error})")
+    more = len(words) - MAX_SENTENCES
+    return words if more <= 0 else [*words[:MAX_SENTENCES], f"{more} more such processes or reasons"]
 
 
 def _names(directory: Path, ending: str) -> list[str]:
@@ -140,4 +163,4 @@ def _lost(name: str) -> tuple[str, str]:
 
 def root_loaded(directory: Path) -> bool:
     """Whether the command's own process loaded the shim: it leaves a file even if it asks for nothing."""
-    return any("/" not in file.head.identity and "+" not in file.head.identity for file in _files(directory))
+    return any(not set("/+@") & set(file.head.identity) for file in _files(directory))

@@ -32,7 +32,7 @@ class Shim:
         return link
 
     def environment(
-        self, name: str, mode: str, *, profile: str | None = None, policy: str = "derive"
+        self, name: str, mode: str, *, profile: str | None = None, policy: str = "derive", **plan: Any
     ) -> dict[str, str]:
         """Make the run directory and the variables that bring the shim into a program."""
         run = self.directory / name
@@ -42,11 +42,10 @@ class Shim:
             run / "shim.plan",
             mode=mode,
             policy=policy,
-            key=KEY,
             profile=None if profile is None else self.entropy(profile),
-            record_crypto=False,
             shim=self.library,
             python_path=self.directory / "no-agent",
+            **{"record_crypto": False, "key": KEY, **plan},
         )
         return self.variables(name)
 
@@ -59,9 +58,9 @@ class Shim:
         return self.directory / name / "entropy"
 
     def record(
-        self, command: Sequence[str], name: str = "recorded", **options: Any
+        self, command: Sequence[str], name: str = "recorded", plan: Mapping[str, Any] | None = None, **options: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        return run(command, self.environment(name, "record"), **options)
+        return run(command, self.environment(name, "record", **(plan or {})), **options)
 
     def replay(
         self,
@@ -69,9 +68,11 @@ class Shim:
         name: str = "replayed",
         profile: str = "recorded",
         policy: str = "derive",
+        plan: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> subprocess.CompletedProcess[bytes]:
-        return run(command, self.environment(name, "replay", profile=profile, policy=policy), **options)
+        environment = self.environment(name, "replay", profile=profile, policy=policy, **(plan or {}))
+        return run(command, environment, **options)
 
     def fidelity(self, name: str = "replayed", profile: str = "recorded") -> Any:
         return entropy.fidelity(self.entropy(name), self.entropy(profile))

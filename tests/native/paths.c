@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -70,6 +71,14 @@ static void with_syscall(void) {
     CHECK(syscall(SYS_getpid) == getpid());
     CHECK(syscall(SYS_close, -1) == -1 && errno == EBADF);
 }
+static void with_getrandom_sources(void) {
+    unsigned flags[] = {GRND_RANDOM, GRND_RANDOM | GRND_NONBLOCK, GRND_INSECURE};
+    for (int i = 0; i < 3; i++) {
+        CHECK(getrandom(buffer, 16, flags[i]) == 16);
+        show(buffer, 16);
+    }
+    CHECK(getrandom(buffer, 16, GRND_RANDOM | GRND_INSECURE) == -1 && errno == EINVAL);
+}
 static void read_from(int fd) {
     CHECK(fd >= 0);
     CHECK(read(fd, buffer, 16) == 16);
@@ -122,6 +131,12 @@ static void with_large_read(void) {
     uint8_t folded[32] = {0};
     for (size_t i = 0; i < size; i++) folded[i % 32] = (uint8_t)(folded[i % 32] * 31 + large[i]);
     show(folded, 32);
+}
+/* The device has no memory to map: as bare. */
+static void with_mmap(void) {
+    int fd = open("/dev/urandom", O_RDONLY);
+    CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED && errno == ENODEV);
+    read_from(fd);
 }
 static void with_dup(void) { read_from(dup(open("/dev/urandom", O_RDONLY))); }
 static void with_dup2(void) { read_from(dup2(open("/dev/urandom", O_RDONLY), 40)); }
@@ -382,7 +397,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } paths[] = {
-    PATH(getrandom), PATH(getrandom_flags), PATH(getentropy), PATH(syscall), PATH(open),
+    PATH(getrandom), PATH(getrandom_flags), PATH(getrandom_sources), PATH(mmap), PATH(getentropy), PATH(syscall), PATH(open),
     PATH(open_random), PATH(open64), PATH(openat), PATH(openat_directory), PATH(odd_spelling), PATH(symlink),
     PATH(read_write), PATH(readv), PATH(pread), PATH(preadv), PATH(fortified_read), PATH(large_read), PATH(dup),
     PATH(dup2), PATH(dup3), PATH(fcntl), PATH(fopen), PATH(fopen_large), PATH(fopen_unbuffered), PATH(fdopen),

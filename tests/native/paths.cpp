@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <random>
 #include <thread>
@@ -35,6 +36,11 @@ int main(int count, char **arguments) {
         for (unsigned &value : values) threads.emplace_back([&value] { value = std::random_device("/dev/urandom")(); });
         for (std::thread &thread : threads) thread.join();
         for (unsigned value : values) std::printf("%08x\n", value);
+    } else if (std::strcmp(path, "async") == 0) {
+        std::vector<std::future<unsigned>> values;
+        for (int i = 0; i < 8; i++)
+            values.push_back(std::async(std::launch::async, [] { return std::random_device("getentropy")(); }));
+        for (auto &value : values) std::printf("%08x\n", value.get());
     } else if (std::strcmp(path, "ifstream") == 0) {
         std::ifstream stream("/dev/urandom", std::ios::binary);
         from_stream(stream);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,17 @@ def make_shim(path: Path, source: str) -> Path:
 
 
 def test_the_shim_fits() -> None:
-    assert native.load_shim().reprokit_abi() == native.constants().RK_ABI
+    # In a process of its own: the shim would leave no room for the thread-local variables of frameworks.
+    script = "from reprokit import native; shim = native.load_shim(); print(shim.reprokit_abi())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == native.constants().RK_ABI
+
+
+def test_reading_a_profile_leaves_room_for_thread_local_variables() -> None:
+    native.checker()
+    listed = subprocess.run(["readelf", "-lW", native.supervisor_path()], capture_output=True, text=True, check=True)
+    assert "LOAD" in listed.stdout
+    assert "TLS" not in listed.stdout
 
 
 def test_a_shim_of_another_abi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.native.harness import SOURCES, Shim, run
 C_PATHS = [
     "getrandom",
     "getrandom_flags",
+    "getrandom_sources",
     "getentropy",
     "syscall",
     "open",
@@ -30,6 +31,7 @@ C_PATHS = [
     "preadv",
     "fortified_read",
     "large_read",
+    "mmap",
     "dup",
     "dup2",
     "dup3",
@@ -69,6 +71,7 @@ CPP_PATHS = [
     "random_device_token",
     "random_device_rdrand",
     "random_device_threads",
+    "async",
     "ifstream",
     "ifstream_unbuffered",
 ]
@@ -86,6 +89,9 @@ def holds(shim: Shim, command: list[str], path: str) -> None:
     recorded = shim.record(command, stdin=stdin_of(path))
     assert (recorded.returncode, recorded.stderr) == (0, b"")
     assert recorded.stdout not in (bare[0].stdout, bare[1].stdout)
+    other = shim.record(command, "other", stdin=stdin_of(path))
+    assert other.stdout != recorded.stdout
+    assert shim.replay(command, profile="other", stdin=stdin_of(path)).stdout == other.stdout
     for _ in range(3):
         replayed = shim.replay(command, stdin=stdin_of(path))
         assert (replayed.returncode, replayed.stderr) == (0, b"")

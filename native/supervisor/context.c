@@ -1,0 +1,176 @@
+/* context.c - lets the shim's recorder and replayer work for another process.
+ *
+ * fill.c, record.c, replay.c and what they need are the shim's own, compiled a second time. Their idea
+ * of "this process" and "this thread" are a few variables, which are set here before each request.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "supervisor.h"
+
+#define FIRST_ADDRESS UINT64_C(0x2e0000000000)
+#define SLOTS         1024
+#define MAPS          (1u << 20) /* bytes that are read */
+
+int rk_state = RK_STATE_ON;
+struct rk_plan rk_plan;
+char rk_run[RK_RUN_PATH + 1];
+struct rk_process *rk_process;
+char rk_identity[RK_IDENTITY];
+uint32_t rk_generation;
+
+static struct rk_thread *current;
+static struct program *entered;
+static const struct program *asked; /* whose module was looked for last */
+static jmp_buf stopping;
+static uint64_t slots[SLOTS / 64];
+
+bool rk_start(void) { return false; }
+void rk_process_check(void) {}
+struct rk_thread *rk_thread_check(void) { return current; }
+
+/* A strict replay stops: the reason is written down, and the request never answered. */
+void rk_end(int status) { longjmp(stopping, status); }
+
+/* ---- addresses ---------------------------------------------------------------------------------------
+ *
+ * Every program's mappings lie in a range of their own, so that one call removes them all. */
+
+uint32_t rk_take_slot(void) {
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        uint64_t bit = UINT64_C(1) << i % 64;
+        if (slots[i / 64] & bit) continue;
+        slots[i / 64] |= bit;
+        return i;
+    }
+    return SLOTS; /* so many at once: the mappings of this one stay */
+}
+
+static uint64_t first_address(const struct program *program) { return FIRST_ADDRESS + program->slot * RANGE; }
+
+void rk_free_slot(struct program *program) {
+    if (asked == program) asked = NULL;
+    if (program->slot == SLOTS) return;
+    uint64_t first = first_address(program);
+    if (program->map_next > first && program->map_next - first < RANGE)
+        rk_unmap((void *)first, program->map_next - first); /* NOLINT: an address that was asked for */
+    slots[program->slot / 64] &= ~(UINT64_C(1) << program->slot % 64);
+}
+
+/* From here on the recorder works for this thread. */
+static void enter(struct program *program, struct rk_thread *thread) {
+    bool has_room = program->slot < SLOTS && program->map_next < first_address(program) + RANGE / 2;
+    if (!program->map_next && program->slot < SLOTS) program->map_next = first_address(program);
+    rk_map_next = has_room || program->map_next == first_address(program) ? program->map_next : 0;
+    rk_process = &program->process;
+    rk_executable = program->executable;
+    memcpy(rk_identity, program->identity, sizeof(rk_identity));
+    entered = program;
+    current = thread;
+}
+
+static void leave(struct program *program) {
+    if (rk_map_next >= FIRST_ADDRESS) program->map_next = rk_map_next;
+}
+
+/* ---- a request ------------------------------------------------------------------------------------------- */
+
+static ssize_t get_kernel(struct rk_real *self, void *buffer, size_t size) {
+    long n = rk_call(SYS_getrandom, (long)buffer, (long)size, self->argument, 0, 0, RK_MARK);
+    if (n >= 0) return n;
+    errno = (int)-n;
+    return -1;
+}
+
+ssize_t rk_fill_for(struct program *program, struct rk_thread *thread, enum rk_source source, uint64_t caller,
+                    void *buffer, size_t size, unsigned flags) {
+    struct rk_real real = {.get = get_kernel, .argument = (long)flags};
+    volatile ssize_t given = -1;
+    enter(program, thread);
+    errno = EINTR;
+    if (setjmp(stopping) == 0) {
+        given = rk_fill(source, (const void *)caller, buffer, size, &real); /* NOLINT: of the other process */
+    } else {
+        rk_call(SYS_kill, program->process.pid, SIGKILL, 0, 0, 0, 0);
+        thread->depth = 0;
+        errno = EPERM;
+    }
+    leave(program);
+    return given;
+}
+
+/* ---- which module asks -------------------------------------------------------------------------------------- */
+
+struct place {
+    const void *address;
+    char name[512];
+    uint64_t offset;
+};
+
+static uint64_t number(const char **at, int base) {
+    char *end;
+    uint64_t value = strtoull(*at, &end, base);
+    *at = *end ? end + 1 : end;
+    return value;
+}
+
+/* One line of maps: START-END RIGHTS OFFSET DEVICE INODE NAME. The module begins where its file does. */
+static bool take_line(const char *line, struct place *place, char *module, uint64_t *base) {
+    uint64_t start = number(&line, 16), end = number(&line, 16);
+    for (int spaces = 0; spaces < 1 && *line; line++) spaces += *line == ' ';
+    uint64_t offset = number(&line, 16);
+    const char *name = strchr(line, '/');
+    if (!name) name = "";
+    if (offset == 0 && strcmp(name, module) != 0) {
+        rk_append(module, sizeof(place->name), 0, name);
+        *base = start;
+    }
+    uint64_t address = (uint64_t)place->address;
+    if (address < start || address >= end) return false;
+    rk_append(place->name, sizeof(place->name), 0, name);
+    place->offset = *name && strcmp(name, module) == 0 && !entered->is_fixed ? address - *base : address;
+    return true;
+}
+
+static void find_place(struct place *place) {
+    static char text[MAPS];
+    char module[sizeof(place->name)] = "";
+    uint64_t base = 0;
+    place->name[0] = 0;
+    place->offset = (uint64_t)place->address;
+    if (rk_read_proc(rk_process->pid, "maps", text, sizeof(text)) <= 0) return;
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        if (take_line(line, place, module, &base)) return;
+    }
+}
+
+/* Whether this address of a program lies in glibc. */
+bool rk_is_in_libc(struct program *program, uint64_t address) {
+    if (program->in_libc == address) return true;
+    uint64_t offset;
+    enter(program, current);
+    const char *module = rk_module((const void *)address, &offset); /* NOLINT: of the other process */
+    const char *slash = strrchr(module, '/'), *name = slash ? slash + 1 : module;
+    leave(program);
+    if (strncmp(name, "libc.so.", 8) != 0 && strncmp(name, "libc-2.", 7) != 0) return false;
+    program->in_libc = address;
+    return true;
+}
+
+/* The recorder asks twice for each call site that it has not met in a stream. */
+const char *rk_module(const void *address, uint64_t *offset) {
+    static struct place place;
+    if (place.address != address || asked != entered) {
+        place.address = address;
+        asked = entered;
+        find_place(&place);
+    }
+    *offset = place.offset;
+    return place.name;
+}

@@ -1,0 +1,96 @@
+/* devices.c - /dev/urandom for programs without the shim: a pipe that is kept filled.
+ *
+ * Each open has a stream of its own, named after the thread and the number of its opens. It runs one
+ * page ahead of what is read, and what it runs ahead of the recording is no mismatch.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
+#include "supervisor.h"
+
+#define PAGE 4096
+
+struct feed {
+    struct watch watch; /* of the end that is written to */
+    int fd;
+    uint64_t caller;
+    struct program *program;
+    uint32_t written; /* of the page */
+    struct rk_thread state;
+    struct feed *older, *newer;
+    uint8_t page[PAGE];
+};
+
+static struct feed *newest;
+
+static void stop_feed(struct feed *feed) {
+    rk_close_watched(feed->fd);
+    if (feed->newer)
+        feed->newer->older = feed->older;
+    else
+        newest = feed->older;
+    if (feed->older) feed->older->newer = feed->newer;
+    rk_release(feed->program);
+    free(feed);
+}
+
+void rk_close_feeds(void) {
+    while (newest) stop_feed(newest);
+}
+
+static bool next_page(struct feed *feed) {
+    feed->written = 0;
+    return rk_fill_for(feed->program, &feed->state, RK_SOURCE_KERNEL_DEVICE, feed->caller, feed->page, PAGE, 0) == PAGE;
+}
+
+/* False when nobody reads any more. */
+static bool feed(struct feed *feed) {
+    for (;;) {
+        if (feed->written == PAGE && !next_page(feed)) return false;
+        long n = rk_call(SYS_write, feed->fd, (long)feed->page + feed->written, PAGE - feed->written, 0, 0, 0);
+        if (n == -EAGAIN) return true;
+        if (n <= 0) return false;
+        feed->written += (uint32_t)n;
+    }
+}
+
+static void is_wanted(struct watch *watch, uint32_t events) {
+    struct feed *self = (struct feed *)watch;
+    if (events & EPOLLERR || !feed(self)) stop_feed(self);
+}
+
+static struct feed *new_feed(struct thread *thread, uint64_t caller, int fd) {
+    struct feed *feed = calloc(1, sizeof(*feed));
+    if (!feed) return NULL;
+    *feed = (struct feed){.watch.ready = is_wanted, .fd = fd, .caller = caller, .written = PAGE, .older = newest};
+    feed->program = thread->process->program;
+    feed->program->references++;
+    size_t n = rk_append(feed->state.identity, RK_IDENTITY, 0, thread->state.identity);
+    n = rk_append(feed->state.identity, RK_IDENTITY, n, ".device.");
+    rk_append_number(feed->state.identity, RK_IDENTITY, n, ++thread->devices);
+    if (newest) newest->newer = feed;
+    newest = feed;
+    return feed;
+}
+
+int rk_open_feed(struct thread *thread, uint64_t caller) {
+    int ends[2];
+    if (rk_call(SYS_pipe2, (long)ends, O_CLOEXEC, 0, 0, 0, 0) != 0) return -EMFILE;
+    rk_call(SYS_fcntl, ends[1], F_SETPIPE_SZ, PAGE, 0, 0, 0);
+    rk_call(SYS_fcntl, ends[1], F_SETFL, O_NONBLOCK, 0, 0, 0);
+    struct feed *made = new_feed(thread, caller, ends[1]);
+    if (!made || !feed(made)) {
+        if (made)
+            stop_feed(made);
+        else
+            rk_close(ends[1]);
+        rk_close(ends[0]);
+        return -EIO;
+    }
+    rk_watch(ends[1], &made->watch, EPOLLOUT);
+    return ends[0];
+}

@@ -1,0 +1,128 @@
+/* image.c - what kind of program a process executes, and what the kernel gave it when it started. */
+#include <elf.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "supervisor.h"
+
+#define PARTS       64
+#define ENVIRONMENT (4u << 20)  /* bytes that are looked at */
+#define IMAGE       (64u << 10) /* a vDSO is at most so large */
+
+static bool read_at(int fd, uint64_t offset, void *to, size_t size) {
+    return rk_call(SYS_pread64, fd, (long)to, (long)size, (long)offset, 0, 0) == (long)size;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------- */
+
+static void take_loader(struct program *program, int fd, const Elf64_Phdr *part) {
+    char loader[256] = "";
+    size_t size = part->p_filesz < sizeof(loader) ? part->p_filesz : sizeof(loader) - 1;
+    program->is_static = read_at(fd, part->p_offset, loader, size) && strstr(loader, "ld-musl");
+}
+
+static void take_notes(struct program *program, int fd, const Elf64_Phdr *part) {
+    char notes[4096];
+    size_t size = part->p_filesz < sizeof(notes) ? part->p_filesz : sizeof(notes);
+    if (!read_at(fd, part->p_offset, notes, size)) return;
+    for (size_t at = 0; at + sizeof(Elf64_Nhdr) + 4 <= size;) {
+        const Elf64_Nhdr *note = (const Elf64_Nhdr *)(notes + at);
+        const char *name = notes + at + sizeof(*note);
+        if (note->n_namesz == 4 && memcmp(name, "Go\0", 4) == 0) program->is_go = true;
+        at += sizeof(*note) + (((uint64_t)note->n_namesz + 3) & ~UINT64_C(3)) +
+              (((uint64_t)note->n_descsz + 3) & ~UINT64_C(3));
+    }
+}
+
+static void look_into_file(struct program *program, int fd) {
+    Elf64_Ehdr head;
+    Elf64_Phdr parts[PARTS];
+    if (!read_at(fd, 0, &head, sizeof(head)) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return;
+    size_t count = head.e_phnum < PARTS ? head.e_phnum : PARTS;
+    if (head.e_phentsize != sizeof(parts[0]) || !read_at(fd, head.e_phoff, parts, count * sizeof(parts[0]))) return;
+    program->is_fixed = head.e_type == ET_EXEC;
+    program->is_static = true;
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].p_type == PT_INTERP) take_loader(program, fd, &parts[i]);
+        if (parts[i].p_type == PT_NOTE) take_notes(program, fd, &parts[i]);
+    }
+}
+
+/* ---- the environment ------------------------------------------------------------------------------------ */
+
+static const char *value_of(const char *entry, const char *name) {
+    size_t n = strlen(name);
+    return strncmp(entry, name, n) == 0 && entry[n] == '=' ? entry + n + 1 : NULL;
+}
+
+/* As it was at the exec, whatever the program has made of it since. */
+static void look_into_environment(struct program *program, int pid) {
+    static char text[ENVIRONMENT];
+    long length = rk_read_proc(pid, "environ", text, sizeof(text));
+    const char *value;
+    for (char *entry = text; entry < text + length; entry += strlen(entry) + 1) {
+        if ((value = value_of(entry, "REPROKIT_ID"))) rk_append(program->inherited, RK_IDENTITY, 0, value);
+        if ((value = value_of(entry, "LD_PRELOAD")) && strstr(value, rk_plan.shim)) program->shimmed = true;
+    }
+}
+
+void rk_look_into(struct program *program, int pid) {
+    rk_proc_path(program->executable, pid, "exe");
+    int fd = rk_open(program->executable, O_RDONLY, 0);
+    if (fd >= 0) look_into_file(program, fd);
+    if (fd >= 0) rk_close(fd);
+    look_into_environment(program, pid);
+    if (program->is_static) program->shimmed = false;
+}
+
+/* ---- what the kernel puts there --------------------------------------------------------------------------- */
+
+static uint64_t auxiliary(int pid, uint64_t type) {
+    char text[1024] __attribute__((aligned(8)));
+    long length = rk_read_proc(pid, "auxv", text, sizeof(text));
+    for (long at = 0; at + 16 <= length; at += 16) {
+        const uint64_t *entry = (const uint64_t *)(text + at);
+        if (entry[0] == type) return entry[1];
+    }
+    return 0;
+}
+
+/* As the shim does it: from the run's key and the identity. */
+static void cover_stack(const struct program *program, int pid) {
+    uint64_t address = auxiliary(pid, AT_RANDOM);
+    if (!address) return;
+    uint8_t block[64];
+    uint64_t nonce = rk_check("AT_RANDOM", 9, rk_check(program->identity, strlen(program->identity), 0));
+    rk_chacha20(rk_plan.key, nonce, 0, block);
+    rk_write_memory(pid, address, block, 16);
+}
+
+/* The kernel lets /proc/PID/mem write where the program itself may not, into a page of the program's own. */
+static void cover_vdso(int pid) {
+    static uint8_t image[IMAGE];
+    static uint64_t offset;
+    static enum { UNKNOWN, ABSENT, FOUND } state;
+    uint64_t start = state == ABSENT ? 0 : auxiliary(pid, AT_SYSINFO_EHDR);
+    if (!start) return;
+    if (state == UNKNOWN) { /* the same in every process of a kernel's */
+        size_t size = 0;
+        while (size < IMAGE && rk_read_memory(pid, start + size, image + size, 4096)) size += 4096;
+        state = rk_vdso_find(image, size, &offset) ? FOUND : ABSENT;
+        if (state == ABSENT) return;
+    }
+    uint8_t code[RK_VDSO_CODE];
+    char path[64];
+    size_t size = rk_vdso_call(code);
+    int fd = rk_open(rk_proc_path(path, pid, "mem"), O_WRONLY, 0);
+    if (fd < 0) return;
+    rk_call(SYS_pwrite64, fd, (long)code, (long)size, (long)(start + offset), 0, 0);
+    rk_close(fd);
+}
+
+void rk_cover_start(struct program *program, int pid) {
+    if (program->is_static) cover_stack(program, pid);
+    if (!program->shimmed) cover_vdso(pid);
+}

@@ -1,0 +1,382 @@
+/* processes.c - who asks: processes, their programs and threads, and names for them that repeat.
+ *
+ * A program that a process with the shim started finds its name in its environment. Any other process
+ * is a child of one that is known: the n-th whose request arrives, or that is older than such a one.
+ * The first thread is "m", the others are "?n" in the order in which they were made. What the
+ * supervisor records of process X stands in a file of process "X@", so that it is never the file of a
+ * shim in the same process.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "supervisor.h"
+
+#define BUCKETS 4096
+#define DEPTH   64    /* of parents that have not asked for anything yet */
+#define ALONE   DEPTH /* without looking at its relatives */
+#define LISTED  4096  /* threads or children of one process that are looked at */
+
+static struct process *processes[BUCKETS], *newest;
+static struct thread *threads[BUCKETS];
+static uint32_t orphans;
+
+/* ---- /proc ------------------------------------------------------------------------------------------ */
+
+struct status {
+    int process, parent;
+    uint64_t started, addresses;
+};
+
+/* Fields of /proc/PID/stat behind the name, which may contain anything: state is number 3. */
+static bool read_stat(int pid, struct status *status) {
+    char text[2048];
+    if (rk_read_proc(pid, "stat", text, sizeof(text)) <= 0) return false;
+    const char *at = strrchr(text, ')');
+    if (!at) return false;
+    uint64_t lies[8] = {0};
+    size_t lying = 0;
+    at += 1;
+    for (int field = 3; *at && field <= 51; field++) {
+        while (*at == ' ') at++;
+        uint64_t value = strtoull(at, NULL, 10);
+        if (field == 4) status->parent = (int)value;
+        if (field == 22) status->started = value;
+        if (field == 26 || field == 28 || field >= 48) lies[lying++] = value;
+        while (*at && *at != ' ') at++;
+    }
+    struct stat file = {0};
+    char path[64];
+    rk_call(SYS_newfstatat, AT_FDCWD, (long)rk_proc_path(path, pid, "exe"), (long)&file, 0, 0, 0);
+    status->addresses = rk_check(lies, sizeof(lies), file.st_ino);
+    return true;
+}
+
+/* The process that a thread belongs to. */
+static int process_of(int thread) {
+    char text[2048];
+    if (rk_read_proc(thread, "status", text, sizeof(text)) <= 0) return 0;
+    const char *line = strstr(text, "\nTgid:");
+    return line ? atoi(line + 6) : 0;
+}
+
+static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+static int list_threads(int pid, int *found) {
+    struct entry {
+        uint64_t inode, next;
+        uint16_t length;
+        uint8_t type;
+        char name[];
+    };
+    char path[64], buffer[4096] __attribute__((aligned(8)));
+    int count = 0, fd = rk_open(rk_proc_path(path, pid, "task"), O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return 0;
+    for (long n; (n = rk_call(SYS_getdents64, fd, (long)buffer, sizeof(buffer), 0, 0, 0)) > 0;)
+        for (long at = 0; at < n; at += ((struct entry *)(buffer + at))->length) {
+            int id = atoi(((struct entry *)(buffer + at))->name);
+            if (id > 0 && count < LISTED) found[count++] = id;
+        }
+    rk_close(fd);
+    qsort(found, (size_t)count, sizeof(*found), compare);
+    return count;
+}
+
+/* Of all its threads; none where the kernel was built without such lists. */
+static int list_children(int pid, int *found) {
+    static int ids[LISTED];
+    int count = 0, n = list_threads(pid, ids);
+    for (int i = 0; i < n; i++) {
+        char name[48], text[16384];
+        size_t length = rk_append(name, sizeof(name), 0, "task/");
+        length = rk_append_number(name, sizeof(name), length, (uint64_t)ids[i]);
+        rk_append(name, sizeof(name), length, "/children");
+        if (rk_read_proc(pid, name, text, sizeof(text)) <= 0) continue;
+        char *at = text, *end;
+        for (int id; count < LISTED && (id = (int)strtol(at, &end, 10)) > 0; at = end) found[count++] = id;
+    }
+    qsort(found, (size_t)count, sizeof(*found), compare);
+    return count;
+}
+
+/* ---- programs ----------------------------------------------------------------------------------------- */
+
+void rk_release(struct program *program) {
+    if (--program->references > 0) return;
+    rk_free_slot(program);
+    free(program);
+}
+
+static void name_child(struct program *program, struct program *parent) {
+    size_t n = parent ? rk_append(program->identity, RK_IDENTITY, 0, parent->identity) : 0;
+    n = rk_append(program->identity, RK_IDENTITY, n, parent ? "/" : "?/");
+    rk_append_number(program->identity, RK_IDENTITY, n, parent ? ++parent->children : ++orphans);
+}
+
+/* An identity that is nobody's but the supervisor's. */
+static void sign(struct program *program) {
+    rk_shorten(program->identity);
+    rk_append(program->identity, RK_IDENTITY, strlen(program->identity), "@");
+}
+
+static struct program *new_program(int pid, uint64_t addresses) {
+    struct program *program = calloc(1, sizeof(*program));
+    if (!program) return NULL;
+    program->references = 1;
+    program->addresses = addresses;
+    program->slot = rk_take_slot();
+    program->process.pid = pid;
+    program->process.ready = 1;
+    rk_look_into(program, pid);
+    return program;
+}
+
+static bool has_name(const struct program *program, const struct program *parent) {
+    return *program->inherited && (!parent || strcmp(program->inherited, parent->inherited) != 0);
+}
+
+static void name_program(struct program *program, struct program *parent) {
+    if (has_name(program, parent))
+        rk_append(program->identity, RK_IDENTITY, 0, program->inherited);
+    else
+        name_child(program, parent);
+    sign(program);
+}
+
+/* ---- processes ------------------------------------------------------------------------------------------ */
+
+static struct process **bucket_of(int id) { return &processes[(unsigned)id % BUCKETS]; }
+
+static struct process *find_process(int id) {
+    for (struct process *process = *bucket_of(id); process; process = process->by_hash)
+        if (process->id == id) return process;
+    return NULL;
+}
+
+static void free_thread(struct thread *thread) {
+    struct thread **link = &threads[(unsigned)thread->id % BUCKETS];
+    while (*link != thread) link = &(*link)->by_hash;
+    *link = thread->by_hash;
+    free(thread);
+}
+
+static void forget_threads(struct process *process) {
+    for (struct thread *thread = process->threads, *next; thread; thread = next) {
+        next = thread->next;
+        free_thread(thread);
+    }
+    process->threads = NULL;
+}
+
+static void forget(struct process *process) {
+    forget_threads(process);
+    struct process **link = bucket_of(process->id);
+    while (*link != process) link = &(*link)->by_hash;
+    *link = process->by_hash;
+    if (process->newer)
+        process->newer->older = process->older;
+    else
+        newest = process->older;
+    if (process->older) process->older->newer = process->newer;
+    if (process->fd >= 0) rk_close_watched(process->fd);
+    rk_release(process->program);
+    free(process);
+}
+
+static void has_ended(struct watch *watch, uint32_t events) {
+    (void)events;
+    forget((struct process *)watch);
+}
+
+void rk_forget_all(void) {
+    while (newest) forget(newest);
+    orphans = 0;
+}
+
+static struct process *add_process(int id, const struct status *status, struct program *program) {
+    struct process *process = calloc(1, sizeof(*process));
+    if (!process) return NULL;
+    process->watch.ready = has_ended;
+    process->id = id;
+    process->started = status->started;
+    process->program = program;
+    process->by_hash = *bucket_of(id);
+    *bucket_of(id) = process;
+    process->older = newest;
+    if (newest) newest->newer = process;
+    newest = process;
+    process->fd = (int)rk_call(SYS_pidfd_open, id, 0, 0, 0, 0, 0);
+    if (process->fd >= 0) rk_watch(process->fd, &process->watch, EPOLLIN);
+    return process;
+}
+
+/* Where descriptors are scarce there is no pidfd that tells of its end. */
+static bool is_still(struct process *process) {
+    struct status status = {0};
+    return process->fd >= 0 || (read_stat(process->id, &status) && status.started == process->started);
+}
+
+static struct process *meet(int id, int depth);
+
+/* Children of this process that are older than the one that asks have an older name. */
+static void meet_older(struct process *parent, int id) {
+    static int found[LISTED];
+    int count = list_children(parent->id, found);
+    for (int i = 0; i < count && found[i] != id; i++)
+        if (!find_process(found[i])) meet(found[i], ALONE);
+}
+
+/* The launcher, or an ancestor of it that takes orphans in: no program of the run, and not to be touched. */
+static bool is_outside(int id) {
+    struct status status = {0};
+    int above = rk_getpid();
+    for (int depth = 0; depth < DEPTH && above > 1 && above != id; depth++)
+        above = read_stat(above, &status) ? status.parent : 0;
+    return above == id || id <= 1;
+}
+
+static struct process *parent_of(const struct status *status, int depth) {
+    struct process *parent = find_process(status->parent);
+    return parent || depth >= DEPTH || is_outside(status->parent) ? parent : meet(status->parent, depth + 1);
+}
+
+static uint64_t age_of(int id, const struct status *status) { return status->started << 22 | (uint64_t)id; }
+
+static struct process *meet(int id, int depth) {
+    struct status status = {0};
+    if (id == rk_getpid() || !read_stat(id, &status)) return NULL;
+    struct process *parent = parent_of(&status, depth);
+    uint64_t age = age_of(id, &status);
+    if (depth == ALONE && parent && age <= parent->program->youngest) return NULL; /* it had a name, and ended */
+    struct program *program = new_program(id, status.addresses), *origin = parent ? parent->program : NULL;
+    if (!program) return NULL;
+    if (origin && depth != ALONE && !has_name(program, origin)) meet_older(parent, id);
+    name_program(program, origin);
+    if (origin && age > origin->youngest) origin->youngest = age;
+    if (!origin || origin->addresses != program->addresses) rk_cover_start(program, id); /* not just forked */
+    struct process *process = add_process(id, &status, program);
+    if (!process) rk_release(program);
+    return process;
+}
+
+/* After an exec call, which may have failed: another program where other addresses tell so. */
+static void look_again(struct process *process) {
+    struct status status = {0};
+    process->may_have_executed = false;
+    if (!read_stat(process->id, &status) || status.addresses == process->program->addresses) return;
+    struct program *before = process->program, *program = new_program(process->id, status.addresses);
+    if (!program) return;
+    if (*program->inherited && strcmp(program->inherited, before->inherited) != 0) {
+        rk_append(program->identity, RK_IDENTITY, 0, program->inherited);
+    } else {
+        size_t n = rk_append(program->identity, RK_IDENTITY, 0, before->identity);
+        rk_append(program->identity, RK_IDENTITY, n - 1, "+"); /* in place of the "@" */
+    }
+    sign(program);
+    forget_threads(process);
+    process->program = program;
+    rk_release(before);
+    rk_cover_start(program, process->id);
+}
+
+/* ---- threads -------------------------------------------------------------------------------------------- */
+
+static bool has_thread_ended(const struct thread *thread) {
+    return rk_call(SYS_tgkill, thread->process->id, thread->id, 0, 0, 0, 0) == -ESRCH;
+}
+
+static struct thread *known_thread(int id) {
+    for (struct thread *thread = threads[(unsigned)id % BUCKETS]; thread; thread = thread->by_hash)
+        if (thread->id == id && !has_thread_ended(thread)) return thread;
+    return NULL;
+}
+
+static struct thread *thread_of(struct process *process, int id) {
+    for (struct thread *thread = process->threads; thread; thread = thread->next)
+        if (thread->id == id) return thread;
+    return NULL;
+}
+
+static struct thread *add_thread(struct process *process, int id) {
+    struct thread *thread = calloc(1, sizeof(*thread));
+    if (!thread) return NULL;
+    bool is_first = id == process->id;
+    struct program *program = process->program;
+    size_t n = rk_append(thread->state.identity, RK_IDENTITY, 0, is_first ? "m" : "?");
+    if (!is_first && !program->is_go) rk_append_number(thread->state.identity, RK_IDENTITY, n, ++program->unknown);
+    thread->id = id;
+    thread->process = process;
+    thread->voice = thread;
+    thread->next = process->threads;
+    process->threads = thread;
+    thread->by_hash = threads[(unsigned)id % BUCKETS];
+    threads[(unsigned)id % BUCKETS] = thread;
+    return thread;
+}
+
+/* A list that is read while threads end may lack one that has not. */
+static void forget_ended_threads(struct process *process, const int *found, int count) {
+    for (struct thread **link = &process->threads, *thread; (thread = *link);) {
+        if (bsearch(&thread->id, found, (size_t)count, sizeof(*found), compare) || !has_thread_ended(thread)) {
+            link = &thread->next;
+            continue;
+        }
+        *link = thread->next;
+        free_thread(thread);
+    }
+}
+
+/* All that are there, so that their numbers do not depend on which one asks first. */
+static void add_threads(struct process *process) {
+    static int found[LISTED];
+    int count = list_threads(process->id, found);
+    forget_ended_threads(process, found, count);
+    for (int i = 0; i < count; i++)
+        if (!thread_of(process, found[i])) add_thread(process, found[i]);
+}
+
+static struct thread *new_thread(struct process *process, int id) {
+    bool is_first = id == process->id, is_go = process->program->is_go;
+    if (!is_first && !is_go) add_threads(process);
+    struct thread *thread = thread_of(process, id);
+    if (!thread) thread = add_thread(process, id);
+    if (!thread || is_first || !is_go) return thread;
+    struct thread *first = thread_of(process, process->id);
+    if (!first) first = add_thread(process, process->id);
+    if (first) thread->voice = first;
+    return thread;
+}
+
+static struct process *process_with(int id) {
+    int owner = process_of(id);
+    if (owner <= 0) return NULL;
+    struct process *process = find_process(owner);
+    return process ? process : meet(owner, 0);
+}
+
+struct thread *rk_find_thread(int id) {
+    struct thread *thread = known_thread(id);
+    struct process *process = thread ? thread->process : NULL;
+    if (process && !is_still(process)) {
+        forget(process);
+        process = NULL;
+    }
+    if (process && !rk_sees_exec) process->may_have_executed = true;
+    if (RK_LIKELY(process && !process->may_have_executed)) return thread->voice;
+    if (!process) process = process_with(id);
+    if (!process) return NULL;
+    if (process->may_have_executed) look_again(process);
+    thread = thread_of(process, id);
+    if (!thread) thread = new_thread(process, id);
+    return thread ? thread->voice : NULL;
+}
+
+void rk_executes(int id) {
+    struct thread *thread = known_thread(id);
+    struct process *process = thread ? thread->process : find_process(process_of(id));
+    if (process) process->may_have_executed = true;
+}

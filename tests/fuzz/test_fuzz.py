@@ -1,0 +1,82 @@
+"""The readers of entropy files against damage: the corpus, every flipped bit, and a short run of the fuzzer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit import entropy
+from reprokit.entropy.files import HEAD
+from reprokit.errors import RunDamaged, RunTooNew
+from tests.fuzz.flips import PROFILE, damaged
+from tests.fuzz.profiles import CORPUS, seal, seeds
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COUNTERS = range(552, HEAD)  # of the head: they change all the time, and only the seal protects them
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_corpus_holds_every_seed() -> None:
+    for name, data in seeds().items():
+        assert (CORPUS / f"{name}.entropy").read_bytes() == data, "run: python -m tests.fuzz.profiles"
+
+
+def test_the_checks_put_right_are_those_of_the_format() -> None:
+    for data in seeds().values():
+        broken = bytearray(data)
+        broken[544] ^= 1
+        broken[HEAD + 24 : HEAD + 32] = bytes(8)
+        assert seal(bytes(broken[: len(data)])) == data
+
+
+@pytest.mark.parametrize("reader", ["python", "c"])
+def test_the_corpus_does_no_harm(reader: str) -> None:
+    done = start("tests.fuzz", reader, "--once")
+    assert (done.returncode, done.stdout) == (0, f"{len(list(CORPUS.iterdir()))} files tried\n"), done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris has no wheel for this platform")
+@pytest.mark.parametrize("reader", ["python", "c"])
+def test_a_short_run_finds_nothing(reader: str, tmp_path: Path) -> None:
+    done = start("tests.fuzz", reader, "--seconds", "8", "--found", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert [name for name in os.listdir(tmp_path) if "-" in name] == []  # crash-..., timeout-..., oom-...
+    counted = re.findall(r"cov: (\d+) ft: (\d+)", done.stderr)
+    assert int(counted[-1][1]) > int(counted[0][1]) > 100, "coverage does not guide it"
+
+
+def read_all(path: Path) -> list[object]:
+    return list(entropy.EntropyFile(path).records())
+
+
+def test_a_flipped_bit_or_a_cut_is_found_in_python(tmp_path: Path) -> None:
+    """Without the seal: no event is read that was not recorded."""
+    path = tmp_path / "0000000000000000-0.entropy"
+    path.write_bytes(PROFILE)
+    right = read_all(path)
+    counts = {at for chunk in entropy.EntropyFile(path).chunks() for at in range(chunk.offset + 32, chunk.offset + 48)}
+    for number, profile in enumerate(damaged(PROFILE)):
+        path.write_bytes(profile)
+        try:
+            found = read_all(path)
+        except (RunDamaged, RunTooNew):
+            continue
+        at = number // 8
+        assert at in COUNTERS or at in counts or PROFILE[at] == 0, f"bit {number} went unnoticed"
+        assert found == right[: len(found)]
+
+
+def test_a_flipped_bit_or_a_cut_never_gives_wrong_bytes_in_c() -> None:
+    done = start("tests.fuzz.flips")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) == 9 * len(PROFILE)

@@ -1,0 +1,185 @@
+"""The time of day and the process id with ``--clock``: given again, and no thread or process waits wrongly for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from reprokit import entropy
+from tests.native.harness import Shim, run
+from tests.support import Reprokit
+
+CLOCK = {"clock": True}
+REPEATED = ["seed", "clock_gettime", "gettimeofday", "timespec_get", "time", "threads", "processes", "signals"]
+
+
+def recorded_and_replayed(shim: Shim, command: list[str], replays: int = 3) -> tuple[bytes, list[bytes]]:
+    done = [shim.record(command, plan=CLOCK), *(shim.replay(command, plan=CLOCK) for _ in range(replays))]
+    assert [(one.returncode, one.stderr) for one in done] == [(0, b"")] * (1 + replays)
+    return done[0].stdout, [one.stdout for one in done[1:]]
+
+
+@pytest.mark.parametrize("path", REPEATED)
+def test_what_was_read_is_read_again(path: str, shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), path]
+    bare = [run(command).stdout for _ in range(2)]
+    assert bare[0] != bare[1]
+    recorded, replayed = recorded_and_replayed(shim, command)
+    assert recorded not in bare
+    assert replayed == [recorded] * 3
+    assert shim.fidelity().clock > 0
+    assert shim.fidelity().clock_past == 0
+
+
+def test_a_generator_seeded_from_the_system_clock(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.cpp"), "seed"]
+    assert run(command).stdout != run(command).stdout
+    recorded, replayed = recorded_and_replayed(shim, command)
+    assert replayed == [recorded] * 3
+
+
+@pytest.mark.parametrize("path", ["seed", "clock_gettime"])
+def test_without_the_option_nothing_of_it_is_recorded(path: str, shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), path]
+    recorded = shim.record(command)
+    assert shim.events() == []
+    assert shim.replay(command).stdout != recorded.stdout
+
+
+def test_the_monotonic_clock_is_real(shim: Shim, build: Callable[..., str]) -> None:
+    recorded, replayed = recorded_and_replayed(shim, [build("clock.c"), "monotonic"], replays=2)
+    assert shim.events() == []
+    first, second, third = ([int(word) for word in line.split()] for line in (recorded, *replayed))
+    assert first[:2] < second[:2] < third[:2]
+    assert first[1] < second[1] < third[1]
+
+
+@pytest.mark.parametrize("recorded", ["deadlines", "seed"])
+def test_deadlines_of_a_recorded_time_lie_in_the_future(recorded: str, shim: Shim, build: Callable[..., str]) -> None:
+    program = build("clock.c")
+    expected = [line + " in time" for line in ("semaphore", "condition", "c11", "mutex", "futex", "sleep")]
+    assert shim.record([program, recorded], plan=CLOCK).returncode == 0
+    for _ in range(2):
+        replayed = shim.replay([program, "deadlines"], plan=CLOCK)
+        assert (replayed.returncode, replayed.stdout.decode().splitlines()) == (0, expected)
+
+
+def test_cpp_waits_until_a_recorded_time(shim: Shim, build: Callable[..., str]) -> None:
+    recorded, replayed = recorded_and_replayed(shim, [build("clock.cpp"), "wait"], replays=2)
+    assert [recorded, *replayed] == [b"in time\n"] * 3
+
+
+def test_a_waiting_thread_can_be_cancelled(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), "cancelled"]
+    recorded, replayed = recorded_and_replayed(shim, command, replays=2)
+    assert {run(command).stdout, recorded, *replayed} == {b"semaphore\ncondition\nsleep\n"}
+
+
+def test_a_loop_that_waits_for_a_moment_ends(shim: Shim, build: Callable[..., str]) -> None:
+    program = build("clock.c")
+    shim.record([program, "seed"], plan=CLOCK)
+    replayed = shim.replay([program, "loop"], policy="strict", plan=CLOCK)
+    assert (replayed.returncode, replayed.stdout) == (0, b"over\n")
+    assert shim.fidelity().clock == 1
+    assert shim.fidelity().clock_past > 1
+
+
+def test_more_reads_than_recorded_leave_the_entropy_as_it_was(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), "more_reads_when_replayed"]
+    recorded = shim.record(command, plan=CLOCK, extra={"READS": "3"})
+    replayed = shim.replay(command, policy="strict", plan=CLOCK, extra={"READS": "5000"})
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+    fidelity = shim.fidelity()
+    assert (fidelity.exact, fidelity.requests, fidelity.unused) == (1, 1, 0)
+    assert (fidelity.clock, fidelity.clock_past) == (4, 4997)
+
+
+def test_reads_of_the_clock_are_no_entropy(shim: Shim, build: Callable[..., str]) -> None:
+    shim.record([build("clock.c"), "more_reads_when_replayed"], plan=CLOCK, extra={"READS": "10000"})
+    facts = entropy.summarise(shim.entropy("recorded"))
+    assert (facts.events, facts.entropy, facts.threads) == (1, 8, 1)
+    times = [event for _, event in shim.events() if event.source == "clock"]
+    assert len(times) == 10_001
+    assert {event.thread for event in times} == {"m#clock"}
+    [path] = entropy.entropy_files(shim.entropy("recorded"))
+    assert entropy.EntropyFile(path).head.used < 10_001 * 14 + 65536  # the clock's last chunk
+
+
+def test_native_code_is_given_no_process_id_that_somebody_has(shim: Shim, build: Callable[..., str]) -> None:
+    ids = {int(shim.record([build("clock.c"), "time"], plan=CLOCK).stdout.split()[1]) for _ in range(2)}
+    assert len(ids) == 1  # of one key and identity
+    assert 1 << 22 < min(ids) <= 9_999_999
+    shim.record(["sh", "-c", f"{build('clock.c')} processes; {build('clock.c')} processes"], plan=CLOCK)
+    lines = shim.record([build("clock.c"), "processes"], plan=CLOCK).stdout.splitlines()
+    assert len({line.split()[0] for line in lines}) == 4
+
+
+def test_a_keyed_run_records_the_clock_nevertheless(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), "more_reads_when_replayed"]
+    plan = {"clock": True, "keyed": True}
+    recorded = shim.record(command, plan=plan, extra={"READS": "100"})
+    for _ in range(2):
+        assert shim.replay(command, plan=plan, extra={"READS": "100"}).stdout == recorded.stdout
+    assert (shim.fidelity().clock, shim.fidelity().clock_past) == (101, 0)
+    seed = [build("clock.c"), "seed"]
+    assert shim.record(seed, plan=plan).stdout == shim.replay(seed, plan=plan).stdout
+
+
+PYTHON = """
+import multiprocessing, os, random, signal, sys, threading, time
+
+def work(queue):
+    queue.put((time.time(), os.getpid() == multiprocessing.current_process().pid, os.getppid() == int(sys.argv[1])))
+
+if __name__ == "__main__":
+    sys.argv[1:] = sys.argv[1:] or [str(os.getpid())]
+    random.seed(time.time())
+    print(random.random(), time.time(), os.path.isdir(f"/proc/{os.getpid()}"))
+    signal.signal(signal.SIGUSR1, lambda *_: print("signal"))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    lock = threading.Lock()
+    lock.acquire()
+    before = time.monotonic()
+    print(lock.acquire(timeout=0.05), time.monotonic() - before > 0.04)
+    queue = multiprocessing.Queue()
+    child = multiprocessing.Process(target=work, args=(queue,))
+    child.start()
+    print(queue.get(timeout=30))
+    child.join()
+    before = time.monotonic()
+    print(multiprocessing.Event().wait(0.05), time.monotonic() - before > 0.04)
+"""
+
+
+def test_python(shim: Shim) -> None:
+    command = [sys.executable, "-c", PYTHON]
+    recorded, replayed = recorded_and_replayed(shim, command)
+    assert replayed == [recorded] * 3
+    lines = recorded.decode().splitlines()
+    assert lines[0].endswith(" True")
+    assert lines[1:3] == ["signal", "False True"]
+    assert lines[3].endswith(" True, True)")
+    assert lines[4] == "False True"
+    assert shim.record(command, "again", plan=CLOCK).stdout != recorded
+
+
+@pytest.mark.tf114
+def test_python_of_2018_waits_by_the_time_of_day(shim: Shim) -> None:
+    """CPython 3.7's locks take deadlines by CLOCK_REALTIME."""
+    recorded, replayed = recorded_and_replayed(shim, [os.environ["REPROKIT_TF114_PYTHON"], "-c", PYTHON], replays=2)
+    assert replayed == [recorded] * 2
+    assert recorded.decode().splitlines()[2] == "False True"
+
+
+def test_the_option_is_kept_in_the_run_and_replayed(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    recorded = reprokit.run("record", "--clock", "-o", "run", "--", build("clock.c"), "seed")
+    assert reprokit.facts("run")["clock"] is True
+    replayed = reprokit.run("replay", "run", "-o", "again")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+    assert "reads of the clock: 1 as recorded, 0 beyond" in replayed.stderr
+    # Another recording has another key, and so another number in the place of the process id.
+    numbers = {reprokit.run("record", "--clock", "--", build("clock.c"), "time").stdout.split()[1] for _ in range(2)}
+    assert len(numbers) == 2
