@@ -6,26 +6,31 @@ import sys
 
 from .frameworks import WATCHED, load
 from .journal import Journal
+from .naming import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
     from typing import Any
 
     from .frameworks import Adapter
+    from .seeds import Ledger
+
+__all__ = ["Agent", "on_thread"]
 
 MAX_WARNINGS = 100
-MAX_ARGUMENT = 200  # characters of a seed's text
-_FRAMEWORKS = frozenset(name.partition(".")[0] for name in WATCHED)
-_SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and torch.manual_seed
+_COMPUTING = frozenset(["ctypes", "numpy", "tensorflow", "torch"])
+_WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules that bring pools whose size no variable sets
 
 
 class Agent:
     """What the adapters share in this process."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, run: str, journal: Journal) -> None:
+        self._run = run
         self.journal = journal
+        self._seeds: Ledger | None = None
         self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
         self._adapters: dict[str, Adapter] = {}
         self._counters: dict[str, int] = {}
@@ -42,6 +47,16 @@ class Agent:
         if framework not in self._adapters:
             self._adapters[framework] = load(framework)(self)
         self._adapters[framework].instrument(name, module)
+        if name in _WITH_POOLS:
+            self.attempt(self._resize_pools, name, module)
+
+    def _resize_pools(self, name: str, module: ModuleType) -> None:
+        """Where the launcher asks for it, give pools the sizes that they had in the recording."""
+        from . import pools
+
+        wanted = pools.sizes(self._run)
+        if wanted:
+            pools.resize(name, module, wanted)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the agent; what goes wrong becomes a warning line, and None."""
@@ -76,16 +91,14 @@ class Agent:
         """Write down a framework's version."""
         self.journal.write("framework", {"name": name, "version": str(getattr(module, "__version__", ""))})
 
-    def seed(self, call: str, arguments: tuple[Any, ...], keywords: dict[str, Any], caller: FrameType) -> None:
-        """Write down a seeding call of the script, be it through a library's function for that."""
-        while _module_of(caller).startswith(_SEE_THROUGH) and caller.f_back is not None:
-            caller = caller.f_back
-        given = any(value is not None for value in [*arguments, *keywords.values()])
-        if given and not _is_own_business(caller):
-            parts = [_text(value) for value in arguments] + [f"{key}={_text(keywords[key])}" for key in keywords]
-            file = caller.f_code.co_filename.rpartition("/")[2]
-            line = {"call": call, "argument": ", ".join(parts)[:MAX_ARGUMENT], "where": f"{file}:{caller.f_lineno}"}
-            self.journal.write("seed", line)
+    @property
+    def seeds(self) -> Ledger:
+        """The ledger of seeding calls, for processes that can make any."""
+        if self._seeds is None:
+            from .seeds import Ledger
+
+            self._seeds = Ledger(self._run, self.journal, self.warn)
+        return self._seeds
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""
@@ -115,9 +128,25 @@ class Agent:
         self._finished = True
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
+        self.attempt(self._computed_with)
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.random_states)
+        if self._seeds is not None:
+            self.attempt(self._seeds.finish)
         self.journal.write("end", {})
+
+    def _computed_with(self) -> None:
+        """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""
+        if _COMPUTING.isdisjoint(sys.modules):
+            return
+        from .compute import facts
+
+        for name, library, found in facts():
+            self.computed(name, library, found)
+
+    def computed(self, name: str, library: str, facts: Mapping[str, object]) -> None:
+        """Write what of the machine a library used."""
+        self.journal.write("compute", {"name": name, "library": library, "facts": facts})
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
@@ -126,6 +155,8 @@ class Agent:
         self._counters.clear()
         self._warned.clear()
         self._finished = False
+        if self._seeds is not None:
+            self._seeds.forget()
         for adapter in self._adapters.values():
             self.attempt(adapter.forget)
 
@@ -136,31 +167,6 @@ class Agent:
             util.Finalize(None, self.finish, exitpriority=-100)
 
 
-def on_thread(name: str) -> str:
-    """The name in the main thread, name@thread in others."""
-    threading = sys.modules.get("threading")
-    if threading is None or threading.current_thread() is threading.main_thread():
-        return name
-    return f"{name}@{threading.current_thread().name}"
-
-
-def _is_own_business(caller: FrameType) -> bool:
-    """Whether a framework or library seeds for its own purposes, not on behalf of the script."""
-    code = caller.f_code
-    installed = "/site-packages/" in code.co_filename or "/dist-packages/" in code.co_filename
-    return _module_of(caller).partition(".")[0] in _FRAMEWORKS or (installed and "seed" not in code.co_name)
-
-
-def _module_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
 def _index(value: Any) -> int | None:
     """A step or epoch as an int, also where it is a number of NumPy or a whole float."""
     return None if value is None else int(value)
-
-
-def _text(value: object) -> str:
-    """The value as text that repeats: an address in it would not."""
-    text = repr(value)
-    return f"<{type(value).__qualname__}>" if " at 0x" in text else text

@@ -31,24 +31,41 @@ class Journal:
         self._identity: str | None = identity
         self._quoted = to_json(identity)
         self._numbers = itertools.count()  # next() on it is atomic, and safe inside a finaliser as no lock is
+        # Read once: with record --clock, each read takes one that was recorded for the training.
+        self._epoch = time.time() - time.monotonic()
         self._broken = False
+        self._announced = True
         self.written = False
         self.first_write_of_fork: Callable[[], None] | None = None
 
-    def write(self, kind: str, fields: Mapping[str, object]) -> None:
-        """Append one line; a file that cannot be written is given up silently."""
+    @property
+    def identity(self) -> str:
+        """The name of this process."""
         if self._identity is None:
             self._name_fork()
+        return self._identity or ""
+
+    def write(self, kind: str, fields: Mapping[str, object], *, aside: bool = False) -> None:
+        """Append one line; a file that cannot be written is given up silently.
+
+        A line written aside does not make a forked child one that has something to tell at its end.
+        """
+        if self._identity is None:
+            self._name_fork()
+        if not (aside or self._announced):
+            self._announced = True
+            if self.first_write_of_fork is not None:
+                self.first_write_of_fork()
         line = self._line(kind, fields)
         if len(line) > MAX_LINE:
             line = self._line("warning", {"text": f"a {kind} line of {len(line)} bytes was left out"})
-        self.written = True
+        self.written = self.written or not aside
         if not self._broken:
             self._append(line)
 
     def _line(self, kind: str, fields: Mapping[str, object]) -> bytes:
         # By hand, as this is half of what a training step pays for its loss.
-        start = f'{{"k":"{kind}","p":{self._quoted},"n":{next(self._numbers)},"t":{time.time():.6f}'
+        start = f'{{"k":"{kind}","p":{self._quoted},"n":{next(self._numbers)},"t":{self._epoch + time.monotonic():.6f}'
         rest = "".join([f',"{key}":{to_json(value)}' for key, value in fields.items()])
         return f"{start}{rest}}}\n".encode()
 
@@ -69,8 +86,7 @@ class Journal:
         """In a forked child: begin anew, under a name that is found when there is something to write."""
         self._identity = None
         self._numbers = itertools.count()
-        self._broken = False
-        self.written = False
+        self._broken = self._announced = self.written = False
 
     def _name_fork(self) -> None:
         try:
@@ -78,8 +94,6 @@ class Journal:
         except Exception:  # no shim in this process
             self._identity = self._environment_identity + "/?"
         self._quoted = to_json(self._identity)
-        if self.first_write_of_fork is not None:
-            self.first_write_of_fork()
 
 
 def _identity_by_shim(run: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARK = "_reprokit_original"
+_IS_CPYTHON = sys.implementation.name == "cpython"
 
 
 def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -22,3 +25,23 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
         wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
     setattr(wrapper, MARK, True)
     setattr(owner, name, wrapper)
+
+
+def replace_in_static_type(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """The same for a method of a type that is written in C and refuses the assignment; CPython only.
+
+    A class that stood in for it would be seen by `type(x) is`, pickle and subclasses. Its dictionary can be
+    had from the garbage collector, and the interpreter must then be told to look methods up again.
+    """
+    original = vars(owner).get(name)
+    if original is None or not callable(original) or hasattr(original, MARK) or not _IS_CPYTHON:
+        return
+    dictionaries = [found for found in gc.get_referents(vars(owner)) if type(found) is dict]
+    if len(dictionaries) != 1 or dictionaries[0][name] is not original:
+        return
+    from ctypes import py_object, pythonapi
+
+    wrapper = functools.wraps(original)(make(original))
+    setattr(wrapper, MARK, True)
+    dictionaries[0][name] = wrapper
+    pythonapi.PyType_Modified(py_object(owner))

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 
-from . import importing
+from . import importing, listing
 from .agent import Agent
 from .frameworks import WATCHED
 from .journal import Journal
@@ -17,12 +17,13 @@ FORMAT = 1
 def start(run: str, identity: str) -> None:
     """Begin to watch this process; whatever fails is written down, and the training goes on."""
     journal = Journal(run, identity.strip())
-    agent = Agent(journal)
+    agent = Agent(run, journal)
     sys.modules[__name__.rpartition(".")[0]].running = agent  # type: ignore[attr-defined]
     journal.write("agent", _facts())
     agent.attempt(_watch, agent)
     atexit.register(agent.finish)
     os.register_at_fork(after_in_child=agent.forget)
+    agent.attempt(_see_listings, agent)
 
 
 def _watch(agent: Agent) -> None:
@@ -32,6 +33,11 @@ def _watch(agent: Agent) -> None:
         module = sys.modules.get(name)
         if module is not None:
             agent.loaded(name, module)
+
+
+def _see_listings(agent: Agent) -> None:
+    notes = listing.watch(agent)
+    os.register_at_fork(after_in_child=notes.forget)
 
 
 def _facts() -> dict[str, object]:

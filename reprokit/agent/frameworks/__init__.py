@@ -53,12 +53,17 @@ _KERAS = (
 _WAITS_FOR = {
     "python": ["random"],
     "numpy": ["numpy", "numpy.random"],
+    "jax": ["jax", "jax.random"],
     "torch": ["torch", "torch.random", "torch.cuda.random", "torch.utils.data.dataloader", "torch._dynamo.eval_frame"],
     "tensorflow": ["tensorflow"]
-    + [f"tensorflow.python.{name}" for name in ("framework.random_seed", "training.optimizer", "client.session")],
+    + [
+        f"tensorflow.python.{name}"
+        for name in ("framework.random_seed", "ops.stateful_random_ops", "training.optimizer", "client.session")
+    ],
     "keras": _KERAS,
     "sklearn": ["sklearn"],
-    "xgboost": ["xgboost"],
+    "xgboost": ["xgboost", "xgboost.training"],
+    "lightgbm": ["lightgbm", "lightgbm.engine"],
 }
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 

@@ -9,8 +9,8 @@ import sys
 from ..agent import on_thread
 from ..arrays import describe_array
 from ..patching import replace
+from ..seeds import seeding
 from ..values import describe
-from .python import seeding
 from .variables import Records
 
 TYPE_CHECKING = False
@@ -56,7 +56,7 @@ class Adapter:
             self._agent.framework(name, module)
         elif name.endswith(("utils.tf_utils", "utils.rng_utils")):
             call = "keras.utils.set_random_seed"
-            replace(module, "set_random_seed", lambda original: seeding(self._agent, call, original))
+            replace(module, "set_random_seed", lambda original: seeding(self._agent.seeds, call, original))
         elif "optimizer" in name:
             for owner in _classes_with(module, "apply_gradients"):
                 replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._records.make_apply)

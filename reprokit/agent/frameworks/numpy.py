@@ -1,22 +1,28 @@
 """NumPy: its version, its seeding and its global random state at the end.
 
-RandomState(seed) is not written down: it is a class, and one that stands in for it would not be it.
+RandomState, SeedSequence and the bit generators are types written in C, and others that stood in for them
+would not be them. Each has one place in Python that all its seeds come through.
 """
 
 from __future__ import annotations
 
 import sys
+from _thread import _local
+from functools import partial
 
 from ..digests import text_digest
-from ..patching import replace
-from .python import seeding
+from ..patching import replace, replace_in_static_type
+from ..seeds import seeding, seeding_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
     from typing import Any
 
     from ..agent import Agent
+    from ..seeds import Ledger
+
+    Function = Callable[..., Any]
 
 
 class Adapter:
@@ -25,13 +31,27 @@ class Adapter:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def instrument(self, name: str, module: ModuleType) -> None:
+    def instrument(self, name: str, module: Any) -> None:
         if name == "numpy":
             self._agent.framework(name, module)
             return
+        ledger = self._agent.seeds
         for function in ("seed", "default_rng"):
             call = f"numpy.random.{function}"
-            replace(module, function, lambda original, call=call: seeding(self._agent, call, original))  # type: ignore[misc]
+            replace(module, function, lambda original, call=call: seeding(ledger, call, original))  # type: ignore[misc]
+        # Since NumPy 1.17 a RandomState has its bit generator seeded, before it seeded itself.
+        owner, method = getattr(module, "MT19937", None), "_legacy_seeding"
+        if owner is None:
+            owner, method = module.RandomState, "seed"
+        make = partial(seeding_method, ledger, "numpy.random.RandomState")
+        replace_in_static_type(owner, method, make)
+        self._agent.attempt(self._instrument_sequences, sys.modules.get("numpy.random.bit_generator"))
+
+    def _instrument_sequences(self, module: Any) -> None:
+        if module is not None:
+            entropy = _Entropy(self._agent.seeds)
+            replace(module, "randbits", entropy.make_randbits)
+            replace(module, "_coerce_to_uint32_array", entropy.make_coerce)
 
     def finish(self) -> None:
         pass
@@ -44,6 +64,43 @@ class Adapter:
 
     def forget(self) -> None:
         pass
+
+
+class _Entropy(_local):
+    """What a SeedSequence is made of: its entropy is turned into an array, and then its spawn key.
+
+    Entropy that it drew itself, as it was given none, is no seed of the script's.
+    """
+
+    drawn: object = None
+    is_key = False  # whether a spawn key comes next
+    inside = False
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def make_randbits(self, original: Function) -> Function:
+        def randbits(k: int) -> int:
+            self.drawn = drawn = original(k)
+            return drawn  # type: ignore[no-any-return]
+
+        return randbits
+
+    def make_coerce(self, original: Function) -> Function:
+        def _coerce_to_uint32_array(x: Any) -> Any:
+            if self.inside:  # an element of a list
+                return original(x)
+            is_entropy, self.is_key, self.inside = not self.is_key, False, True
+            try:
+                if is_entropy and x is not self.drawn:
+                    x = self._ledger.seed("numpy.random.SeedSequence", x, sys._getframe(1))
+                array = original(x)
+                self.is_key = is_entropy
+                return array
+            finally:
+                self.inside = False
+
+        return _coerce_to_uint32_array
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from ..patching import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
+    from types import FrameType
     from typing import Any
 
     from ..agent import Agent
@@ -22,27 +22,35 @@ class Adapter:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def instrument(self, name: str, module: ModuleType) -> None:
-        replace(module, "seed", lambda original: seeding(self._agent, "random.seed", original))
+    def instrument(self, name: str, module: Any) -> None:
+        replace(module.Random, "seed", lambda original: self._make_seed(module, original))
+        is_method = getattr(module.seed, "__self__", None) is module._inst
+        if is_method:
+            module.seed = module._inst.seed
+
+    def _make_seed(self, random: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        # The class stays what it is; its constructor calls seed, and so do subclasses that have their own.
+        ledger, initialize, instance = self._agent.seeds, random.Random.__init__.__code__, random._inst
+
+        def seed(self: Any, a: Any = None, version: int = 2) -> Any:
+            if a is not None:
+                call = "random.seed" if self is instance else "random.Random.seed"
+                caller: FrameType | None = sys._getframe(1)
+                if caller is not None and caller.f_code is initialize:
+                    call, caller = "random.Random", caller.f_back
+                a = ledger.seed(call, a, caller)
+            return original(self, a, version)
+
+        return seed
 
     def finish(self) -> None:
         pass
 
     def random_states(self) -> None:
-        random = sys.modules.get("random")
+        random: Any = sys.modules.get("random")
         if random is not None:
             line = {"name": "random", "digest": text_digest(repr(random.getstate()))}
             self._agent.journal.write("random_state", line)
 
     def forget(self) -> None:
         pass
-
-
-def seeding(agent: Agent, call: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A seeding function that is written down and then called."""
-
-    def seed(*arguments: Any, **keywords: Any) -> Any:
-        agent.attempt(agent.seed, call, arguments, keywords, sys._getframe(1))
-        return original(*arguments, **keywords)
-
-    return seed

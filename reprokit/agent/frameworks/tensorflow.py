@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 
 from ..digests import text_digest
 from ..patching import replace
-from .python import seeding
+from ..seeds import seeding
 from .variables import Records
 
 TYPE_CHECKING = False
@@ -41,13 +42,28 @@ class Adapter:
         elif name.endswith("random_seed"):
             for function in _SEEDING:
                 self._instrument_seeding(module, function)
+        elif name.endswith("stateful_random_ops"):
+            self._agent.attempt(self._instrument_generator, module)
         elif name.endswith("session"):
             replace(module.BaseSession, "close", self._make_close)
         else:
             replace(module.Optimizer, "apply_gradients", self._records.make_apply)
 
     def _instrument_seeding(self, module: ModuleType, function: str) -> None:
-        replace(module, function, lambda original: seeding(self._agent, _SEEDING[function], original))
+        replace(module, function, lambda original: seeding(self._agent.seeds, _SEEDING[function], original))
+
+    def _instrument_generator(self, module: Any) -> None:
+        method = vars(module.Generator).get("from_seed")  # TensorFlow 1 has none
+        if isinstance(method, classmethod):
+            ledger, original = self._agent.seeds, method.__func__
+
+            @functools.wraps(original)
+            def from_seed(cls: Any, *arguments: Any, **keywords: Any) -> Any:
+                call = "tensorflow.random.Generator.from_seed"
+                seed = seeding(ledger, call, functools.partial(original, cls), depth=2)
+                return seed(*arguments, **keywords)
+
+            module.Generator.from_seed = classmethod(from_seed)
 
     def _make_close(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def close(session: Any) -> None:

@@ -10,9 +10,9 @@ from _thread import _local
 
 from ..agent import on_thread
 from ..digests import weights_line
-from ..patching import replace
+from ..patching import replace, replace_in_static_type
+from ..seeds import seeding, seeding_method
 from ..values import from_float
-from .python import seeding
 from .torch_records import ModelRecord, Modules, OptimizerRecord
 from .torch_tensors import dtype_name, entry, is_plain, scalar
 
@@ -81,7 +81,12 @@ class Adapter:
         if name == "torch":
             self._torch = module
             self._agent.framework(name, module)
-            for instrument in (self._instrument_backward, self._instrument_optimizer, self._instrument_modules):
+            for instrument in (
+                self._instrument_backward,
+                self._instrument_optimizer,
+                self._instrument_modules,
+                self._instrument_generator,
+            ):
                 self._agent.attempt(instrument, module)
         elif name == "torch.utils.data.dataloader":
             self._instrument_loader(module)
@@ -94,7 +99,11 @@ class Adapter:
             package = "torch.cuda" if name == "torch.cuda.random" else "torch"
             for function in ("manual_seed", "manual_seed_all"):
                 call = f"{package}.{function}"
-                replace(module, function, lambda original, call=call: seeding(self._agent, call, original))  # type: ignore[misc]
+                replace(module, function, lambda original, call=call: seeding(self._agent.seeds, call, original))  # type: ignore[misc]
+
+    def _instrument_generator(self, torch: Any) -> None:
+        ledger, call = self._agent.seeds, "torch.Generator.manual_seed"
+        replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
     # Losses
 
@@ -282,6 +291,7 @@ class Adapter:
         if epoch is None:
             epoch = self._loaders[loader] = Epoch(self._agent.name("loader"))
             self._epochs.append(epoch)
+            self._agent.computed(epoch.name, "loader", {"workers": getattr(loader, "num_workers", None)})
         self._end_epoch(epoch)
         return epoch
 

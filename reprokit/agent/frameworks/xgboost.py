@@ -1,7 +1,7 @@
-"""XGBoost: its version."""
+"""XGBoost: its version, and the seed among the parameters of a training."""
 
 from __future__ import annotations
 
-from .version_only import VersionOnly as Adapter
+from .parameters import ParametersAdapter as Adapter
 
 __all__ = ["Adapter"]

@@ -1,0 +1,195 @@
+"""What this process computed with: numbers of threads, and the code that libraries chose for its processor.
+
+Only what the training has loaded is asked, at the end of the process: nothing is imported or begun for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Fact = bool | int | str | list[str] | None
+    Facts = dict[str, Fact]
+
+# Variables by which a count or a choice of code is set: which of them the process had tells who chose.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "GLIBC_TUNABLES",
+    "MKL_CBWR",
+    "MKL_DYNAMIC",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHON_CPU_COUNT",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+_SIMPLE = re.compile(r"[\w.,=+:-]{1,200}")  # such values only: a variable may hold anything
+
+# Native libraries: the names of their files, and for each fact the functions of which one has the answer.
+_OPENBLAS = ("openblas_{}", "openblas_{}64_", "scipy_openblas_{}", "scipy_openblas_{}64_")
+_NATIVE = (
+    ("openmp", re.compile(r"lib(gomp|iomp5|omp)[-.]"), {"threads": ["omp_get_max_threads"]}),
+    (
+        "openblas",
+        re.compile(r"lib\w*openblas"),
+        {
+            "threads": [form.format("get_num_threads") for form in _OPENBLAS],
+            "core": [form.format("get_corename") for form in _OPENBLAS],
+        },
+    ),
+    (
+        "mkl",
+        re.compile(r"lib(mkl_rt|mkl_core|torch_cpu|mklml_intel)[-.]"),
+        {"threads": ["MKL_Get_Max_Threads"], "branch": ["mkl_cbwr_get_auto_branch", "mkl_serv_cbwr_get_auto_branch"]},
+    ),
+    ("onednn", re.compile(r"lib(dnnl|mkldnn)[-.]"), {"isa": ["dnnl_get_effective_cpu_isa"]}),
+    ("blis", re.compile(r"libblis"), {"threads": ["bli_thread_get_num_threads"]}),
+)
+_TEXTS = ("core",)  # facts that are C strings
+
+
+def facts() -> Iterator[tuple[str, str, Facts]]:
+    """Name, library and facts, of every library that decided something; nothing for a process without any."""
+    found = [*_modules(), *_libraries()]
+    if found:
+        yield "process", "process", _process()
+        yield from found
+
+
+def _process() -> Facts:
+    values = [(name, os.environ.get(name, "")) for name in VARIABLES]
+    chosen = [f"{name}={value}" for name, value in values if _SIMPLE.fullmatch(value)]
+    return {"processors": os.cpu_count(), "usable": usable(), "variables": chosen}
+
+
+def usable() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _modules() -> Iterator[tuple[str, str, Facts]]:
+    """What frameworks tell of themselves."""
+    for name, ask in (("torch", _torch), ("numpy", _numpy), ("tensorflow", _tensorflow), ("numexpr", _numexpr)):
+        module = sys.modules.get(name)
+        if module is not None:
+            answer: Facts = {key: value for key, value in ask(module).items() if value is not None}
+            if answer:
+                yield name, name, answer
+
+
+def _torch(torch: Any) -> Facts:
+    return {
+        "threads": _ask(torch, "get_num_threads"),
+        "interop_threads": _ask(torch, "get_num_interop_threads"),
+        "capability": _ask(torch, "backends.cpu.get_cpu_capability"),
+        "mkl": _ask(torch, "backends.mkl.is_available"),
+        "mkldnn": _ask(torch, "backends.mkldnn.is_available"),
+    }
+
+
+def _ask(module: Any, path: str) -> Any:
+    """What a function of a module answers; None where this version has none."""
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module() if callable(module) else None
+
+
+def _numpy(_: Any) -> Facts:
+    """The instruction sets that NumPy dispatches to, from 1.20 on."""
+    module = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
+    features = getattr(module, "__cpu_features__", None)
+    if not isinstance(features, dict):
+        return {}
+    dispatch = [str(name) for name in getattr(module, "__cpu_dispatch__", ())]
+    return {
+        "baseline": [str(name) for name in getattr(module, "__cpu_baseline__", ())],
+        "used": [name for name in dispatch if features.get(name)],
+        "unused": [name for name in dispatch if not features.get(name)],
+    }
+
+
+def _tensorflow(_: Any) -> Facts:
+    """The sizes of TensorFlow's pools, as its eager context was told; 0 and None stand for the usable processors."""
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    settings = {"threads": ("intra", "TF_NUM_INTRAOP_THREADS"), "interop_threads": ("inter", "TF_NUM_INTEROP_THREADS")}
+    return {key: _pool_size(context, *setting) for key, setting in settings.items()}
+
+
+def _pool_size(context: Any, kind: str, variable: str) -> int:
+    told = getattr(context, f"_{kind}_op_parallelism_threads", None) or os.environ.get(variable, "")
+    return int(told) if str(told).isdigit() and int(told) else usable()
+
+
+def _numexpr(numexpr: Any) -> Facts:
+    count = getattr(numexpr, "nthreads", None)
+    return {"threads": count if isinstance(count, int) else None}
+
+
+def _libraries() -> Iterator[tuple[str, str, Facts]]:
+    """What native libraries say of themselves, those of one name in the order of their paths."""
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is None:  # every package that brings such libraries has loaded it
+        return
+    copies: dict[str, int] = {}
+    for path in _mapped():
+        file = os.path.basename(path)
+        for library, pattern, functions in _NATIVE:
+            answer = _asked(ctypes, path, functions) if pattern.match(file) else {}
+            if answer:
+                copies[file] = copies.get(file, 0) + 1
+                number = f" #{copies[file]}" if copies[file] > 1 else ""
+                yield f"{library} {file}{number}", library, answer
+
+
+def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
+    """The number of threads of each OpenBLAS in this process, and the function that sets it."""
+    pattern = next(pattern for library, pattern, _ in _NATIVE if library == "openblas")
+    for path in _mapped():
+        if pattern.match(os.path.basename(path)):
+            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            for form in _OPENBLAS:
+                if hasattr(library, form.format("set_num_threads")):
+                    count = getattr(library, form.format("get_num_threads"))()
+                    yield count, getattr(library, form.format("set_num_threads"))
+                    break
+
+
+def _mapped() -> list[str]:
+    """The files of shared libraries in this process."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            paths = {line[line.index("/") :].rstrip("\n") for line in file if "/" in line}
+    except OSError:
+        return []
+    return sorted(path for path in paths if ".so" in path)
+
+
+def _asked(ctypes: Any, path: str, functions: dict[str, list[str]]) -> Facts:
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:  # mapped, but not as a library of this process
+        return {}
+    answers = {fact: _call(ctypes, library, names, fact in _TEXTS) for fact, names in functions.items()}
+    return {fact: answer for fact, answer in answers.items() if answer is not None}
+
+
+def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
+    """What the first of these functions that the library has answers."""
+    functions = [getattr(library, name) for name in names if hasattr(library, name)]
+    if not functions:
+        return None
+    functions[0].restype = ctypes.c_char_p if is_text else ctypes.c_int
+    answer = functions[0]()
+    return answer.decode("ascii", "replace")[:100] if isinstance(answer, bytes) else answer

@@ -1,0 +1,124 @@
+"""Writes down in which order directories were listed: the file system's own, which another one does not share."""
+
+from __future__ import annotations
+
+import os
+from _blake2 import blake2b  # as hashlib would load OpenSSL
+from binascii import crc32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .agent import Agent
+
+MAX_LISTINGS = 1000  # lines of one process; what it lists after that is not looked at
+MAX_NAMES = 10_000_000  # looked at in one process
+_AT_ONCE = 1024  # names of an open scandir that are held
+_LEFT_OUT = ("/proc", "/sys", "/dev", os.path.dirname(os.__file__))
+_PACKAGES = ("site-packages", "dist-packages", "__pycache__")
+
+
+class Listings:
+    """What this process listed; each directory again only if its listing has changed."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._last: dict[str, str] = {}  # by directory
+        self._lines = self._names = 0
+
+    def name(self, path: Any) -> str | None:
+        """The name under which a directory is noted; None where it is of no interest."""
+        if self._lines >= MAX_LISTINGS or self._names >= MAX_NAMES or isinstance(path, int):
+            return None
+        name = os.path.normpath(os.fsdecode("." if path is None else path))
+        left_out = any(name == place or name.startswith(place + "/") for place in _LEFT_OUT)
+        return None if left_out or any(part in name for part in _PACKAGES) else name
+
+    def add(self, directory: str, names: list[Any]) -> None:
+        """Note a list of names."""
+        digest = Digest()
+        digest.update(names)
+        self.end(directory, digest, True)
+
+    def watched(self, directory: str, entries: Any) -> ScandirIterator:
+        """The iterator of a scandir, whose names are noted as it goes on."""
+        return ScandirIterator(entries, self._agent, lambda digest, whole: self.end(directory, digest, whole))
+
+    def end(self, directory: str, digest: Digest, whole: bool) -> None:
+        """Write a listing, unless it is what this directory's last one was."""
+        self._names += digest.count
+        order = digest.order() + str(whole)
+        if self._last.get(directory) != order and self._lines < MAX_LISTINGS:
+            self._last[directory] = order
+            self._lines += 1
+            facts = {"count": digest.count, "order": digest.order(), "names": f"{digest.names:016x}", "whole": whole}
+            self._agent.journal.write("listing", {"name": directory, **facts})
+
+
+class Digest:
+    """Of names in their order, and of the same names in any order."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self.count = self.names = 0
+
+    def update(self, names: list[Any]) -> None:
+        """Take in some more names, all of them texts or all of them bytes."""
+        if names:
+            joined = b"\0".join(names) if isinstance(names[0], bytes) else os.fsencode("\0".join(names))
+            self._hash.update(joined + b"\0")
+            self.count += len(names)
+            self.names = (self.names + sum(map(crc32, joined.split(b"\0")))) % 2**64
+
+    def order(self) -> str:
+        """The digest of the names so far."""
+        return str(self._hash.hexdigest())
+
+
+class ScandirIterator:
+    """What os.scandir returns, with the names that it gives seen."""
+
+    def __init__(self, entries: Any, agent: Agent, end: Any) -> None:
+        self._next, self._entries = entries.__next__, entries
+        self._agent, self._end = agent, end
+        self._names: list[Any] = []
+        self._digest: Digest | None = Digest()
+
+    def __iter__(self) -> ScandirIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            entry = self._next()
+        except StopIteration:
+            self._agent.attempt(self._note, True)
+            raise
+        names = self._names
+        names.append(entry.name)
+        if len(names) >= _AT_ONCE:
+            self._agent.attempt(self._flush)
+        return entry
+
+    def close(self) -> None:
+        self._entries.close()
+        self._agent.attempt(self._note, False)
+
+    def __enter__(self) -> ScandirIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        names = self._names[:]
+        del self._names[: len(names)]
+        if self._digest is not None:
+            self._digest.update(names)
+
+    def _note(self, whole: bool) -> None:
+        """Write what was listed, once; what was opened and not read has no order."""
+        self._flush()
+        digest, self._digest = self._digest, None
+        if digest is not None and (whole or digest.count):
+            self._end(digest, whole)

@@ -1,0 +1,67 @@
+"""Looks up the seeds of the recording that is being replayed.
+
+seeds.jsonl is read anew for each look-up and nothing of it is kept, neither in memory nor as a descriptor:
+the process of a replay is to have its objects where the recorded one had them.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK = 64 << 10
+MAX_LINE = 32 << 10  # of one line; the launcher leaves longer ones out
+MAX_BLOCKS = 256
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class RecordedSeeds:
+    """seeds.jsonl of this run, which only a replay has."""
+
+    def __init__(self, run: str) -> None:
+        self._path = run + "/seeds.jsonl"
+        self._block = 0  # where the last line was found: the next one is near
+        self._absent = False
+
+    def value(self, start: str) -> bytes | None:
+        """What stands behind this beginning of a line, up to its closing bracket."""
+        needle = b"\n" + start.encode()
+        for number, block in self._blocks():
+            found = block.find(needle)
+            end = block.find(b"]\n", found + len(needle)) if found >= 0 else -1
+            if end >= 0:
+                self._block = number
+                return block[found + len(needle) : end]
+        return None
+
+    def holds(self, end: str) -> bool:
+        """Whether a line ends so."""
+        needle = end.encode() + b"]\n"
+        return any(needle in block for _, block in self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The file from the last line found on, then from its beginning; each block with the next one's start."""
+        if self._absent:
+            return
+        try:
+            descriptor = os.open(self._path, _FLAGS)
+        except OSError:
+            self._absent = True
+            return
+        try:
+            first = self._block
+            yield from _read(descriptor, range(first, MAX_BLOCKS))
+            yield from _read(descriptor, range(first))
+        finally:
+            os.close(descriptor)
+
+
+def _read(descriptor: int, numbers: range) -> Iterator[tuple[int, bytes]]:
+    for number in numbers:
+        block = os.pread(descriptor, BLOCK + MAX_LINE, number * BLOCK)
+        if not block:
+            return
+        yield number, block
