@@ -107,6 +107,12 @@ class WorkingDirectoryMissing(LaunchError):
     slug = "working-directory"
 
 
+class NoProof(LaunchError):
+    """strace, with which --prove accounts for every request, is missing or may not trace."""
+
+    slug = "no-proof"
+
+
 class ReplayStopped(LaunchError):
     """A strict replay met a request that the random profile does not hold."""
 

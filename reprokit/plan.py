@@ -14,6 +14,7 @@ from reprokit.rundir import ReplayOf
 RECORD, REPLAY = "record", "replay"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
+WITHOUT_SUPERVISOR = "off: --no-supervisor"  # in run.json: the user's wish, which replays follow
 
 
 def past_tense(mode: str) -> str:
@@ -44,16 +45,19 @@ class Plan:
     key: bytes = field(default_factory=new_key, repr=False)
     record_crypto: bool = False
     keyed: bool = False  # answer every request from the key, identity and a counter
-    clock: bool = False  # record and replay the real-time clock and process ids
+    clock: bool = False  # record and replay the real-time clock, and stand in for process ids
     supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
     prove: bool = False  # run strace beside, and account for every request to the kernel
     profile: Path | None = None  # replay: the entropy directory of the recording
     replay_of: ReplayOf | None = None
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
+    processors: int | None = None  # replay: how many the command may use, where it may use more than it could
+    pools: Mapping[str, int] = field(default_factory=dict)  # replay: sizes that only the agent can set
     environment_size: int | None = None  # replay: what the recording had
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
 
     def for_agent(self, shim: Path) -> dict[str, Any]:
         """plan.json: all that the agent needs to know."""
-        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim)}
+        pools = {"pools": dict(self.pools)} if self.pools else {}
+        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), **pools}

@@ -11,6 +11,12 @@ import pytest
 from tests.support import Reprokit
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp().parent / "reprokit-cache")
+
+
 @pytest.fixture
 def reprokit(tmp_path: Path) -> Reprokit:
     """The installed command, run in a directory of the test's own."""

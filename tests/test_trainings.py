@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -80,12 +81,24 @@ def verified(reprokit: Reprokit, replayed: str) -> dict[str, Any]:
     return result
 
 
+def everything_is_accounted_for(facts: dict[str, Any]) -> None:
+    """By the proof that strace gave beside the recording."""
+    assert facts["proof"]["unaccounted"] == []
+    assert facts["proof"]["problem"] == ""
+    assert facts["proof"]["requests"] > 0
+
+
 def reproduces(training: Training, reprokit: Reprokit) -> None:
     bare = [run_bare(training, reprokit.directory) for _ in range(2)]
     assert bare[0] != bare[1]
-    recorded = reprokit.run("record", "-o", "recorded", "--", *training.command, environment=training.variables)
+    proving = ["--prove"] if shutil.which("strace") else []
+    recorded = reprokit.run(
+        "record", *proving, "-o", "recorded", "--", *training.command, environment=training.variables
+    )
     assert recorded.returncode == 0, recorded.stderr[-2000:]
     assert recorded.stdout not in bare
+    if proving:
+        everything_is_accounted_for(reprokit.facts("recorded"))
     if training.printed:
         assert re.search(r"[0-9a-f]{64}$", recorded.stdout.strip())
     for number in range(3):
@@ -105,6 +118,16 @@ def reproduces(training: Training, reprokit: Reprokit) -> None:
 @pytest.mark.parametrize("training", CASES)
 def test_training(training: Training, reprokit: Reprokit) -> None:
     reproduces(training, reprokit)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_webdataset(reprokit: Reprokit) -> None:
+    """It shuffles by the process id and the time, which is no entropy, in the main process and in workers."""
+    reproduces(script("webdataset_shuffled.py"), reprokit)
+    shown = reprokit.run("show", "replayed0").stdout
+    replaced = re.findall(r"process (\S+): \d seeds? replaced by the recorded, first webdataset/filters.py", shown)
+    assert replaced == ["0", "0/1", "0/2"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``reprokit doctor``: says line by line whether this machine can record and replay."""
+"""``reprokit doctor``: says line by line what this machine and this interpreter allow."""
 
 from __future__ import annotations
 
@@ -8,65 +8,63 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from reprokit.errors import EXIT_TROUBLE, ReprokitError
+from reprokit.launch import machine
+from reprokit.launch.machine import Finding, State, absent, bad, good
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
 PROBE = "import ctypes, os; os.urandom(8); print(ctypes.CDLL(None).reprokit_abi())"
+ABOUT = "import platform, sys; print(platform.python_implementation(), platform.python_version(), sys.abiflags)"
+TRIAL = "import os; os.urandom(8)"
 PROBE_LIMIT = 30  # seconds
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found; without ``good`` something does not work."""
-
-    good: bool
-    text: str
 
 
 @click.command()
 def command() -> int:
-    """Say what recording and replaying need, and whether it works here.
+    """Say line by line what recording and replaying need, and whether it works here.
 
-    Exits 0 if everything does, 2 if something does not.
+    A line begins with ok, with no where something needed does not work, or with -- where something is
+    absent that only some runs need; its text says what that means. Exits 0 if no line begins with no,
+    else 2.
     """
     worst = 0
     for name, check in CHECKS.items():
         found = _checked(check)
-        click.echo(f"{'ok' if found.good else 'no':2}  {name}: {printable(found.text)}")
-        worst = worst if found.good else EXIT_TROUBLE
+        click.echo(f"{found.state.value}  {name}: {printable(found.text)}")
+        worst = EXIT_TROUBLE if found.state is State.BAD else worst
     return worst
 
 
 def _checked(check: Callable[[], Finding]) -> Finding:
     try:
         return check()
-    except (ReprokitError, OSError, subprocess.SubprocessError) as error:
-        return Finding(False, str(error))
+    except (ReprokitError, OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+        return bad(str(error))
 
 
 def _platform() -> Finding:
     from reprokit.launch.supported import libc, require_supported
 
     require_supported()
-    return Finding(True, f"{platform.system()} {platform.release()} on {platform.machine()}, {libc()}")
+    return good(f"{platform.system()} {platform.release()} on {platform.machine()}, {libc()}")
 
 
 def _reprokit() -> Finding:
-    return Finding(True, f"{VERSION} on Python {platform.python_version()} ({sys.executable})")
+    return good(f"{VERSION} on Python {platform.python_version()} ({sys.executable})")
 
 
 def _shim() -> Finding:
     from reprokit import native
 
     native.load_shim()
-    return Finding(True, f"built, with the ABI of this reprokit ({native.shim_path()})")
+    return good(f"built, with the ABI of this reprokit ({native.shim_path()})")
 
 
 def _preload() -> Finding:
@@ -88,9 +86,9 @@ def _preload() -> Finding:
             check=False,
         )
     if done.returncode == 0 and done.stdout.strip().isdigit():
-        return Finding(True, f"a program under the shim runs and sees it (ABI {done.stdout.strip()})")
+        return good(f"a program under the shim runs and sees it (ABI {done.stdout.strip()})")
     reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return Finding(False, f"a program cannot be started under the shim: {reason}")
+    return bad(f"a program cannot be started under the shim: {reason}")
 
 
 def _addresses() -> Finding:
@@ -98,10 +96,10 @@ def _addresses() -> Finding:
 
     with without_randomization() as outcome:
         if outcome == "off":
-            return Finding(True, "can be switched off, so that addresses are the same in every run")
+            return good("can be switched off, so that addresses are the same in every run")
         why = outcome.partition(": ")[2]
     advice = "scripts that hash or sort by address may not replay"
-    return Finding(False, f"{why}; {advice} (in a container, allow personality() in its seccomp profile)")
+    return bad(f"{why}; {advice} (in a container, allow personality() in its seccomp profile)")
 
 
 def _storage() -> Finding:
@@ -113,26 +111,24 @@ def _storage() -> Finding:
         with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
             mapped[:8] = b"reprokit"
     free = shutil.disk_usage(".").free
-    return Finding(True, f"files can be made, reserved and mapped here; {free >> 20} MiB are free")
+    return good(f"files can be made, reserved and mapped here; {free >> 20} MiB are free")
 
 
 def _python() -> Finding:
-    found = shutil.which("python") or shutil.which("python3")
+    found = _interpreter()
     if found is None:
-        return Finding(False, "there is no python on PATH; activate the environment of your training")
-    done = subprocess.run(
-        [found, "-c", "import sys; print(sys.version.split()[0])"],
-        capture_output=True,
-        text=True,
-        timeout=PROBE_LIMIT,
-        check=False,
-    )
+        return bad("there is no python on PATH; activate the environment of your training")
+    done = subprocess.run([found, "-c", ABOUT], capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
     from reprokit.launch.command import elf_reason
 
     reason = elf_reason(Path(os.path.realpath(found))) if not _is_script(found) else ""
     if done.returncode != 0 or reason:
-        return Finding(False, f"{found} {reason or 'does not run'}; the shim cannot work in it")
-    return Finding(True, f"{found}, version {done.stdout.strip()}")
+        return bad(f"{found} {reason or 'does not run'}; the shim cannot work in it")
+    return good(f"{found}, {done.stdout.strip()}")
+
+
+def _interpreter() -> str | None:
+    return shutil.which("python") or shutil.which("python3")
 
 
 def _is_script(path: str) -> bool:
@@ -140,12 +136,71 @@ def _is_script(path: str) -> bool:
         return file.read(2) == b"#!"
 
 
+@contextmanager
+def _trial() -> Iterator[tuple[Path, str]]:
+    """A small recording by the Python on PATH: its run directory, and what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="reprokit-") as directory:
+        run = Path(directory, "run")
+        arguments = [
+            sys.executable,
+            "-m",
+            "reprokit",
+            "record",
+            "-o",
+            str(run),
+            "--",
+            _interpreter() or "",
+            "-c",
+            TRIAL,
+        ]
+        done = subprocess.run(
+            arguments,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_LIMIT,
+            check=False,
+        )
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        yield run, "" if done.returncode == 0 else lines[-1]
+
+
+def _recording() -> Finding:
+    """Whether its os.urandom is recorded, by which call, and whether the agent is there."""
+    from reprokit.entropy.askers import who_asked
+    from reprokit.rundir import ENTROPY, RunDirectory
+
+    with _trial() as (path, failure):
+        if failure:
+            return bad(failure)
+        run, asking = RunDirectory(path).run, who_asked(path / ENTROPY)
+        own = {f"{asker.source} from {asker.module or asker.program}" for asker in asking.rows}
+    if run.shim != "loaded" or not own:
+        return bad(f"the shim was {run.shim or 'not seen'}, {asking.total.requests} requests were recorded")
+    found = f"its requests are recorded ({', '.join(sorted(own))})"
+    if run.agent != "loaded":
+        return absent(
+            f"{found}, but the agent was {run.agent}: no metrics, weights or seeds; see sitecustomize, -I, -S"
+        )
+    return good(f"{found}, and the agent loads")
+
+
 CHECKS: dict[str, Callable[[], Finding]] = {
     "reprokit": _reprokit,
     "platform": _platform,
+    "C library": machine.c_library,
     "shim": _shim,
     "preload": _preload,
     "address randomisation": _addresses,
+    "forked memory": machine.forked_memory,
+    "memory files": machine.memory_files,
+    "supervisor": machine.supervisor,
+    "vDSO": machine.vdso,
+    "instructions": machine.instructions,
+    "strace": machine.tracing,
     "current directory": _storage,
     "Python on PATH": _python,
+    "trial recording": _recording,
 }

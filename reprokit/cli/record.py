@@ -39,7 +39,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed, new_key
 @click.option(
     "--clock",
     is_flag=True,
-    help="Record the real-time clock and process ids too, for native code that seeds itself from them.",
+    help="Record the time of day too, and stand in for process ids, for native code that seeds itself from them.",
 )
 @click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
 @click.option("--hide-rdrand", is_flag=True, help="Hide the processor's RDRAND and RDSEED from programs; see the docs.")

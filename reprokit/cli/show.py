@@ -11,14 +11,21 @@ from reprokit.cli.paths import run_path
 
 @click.command()
 @click.argument("run")
+@click.option("--entropy", "who_asked", is_flag=True, help="Show who asked for how much entropy instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-def command(run: str, as_json: bool) -> None:
+def command(run: str, who_asked: bool, as_json: bool) -> None:
     """Show what RUN is and what is in it.
 
     RUN is a run directory, or 'last'. The first line says how the run ended, or that it is in progress
     or did not come to its end. Then what was run, where, its entropy, metrics, weights and outputs,
     warnings, and what the record does not cover. Nothing found in RUN is executed.
+
+    With --entropy: every library and call site that asked for entropy, by which source, in which threads
+    and processes, how often and for how many bytes; of a replay, what was not answered exactly.
     """
+    if who_asked:
+        _show_askers(run, as_json)
+        return
     from reprokit.verify.summary import document, summarise
 
     summary = summarise(run_path(run))
@@ -28,3 +35,13 @@ def command(run: str, as_json: bool) -> None:
         from reprokit.verify.overview import print_summary
 
         print_summary(summary)
+
+
+def _show_askers(run: str, as_json: bool) -> None:
+    from reprokit.verify import askers
+
+    found = askers.report(run_path(run))
+    if as_json:
+        click.echo(json.dumps(askers.document(found), indent=2))
+    else:
+        askers.print_report(found)

@@ -12,7 +12,7 @@ from reprokit import rundir
 
 MAX_READ = 64 << 20  # bytes of metrics.jsonl: processes start and frameworks are imported early
 MAX_WARNINGS = 20
-WANTED = (b'"agent"', b'"framework"', b'"warning"')
+WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"')
 
 
 @dataclass
@@ -23,6 +23,8 @@ class AgentFacts:
     python: dict[str, str] | None = None
     frameworks: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    seeds: int = 0
+    seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
 
 
 def read(run: Path) -> AgentFacts:
@@ -51,5 +53,8 @@ def _take(facts: AgentFacts, line: bytes) -> None:
             facts.python = {key: str(value.get(key, "")) for key in ("python", "implementation", "executable")}
     elif kind == "framework":
         facts.frameworks.setdefault(str(value.get("name")), str(value.get("version")))
+    elif kind == "seed":
+        facts.seeds += 1
+        facts.seeds_replaced += "asked" in value
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         facts.warnings.append(f"the agent: {value.get('text')}")

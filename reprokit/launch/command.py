@@ -19,6 +19,8 @@ DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp where PATH is not set
 LINE_LIMIT = 256  # the kernel reads no more of a #! line
 SCRIPT_LIMIT = 5  # nor follows more of them
 
+RIGHTS = ("setuid", "setgid", "file capabilities")  # last words of why the shim stays out
+FOREIGN = "another architecture"  # likewise
 ELF_MAGIC = b"\x7fELF"
 ELF_CLASS_64 = 2
 PT_INTERP = 3
@@ -32,6 +34,7 @@ class Command:
     arguments: tuple[str, ...]  # argv, its first as the user typed it
     program: str  # what execve is given
     not_loaded: str = ""  # why the shim cannot load into it; empty where it can
+    gains_rights: bool = False  # set-user-ID and its like
 
 
 def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path) -> Command:
@@ -45,7 +48,7 @@ def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path
         _refuse_binary(arguments[0], head)
         arguments, program = ("/bin/sh", program, *arguments[1:]), "/bin/sh"
     reason = _why_not_loaded(program, arguments, search_path, directory)
-    return Command(arguments, program, reason)
+    return Command(arguments, program, reason, reason.endswith(RIGHTS))
 
 
 def find(name: str, search_path: str | None, directory: Path) -> str:
@@ -137,12 +140,12 @@ def _privileged(path: Path) -> str:
     """Why the loader would ignore a preload: a program that gains rights runs in secure mode."""
     status = path.stat()
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
-        return "is setuid"
+        return f"is {RIGHTS[0]}"
     if status.st_mode & stat.S_ISGID and status.st_gid != os.getegid() and status.st_mode & stat.S_IXGRP:
-        return "is setgid"
+        return f"is {RIGHTS[1]}"
     with suppress(OSError):
         if os.geteuid() != 0 and os.getxattr(path, "security.capability"):
-            return "has file capabilities"
+            return f"has {RIGHTS[2]}"
     return ""
 
 
@@ -155,7 +158,7 @@ def elf_reason(path: Path) -> str:
                 return "is not an ELF program"
             machine = struct.unpack_from("<H", header, 18)[0]
             if header[4] != ELF_CLASS_64 or header[5] != 1 or machine != ELF_MACHINES.get(platform.machine()):
-                return "is built for another architecture"
+                return f"is built for {FOREIGN}"
             return _loader_reason(_loader(file, header))
     except (OSError, struct.error, OverflowError):
         return ""  # unreadable: the run tells afterwards whether the shim was there

@@ -13,6 +13,9 @@ RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
 RUN, IDENTITY, PADDING = "REPROKIT_RUN", "REPROKIT_ID", "REPROKIT_PAD"
 OWN = (RUN, IDENTITY, PADDING)
 
+OPENSSL = "OPENSSL_ia32cap"
+NO_RDRAND = "~0x4000000000000000:~0x40000"  # OPENSSL_ia32cap(3): bits 62 and 64+18
+
 STEP = 8192  # a recording's environment has a multiple of this many bytes
 LEAST_PADDING = 4096  # so that a replay has room for variables that came in between
 MOST_PADDING = 128 << 10  # the kernel takes no longer string
@@ -50,6 +53,11 @@ def inherited() -> dict[str, str]:
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
     """The user's own environment: nothing of a run that reprokit might have been started from."""
     return {name: value for name, value in variables.items() if name not in OWN}
+
+
+def without_rdrand(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables with one that tells OpenSSL and BoringSSL that the processor has no RDRAND and RDSEED."""
+    return {OPENSSL: NO_RDRAND, **variables}
 
 
 def build(

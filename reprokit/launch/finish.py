@@ -10,10 +10,13 @@ from typing import TypeVar
 
 from reprokit import entropy, rundir
 from reprokit.errors import ReprokitError
-from reprokit.launch import agentlines, outputs, replaying
+from reprokit.launch import agentlines, modules, outputs, pinning, replaying
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
+from reprokit.launch.prove import Tracing
+from reprokit.launch.prove import in_words as proof_in_words
+from reprokit.launch.supervisor import fresh_requests
 from reprokit.plan import RECORD, Plan, past_tense
 from reprokit.rundir import Fidelity, RunDirectory, RunFile
 
@@ -24,8 +27,11 @@ LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 class Finish:
     """The end of one run. Each step may fail by itself: the training's status is passed on all the same."""
 
-    def __init__(self, plan: Plan, path: Path, run: RunFile, interrupted: Callable[[], bool]):
+    def __init__(
+        self, plan: Plan, path: Path, run: RunFile, interrupted: Callable[[], bool], tracing: Tracing | None = None
+    ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
+        self._tracing = tracing
 
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
         """Fill in run.json and write it, with outputs.json and environment.json beside it."""
@@ -33,9 +39,11 @@ class Finish:
         self._attempt(self._use_reserve)
         run.exit_code, run.signal = ended.exit_code, ended.signal_name
         run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
+        self._attempt(self._take_proof)
         self._attempt(lambda: self._take_entropy(not_loaded))
         self._attempt(lambda: self._take_agent(gathering))
         self._attempt(self._take_outputs)
+        self._attempt(self._take_modules)
         run.status = rundir.FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
 
@@ -67,29 +75,56 @@ class Finish:
         run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
         for words in entropy.gave_up(directory):
             self._warn(words)
+        if fresh := fresh_requests(directory):
+            self._warn(f"the supervisor did not answer for a while: {fresh} requests got fresh bytes")
         if self._plan.replay_of is not None:
             run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY)
             say(f"entropy requests: {in_words(run.fidelity)}")
+            if self._plan.clock:
+                say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
         facts = entropy.summarise(directory)
         if self._plan.mode == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines
             run.metrics = rundir.seal_file(self._path / rundir.METRICS)
 
+    def _take_proof(self) -> None:
+        if self._tracing is not None:
+            self._run.proof = self._tracing.proof(self._path / rundir.ENTROPY)
+            say(f"proof: {proof_in_words(self._run.proof)}")
+
     def _take_agent(self, gathering: Gathering) -> None:
         facts = agentlines.read(self._path)
         self._run.agent = "loaded" if facts.loaded else "not loaded: no Python process of the run began it"
         for words in facts.warnings:
             self._warn(words)
+        if self._plan.replay_of is not None and facts.seeds:
+            same = facts.seeds - facts.seeds_replaced
+            say(f"seeds: {same} as the training asked, {facts.seeds_replaced} given again as recorded")
         environment = gathering.complete(facts.python, facts.frameworks)
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         if self._plan.replay_of is not None:
             before = RunDirectory(Path(self._plan.replay_of.path)).environment()
             self._run.changed.extend(replaying.later_changes(before or {}, environment))
+            self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
+
+    def _take_unmet(self, recording: RunDirectory) -> None:
+        """Say what computed otherwise than it did, although the replay did what it could."""
+        for change in pinning.unmet(recording, RunDirectory(self._path)):
+            self._run.changed.append(change)
+            warn(f"changed: {change}")
 
     def _take_outputs(self) -> None:
         found = outputs.collect(self._path, self._plan.working_directory, self._interrupted)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
+
+    def _take_modules(self) -> None:
+        found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)
+        self._run.uncovered.extend(found.uncovered)
+        for words in found.refused:
+            self._warn(words)
+        if found.interrupted:
+            self._warn("not every module was looked through for RDRAND and RDSEED: interrupted")
 
 
 def in_words(fidelity: Fidelity) -> str:

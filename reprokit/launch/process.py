@@ -22,6 +22,7 @@ from typing import NoReturn
 from reprokit.launch.command import Command
 from reprokit.launch.group import GroupWatch
 from reprokit.launch.personality import forbid_core_dump, without_randomization
+from reprokit.launch.supervisor import Supervisor
 
 FORWARDED = frozenset(
     {
@@ -59,7 +60,13 @@ class Ended:
 class Child:
     """The training's process, from its start to its end."""
 
-    def __init__(self, command: Command, directory: Path, environment: Mapping[str, str]):
+    def __init__(
+        self,
+        command: Command,
+        directory: Path,
+        environment: Mapping[str, str],
+        supervisor: Supervisor | None = None,
+    ):
         self._early: list[int] = []
         self.pid = 0
         watched = _not_ignored(FORWARDED)
@@ -67,8 +74,12 @@ class Child:
         for number in watched:
             signal.signal(number, self._note)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow the exit status
-        with without_randomization() as self.address_randomization:
-            self.pid = _spawn(command, directory, environment)
+
+        def spawn() -> tuple[str, int]:
+            with without_randomization() as outcome:
+                return outcome, _spawn(command, directory, environment)
+
+        self.address_randomization, self.pid = spawn() if supervisor is None else supervisor.start(spawn)
         self._taken = {*watched, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         self._group = GroupWatch(watched)

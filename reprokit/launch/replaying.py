@@ -9,8 +9,8 @@ from typing import Any
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
-from reprokit.launch import host, variables
-from reprokit.plan import RECORD, REPLAY, Plan
+from reprokit.launch import host, pinning, variables
+from reprokit.plan import RECORD, REPLAY, WITHOUT_SUPERVISOR, Plan
 from reprokit.printable import printable
 from reprokit.rundir import ReplayOf, RunDirectory, RunFile
 from reprokit.version import VERSION
@@ -39,6 +39,7 @@ def replay_plan(
             f"{directory}, where the command was recorded, is not there; make it available again"
         )
     chosen = command or tuple(run.command)
+    pins = pinning.pins(recording)
     return Plan(
         mode=REPLAY,
         command=chosen,
@@ -51,14 +52,16 @@ def replay_plan(
         keyed=run.keyed,
         clock=run.clock,
         hide_rdrand=run.hide_rdrand,
-        supervisor=supervisor,
+        supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
         profile=place / rundir.ENTROPY,
         replay_of=ReplayOf(
             path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
         ),
-        variables=run.variables,
+        variables={**run.variables, **pins.variables},
+        processors=pins.processors,
+        pools=pins.pools,
         environment_size=run.environment_size,
-        changed=tuple(_changes(recording, chosen, directory)),
+        changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 
 

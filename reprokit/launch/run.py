@@ -21,14 +21,17 @@ from reprokit.errors import (
 )
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
-from reprokit.launch import host, variables
+from reprokit.launch import host, prove, seeds, variables
 from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say, warn
+from reprokit.launch.pinning import on_processors
 from reprokit.launch.placing import Placed, placed
 from reprokit.launch.process import Child, Ended, Interruption
+from reprokit.launch.prove import Tracing
 from reprokit.launch.rundirectory import NewRun, shown
-from reprokit.plan import REPLAY, Plan, past_tense
+from reprokit.launch.supervisor import Supervisor
+from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, past_tense
 from reprokit.rundir import RunFile
 from reprokit.version import VERSION
 
@@ -45,11 +48,14 @@ class Prepared:
     environment: ChildEnvironment
     path: Path
     run: RunFile
+    tracing: Tracing | None  # --prove
 
 
 def run(plan: Plan) -> Ended:
     """Execute the plan, on a supported platform; returns how the training ended."""
     own = _own_environment(plan)
+    if plan.hide_rdrand:
+        own = environments.without_rdrand(own)
     command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
     native.load_shim()
     with placed(native.shim_path()) as place:
@@ -90,11 +96,14 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
         clock=plan.clock,
         hide_rdrand=plan.hide_rdrand,
     )
+    tracing = prove.find(new.place, place.shim) if plan.prove else None
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
     rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
+    if plan.replay_of is not None and (problem := seeds.hand_on(Path(plan.replay_of.path), new.path)):
+        run.warnings.append(problem)
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
-    return Prepared(plan, command, environment, new.take_place(), run)
+    return Prepared(plan, command, environment, new.take_place(), run, tracing)
 
 
 def _reserve(path: Path) -> None:
@@ -138,10 +147,10 @@ def _execute(prepared: Prepared) -> Ended:
     for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings):
         warn(words)
     not_loaded = prepared.command.not_loaded
-    if not_loaded:
-        warn(f"the shim cannot load: {not_loaded}; its entropy is not {past_tense(plan.mode)}")
+    supervisor = _supervisor(prepared)
     began = time.monotonic()
-    child = _start(prepared)
+    child = _start(prepared, supervisor)
+    _say_supervised(run, supervisor, not_loaded)
     gathering = host.Gathering(path, prepared.command.program, prepared.command.arguments, plan.working_directory)
     run.address_randomization = child.address_randomization
     _write(path, run)
@@ -150,19 +159,42 @@ def _execute(prepared: Prepared) -> Ended:
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
     interruption = Interruption()
+    run.warnings.extend(supervisor.stop() if supervisor is not None else ())
     stop = _reason(stopped) if is_strict and stopped.exists() else ""
     if stop:
         run.warnings.append(f"the strict replay was stopped: {stop}")
-    Finish(plan, path, run, lambda: interruption.asked).close(ended, began, not_loaded, gathering)
+    Finish(plan, path, run, lambda: interruption.asked, prepared.tracing).close(ended, began, not_loaded, gathering)
     say(f"run: {shown(path)}")
     if stop:
         raise ReplayStopped(stop)
     return ended
 
 
-def _start(prepared: Prepared) -> Child:
+def _supervisor(prepared: Prepared) -> Supervisor | None:
+    """Ready to start; one that has to take rights away does not if the command needs some."""
+    if not prepared.plan.supervisor:
+        return None
+    rights = not prepared.command.gains_rights
+    return Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=prepared.tracing is None)
+
+
+def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str) -> None:
+    """What is covered, once the command is there; a line only where it matters for the command itself."""
+    run.supervisor = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state
+    is_foreign = not_loaded.endswith(commands.FOREIGN)  # its system calls have other numbers
+    if not_loaded and (is_foreign or run.supervisor.startswith("off")):
+        run.uncovered.append(f"the command's own requests: {not_loaded}, supervisor {run.supervisor}")
+        what = f"its entropy is not {past_tense(run.kind)}: supervisor {run.supervisor}"
+        warn(f"the shim cannot load: {not_loaded}; {what}")
+
+
+def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
+    command, variables = prepared.command, prepared.environment.variables
+    if prepared.tracing is not None:
+        command, variables = prepared.tracing.wrap(command, variables)
     try:
-        return Child(prepared.command, prepared.plan.working_directory, prepared.environment.variables)
+        with on_processors(prepared.plan.processors):
+            return Child(command, prepared.plan.working_directory, variables, supervisor)
     except OSError as error:
         prepared.run.status, prepared.run.ended = rundir.FAILED, rundir.utc_now()
         _write(prepared.path, prepared.run)

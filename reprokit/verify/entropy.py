@@ -25,10 +25,29 @@ def _two_recordings(left: RunFile, right: RunFile) -> Difference:
     profiles = _profile(left), _profile(right)
     if profiles[0] and profiles[0] == profiles[1]:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
+    if left.keyed and right.keyed and left.key == right.key:
+        return _two_of_one_key(left, right)
     meaning = "two independent recordings: each was given entropy of its own"
     if not any(profiles):
         return Difference("random profile", Verdict.NOT_RECORDED)
     return information("random profile", *profiles, meaning, can_change_results=True)
+
+
+def _two_of_one_key(left: RunFile, right: RunFile) -> Difference:
+    counts = _keyed(left), _keyed(right)
+    if counts[0] == counts[1]:
+        return Difference("random profile", Verdict.IDENTICAL, *counts)
+    meaning = "both runs were answered from the same key, and did not ask for as much"
+    return information("random profile", *counts, meaning, can_change_results=True)
+
+
+def _keyed(run: RunFile) -> str:
+    """What a keyed run asked for: never the key itself."""
+    if run.profile is None:
+        return "keyed, not counted"
+    profile = run.profile
+    asked = f"{profile.events} requests, {profile.entropy} bytes"
+    return f"keyed: {asked} for {profile.processes} processes and {profile.threads} threads"
 
 
 def _two_replays(left: RunFile, right: RunFile) -> Difference:

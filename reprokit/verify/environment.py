@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from reprokit.difference import Difference, Verdict, group, information, missing
 from reprokit.rundir import RunDirectory, RunFile
+from reprokit.verify import computing, listings
 from reprokit.verify.match import Matched
 from reprokit.verify.normalise import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
 from reprokit.verify.scan import Scan, natural
@@ -48,6 +49,11 @@ RULES = (
     Rule("git.*", True, "the source was in another state"),
     Rule("gpu*", True, _GPU),
     Rule("cuda*", True, _GPU),
+    Rule("compute.*threads", True, _THREADS),
+    Rule("compute.process.usable", True, _THREADS),
+    Rule("compute.process.processors", True, _THREADS),
+    Rule("compute.*.workers", True, "another number of workers draws random numbers in other processes"),
+    Rule("compute.*", True, _PROCESSOR),
     Rule("host", False, "the name of the machine is in no computation"),
     Rule("memory", False, "the amount of memory is in no computation"),
     Rule("cpu.count", True, _THREADS),
@@ -76,7 +82,9 @@ def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisa
     """Host facts, versions, variables, and how reprokit itself was loaded."""
     left, right = runs[0].run, runs[1].run
     _ignore(left, right, matched, normalisations)
-    children = [*_launched(left, right), *_host(runs), *_frameworks(matched), *_replay_changes(left, right)]
+    children = [*_launched(left, right), *_host(runs), *_frameworks(matched)]
+    children += [fact(*values) for values in computing.facts(matched)]
+    children += [*listings.compare(matched), *_replay_changes(left, right)]
     return group("environment", tuple(children))
 
 

@@ -76,11 +76,23 @@ class Framework(Line, frozen=True, tag="framework"):
 
 
 class Seed(Line, frozen=True, tag="seed"):
-    """The script seeded a generator."""
+    """The script, or a library, seeded a generator."""
 
     call: str
     argument: str
     where: str | None
+    thread: str = ""
+    value: Any = None
+    asked: str | None = None
+
+
+class SeedCount(Line, frozen=True, tag="seed_count"):
+    """A place seeded so often that not every call has a line."""
+
+    call: str
+    where: str
+    thread: str
+    count: Count
 
 
 class Loss(Line, frozen=True, tag="loss"):
@@ -165,6 +177,24 @@ class Log(Line, frozen=True, kw_only=True, tag="log"):
     value: Value
 
 
+class Compute(Line, frozen=True, tag="compute"):
+    """What of the machine a library used: counts of threads, the code that it chose."""
+
+    name: str
+    library: str
+    facts: dict[str, bool | int | str | list[str] | None]
+
+
+class Listing(Line, frozen=True, tag="listing"):
+    """A directory was listed."""
+
+    name: str
+    count: Count
+    order: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    names: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    whole: bool
+
+
 class Warned(Line, frozen=True, tag="warning"):
     """The agent stepped aside."""
 
@@ -179,6 +209,7 @@ KINDS: dict[str, type[Line]] = {
     "agent": Agent,
     "framework": Framework,
     "seed": Seed,
+    "seed_count": SeedCount,
     "loss": Loss,
     "epoch": Epoch,
     "history": History,
@@ -188,6 +219,8 @@ KINDS: dict[str, type[Line]] = {
     "optimizer": Optimizer,
     "random_state": RandomState,
     "log": Log,
+    "compute": Compute,
+    "listing": Listing,
     "warning": Warned,
     "end": End,
 }
@@ -197,7 +230,7 @@ END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests a
 OUTCOMES = frozenset({"loss", "epoch", "history", "evaluate", "predict", "weights", END_WEIGHTS, "log"})
 
 _COMMON = ("k", "p", "n", "t")
-_VOLATILE = {"seed": (*_COMMON, "where")}
+_VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
 
 
 def checked(raw: dict[str, Any]) -> Line | None:

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.rundir import OutputFile, RunFile
-from reprokit.verify import words
+from reprokit.rundir import OutputFile, Proof, RunFile
+from reprokit.verify import seeds, words
 from reprokit.verify.entropy import in_words
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.metrics import WORDINGS, text
@@ -82,7 +82,15 @@ def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
     if run.replay_of is not None:
         yield "entropy", f"replay of {run.replay_of.path}"
         yield "entropy", in_words(run.fidelity) if run.fidelity is not None else "fidelity not known yet"
-    if profile is not None:
+    if profile is not None and run.keyed:
+        yield (
+            "entropy",
+            (
+                f"keyed: {profile.events} requests, {profile.entropy} bytes given to {profile.processes} processes and"
+                f" {profile.threads} threads from a 256-bit key; nothing else is stored"
+            ),
+        )
+    elif profile is not None:
         yield (
             "entropy",
             (
@@ -93,6 +101,18 @@ def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "entropy", f"profile {profile.digest}"
     elif run.replay_of is None:
         yield "entropy", f"not counted: {summary.entropy_size} bytes in {summary.entropy_files} files so far"
+    if run.proof is not None:
+        yield "entropy", f"proof: {_proof(run.proof)}"
+    yield from _limited("seeds", seeds.summary(summary.scan))
+
+
+def _proof(proof: Proof) -> str:
+    """What strace saw beside the run, in one line."""
+    missed = proof.requests - proof.accounted
+    found = f"{proof.requests} requests to the kernel, all accounted for"
+    if missed:
+        found = f"{missed} of {proof.requests} requests to the kernel were not recorded"
+    return "; ".join(part for part in (found if proof.requests else "", proof.problem) if part)
 
 
 def _results(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -141,3 +161,5 @@ def _caveats(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _limited("changed", iter(summary.run.changed))
     yield from _limited("warning", iter(warnings(summary)))
     yield from _limited("not covered", not_covered(summary))
+    if summary.run.proof is not None:
+        yield from _limited("not recorded", iter(summary.run.proof.unaccounted))

@@ -107,6 +107,14 @@ class Process:
 
 
 @dataclass
+class Replaced:
+    """The seeds of a process that were given the recorded value in a replay."""
+
+    count: int
+    first: lines.Seed
+
+
+@dataclass
 class Scan:
     """What metrics.jsonl holds, in bounded memory."""
 
@@ -115,6 +123,8 @@ class Scan:
     frameworks: dict[str, set[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kept: int = 0
+    all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
+    replaced: dict[str, Replaced] = field(default_factory=dict)
 
     def has(self, kinds: frozenset[str]) -> bool:
         """Whether there is a line of one of these kinds."""
@@ -176,7 +186,7 @@ def _key(label: str, raw: dict[str, Any]) -> Key:
     kind = raw["k"]
     if kind in ("weights", "optimizer"):
         return Key(label, lines.END_WEIGHTS if raw.get("at") == "end" else kind, raw["object"])
-    return Key(label, kind, str(raw.get("name", "")))
+    return Key(label, kind, raw.get("thread", "") if kind == "seed" else str(raw.get("name", "")))
 
 
 def scan(run: RunDirectory, normalisations: Normalisations) -> Scan:
@@ -202,12 +212,26 @@ def _note(result: Scan, place: Place) -> bool:
         place.process.ended = True
     elif isinstance(line, lines.Framework):
         result.frameworks.setdefault(line.name, set()).add(line.version)
+    elif isinstance(line, lines.SeedCount):
+        return True
+    elif isinstance(line, lines.Seed):
+        _note_replaced(result, place.key.process, line)
+        return False
     elif isinstance(line, lines.Warned):
         if len(result.warnings) < 100:
             result.warnings.append(line.text)
     else:
         return False
     return True
+
+
+def _note_replaced(result: Scan, process: str, line: lines.Seed) -> None:
+    if line.asked is None:
+        return
+    if process in result.replaced:
+        result.replaced[process].count += 1
+    elif len(result.replaced) < MAX_SERIES:
+        result.replaced[process] = Replaced(1, line)
 
 
 def _append(run: RunDirectory, result: Scan, place: Place, normalisations: Normalisations) -> None:
@@ -220,6 +244,9 @@ def _append(run: RunDirectory, result: Scan, place: Place, normalisations: Norma
         place.process.outcomes = place.process.outcomes or place.key.kind in lines.OUTCOMES
     data = lines.content(place.raw, normalisations)
     series.add(data, order_of(place.raw))
+    if place.key.kind == "seed":
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        result.all_seeds = (result.all_seeds + int.from_bytes(digest, "big")) % (1 << 128)
     _keep(result, series, place.raw, len(data))
 
 

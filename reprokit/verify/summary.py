@@ -90,7 +90,8 @@ def _entropy(path: Path) -> tuple[int, int]:
     """Files and bytes on disk of the random profile, for a run whose end has not counted them."""
     try:
         with os.scandir(path) as entries:
-            sizes = [entry.stat(follow_symlinks=False).st_size for entry in islice(entries, MAX_ENTROPY_FILES)]
+            files = (entry for entry in islice(entries, MAX_ENTROPY_FILES) if entry.name.endswith(".entropy"))
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in files]
     except OSError:
         return 0, 0
     return len(sizes), sum(sizes)
@@ -99,8 +100,7 @@ def _entropy(path: Path) -> tuple[int, int]:
 def not_covered(summary: Summary) -> Iterator[str]:
     """What the run's record does not hold, and why."""
     run = summary.run
-    if run.shim.startswith("not loaded"):
-        yield f"entropy: the shim was {run.shim}"
+    yield from _uncovered(summary)
     if run.agent.startswith("not loaded"):
         yield f"metrics, weights and seeds: the agent was {run.agent}"
     if run.profile is not None and run.profile.withheld:
@@ -115,6 +115,26 @@ def not_covered(summary: Summary) -> Iterator[str]:
         yield f"the content of {len(unread)} outputs, first {unread[0].path}: {unread[0].note or 'not read'}"
     if summary.outputs.left_out:
         yield f"{summary.outputs.left_out} further outputs"
+
+
+def _uncovered(summary: Summary) -> Iterator[str]:
+    """Entropy that nobody recorded. Without the shim, the supervisor did where it was on."""
+    run = summary.run
+    why = run.shim.partition(": ")[2]
+    is_answered = run.supervisor.startswith("on") or any(why in line for line in run.uncovered)
+    if run.shim.startswith("not loaded") and not is_answered:
+        yield f"entropy: the shim was {run.shim}"
+    yield from run.uncovered
+    if run.ended is None and (fresh := _fresh(summary.directory.path / ENTROPY)):
+        yield f"{fresh} requests that the supervisor did not answer, as it was stopped or gone"
+
+
+def _fresh(directory: Path) -> int:
+    """A byte each in a file of its own; of a run that has ended the warnings have the number."""
+    try:
+        return (directory / "fresh").lstat().st_size
+    except OSError:
+        return 0
 
 
 def warnings(summary: Summary) -> list[str]:

@@ -23,7 +23,7 @@ def compile_program(directory: Path, name: str, *options: str) -> Path:
 @pytest.mark.parametrize("option", ["-static", "-static-pie"])
 def test_a_static_program_runs_and_the_run_says_that_it_was_not_seen(reprokit: Reprokit, option: str) -> None:
     compile_program(reprokit.directory, "program", option)
-    done = reprokit.record("./program")
+    done = reprokit.run("record", "--no-supervisor", "--", "./program")
     assert (done.returncode, done.stdout) == (3, "ran\n")
     assert "reprokit: warning: the shim cannot load: " in done.stderr
     assert "is statically linked" in done.stderr
@@ -36,7 +36,8 @@ def test_a_static_interpreter_behind_a_script_and_env_is_found(reprokit: Reproki
     reprokit.script("train", "#!/usr/bin/env interpreter\n")
     found = f"{reprokit.directory}:/usr/bin:/bin"
     for command in (["./train"], ["train"], ["env", "A=b", "interpreter"], ["/usr/bin/env", "-i", "interpreter"]):
-        done = reprokit.record(*command, environment={"PATH": f"{Path(sys.executable).parent}:{found}"})
+        arguments = ("record", "--no-supervisor", "--", *command)
+        done = reprokit.run(*arguments, environment={"PATH": f"{Path(sys.executable).parent}:{found}"})
         assert "is statically linked" in done.stderr, command
 
 

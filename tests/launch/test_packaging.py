@@ -72,6 +72,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
         "_shim/liburandom_hook.so",
+        "_shim/libreprokit_supervisor.so",
         "_shim/urandom_hook.h",
         "_shim/interface.py",
         "profiles/README.md",

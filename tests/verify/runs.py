@@ -119,11 +119,11 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
 
 
 def training(path: Path) -> Building:
-    """A recording with a line of every kind, in two processes, and two outputs."""
+    """A recording with a line of every kind that decides, in two processes, and two outputs."""
     run = recording(path)
     run.start()
     run.add("framework", name="torch", version="2.13.0")
-    run.add("seed", call="random.seed", argument="7", where="train.py:3")
+    run.add("seed", call="random.seed", argument="7", where="train.py:3", value=7)
     run.start("0/1", pid=4712)
     run.losses(0.75, 0.5, 0.25)
     run.add("random_state", "0/1", name="random", digest=digest("worker state"))

@@ -268,6 +268,24 @@ def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
     assert "the content of 1 outputs, first huge: not read: too large" in text
 
 
+@pytest.mark.parametrize(("supervisor", "is_said"), [("on", False), ("off: why", True), ("", True)])
+def test_what_the_supervisor_answered_is_covered(tmp_path: Path, supervisor: str, is_said: bool) -> None:
+    building = recording(tmp_path / "run")
+    building.run.shim, building.run.supervisor = "not loaded: it is statically linked", supervisor
+    text = reprokit("show", building.write()).stdout
+    assert ("entropy: the shim was not loaded" in text) is is_said
+
+
+def test_show_names_uncovered_sources_and_requests_that_the_supervisor_missed(tmp_path: Path) -> None:
+    building = recording(tmp_path / "run")
+    building.run.uncovered, building.run.ended = ["RDRAND in libodd.so"], None
+    path = Path(building.write())
+    (path / "entropy" / "fresh").write_bytes(bytes(3))
+    text = reprokit("show", str(path)).stdout
+    assert "not covered  RDRAND in libodd.so" in text
+    assert "3 requests that the supervisor did not answer" in text
+
+
 def test_show_as_json_keeps_the_key_secret(tmp_path: Path) -> None:
     building = training(tmp_path / "run")
     building.run.key = "5ec7e7" * 10

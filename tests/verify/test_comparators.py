@@ -207,6 +207,39 @@ class TestSeeds:
         assert comparison.identical
         assert "memory addresses in the arguments of seeding calls" in comparison.normalisations
 
+    def test_a_replaced_seed_is_shown_and_no_difference(self, pair: Pair, compared: Compare) -> None:
+        line(pair[1], "seed")["asked"] = "8"
+        comparison = compared(pair)
+        assert comparison.identical
+        seeds = next(child for child in comparison.tree.children if child.name == "seeds")
+        assert [leaf.verdict for leaf in seeds.leaves()] == [Verdict.IDENTICAL, Verdict.INFORMATION]
+        replaced = list(seeds.leaves())[1]
+        assert (replaced.name, replaced.left, replaced.right) == ("seeds replaced in process 0", "none", "1 seed")
+        assert replaced.detail == "train.py:3: random.seed: recorded 7, asked for 8"
+
+    def test_seeds_that_other_processes_took_are_no_difference(self, bare: Pair, compared: Compare) -> None:
+        for number, run in enumerate(bare):
+            run.start("0/1", pid=2)
+            run.losses(1)
+            for process, seed in (("0", number), ("0/1", 1 - number)):
+                run.add("seed", process, call="random.Random", argument=str(seed), where="train.py:1", value=seed)
+        assert compared(bare).identical
+
+    def test_other_seeds_in_other_processes_are_a_difference(self, bare: Pair, compared: Compare) -> None:
+        for number, run in enumerate(bare):
+            run.start("0/1", pid=2)
+            run.losses(1)
+            for process, seed in (("0", number), ("0/1", 1 + number)):
+                run.add("seed", process, call="random.Random", argument=str(seed), where="train.py:1", value=seed)
+        assert not compared(bare).identical
+
+    def test_seeds_of_threads_are_series_of_their_own(self, bare: Pair, first: First) -> None:
+        for number, run in enumerate(bare):
+            run.losses(1)
+            run.add("seed", call="random.seed", argument=str(number), where=None, thread="@loader")
+            run.add("seed_count", call="random.seed", where="train.py:1", thread="", count=5000 + number)
+        assert first(bare)[1].name == "seeds @loader of process 0"
+
 
 class TestMetrics:
     def test_the_first_differing_step_is_named_with_decimals_and_bits(self, bare: Pair, first: First) -> None:

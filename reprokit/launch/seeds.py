@@ -1,0 +1,127 @@
+"""Hands the recorded seeds on to the agents of a replay: seeds.jsonl, made from the recording's metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.errors import ReprokitError
+from reprokit.rundir import RunDirectory
+
+MAX_SIZE = 16 << 20  # bytes of seeds.jsonl
+MAX_LINE = 24 << 10  # bytes of a line in it; an agent's seeds are shorter
+MAX_PROCESSES = 100_000
+MAX_READ = 1 << 30  # bytes of metrics.jsonl that are looked through before the start
+MAX_DEPTH = 10  # of a seed's JSON
+LONGEST_INTEGER = 1 << 63
+
+_FIRST_LINE = re.compile(rb'\{"k":"[a-z_]{1,32}","p":("(?:[^"\\]|\\.){0,600}"),"n":0,')
+
+
+class Seed(msgspec.Struct, frozen=True):
+    """What of a seeding call's line is needed to give the value again."""
+
+    p: str
+    call: str
+    where: str | None
+    value: Any = msgspec.UNSET  # of a seed that cannot be given again
+    thread: str = ""
+
+
+class Gathered:
+    """The recorded seeds, by process, in the order written."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, list[bytes]] = {}
+        self._numbers: dict[tuple[str, str, str, str], int] = {}
+        self._begun: set[bytes] = set()
+        self._twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
+        self._size = 1
+        self.left_out = 0
+
+    def take(self, line: bytes) -> None:
+        """Take in one line of metrics.jsonl, whatever it is."""
+        first = _FIRST_LINE.match(line)
+        if first is not None:
+            self._begin(first[1])
+        if not line.startswith(b'{"k":"seed",'):
+            return
+        try:
+            self._add(msgspec.json.decode(line, type=Seed))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return  # damage, which verify reports
+
+    def _begin(self, process: bytes) -> None:
+        if process in self._begun:
+            self._twice.add(json.loads(process))
+        elif len(self._begun) < MAX_PROCESSES:
+            self._begun.add(process)
+
+    def _add(self, seed: Seed) -> None:
+        where = seed.where or ""
+        key = (seed.p, seed.thread, seed.call, where)
+        number = self._numbers.get(key, 0)
+        self._numbers[key] = number + 1
+        if seed.value is msgspec.UNSET:
+            return
+        _check(seed.value)
+        line = [seed.p, seed.thread, number, seed.call, where, seed.value]
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        if len(text) > MAX_LINE or self._size + len(text) > MAX_SIZE:
+            self.left_out += 1
+            return
+        self._size += len(text)
+        self._processes.setdefault(seed.p, []).append(text)
+
+    def lines(self) -> Iterator[bytes]:
+        """What seeds.jsonl holds; it begins with a line feed, so that every line has one on both sides."""
+        yield b"\n"
+        for process, lines in self._processes.items():
+            if process not in self._twice:
+                yield from lines
+
+
+def _check(value: Any, depth: int = 0) -> None:
+    """Refuse what no agent writes: numbers beyond a word, fractions, lists without bottom."""
+    if depth > MAX_DEPTH or isinstance(value, float):
+        raise ValueError("no seed")
+    if isinstance(value, int) and not -LONGEST_INTEGER <= value < LONGEST_INTEGER:
+        raise ValueError("no seed")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check(item, depth + 1)
+
+
+def hand_on(recording: Path, directory: Path) -> str:
+    """Write seeds.jsonl of a replay; returns a warning where not all seeds can be given again."""
+    gathered = Gathered()
+    problem = ""
+    try:
+        _read(RunDirectory(recording), gathered)
+    except (ReprokitError, OSError) as error:
+        problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
+    descriptor = os.open(directory / rundir.SEEDS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(gathered.lines())
+    if gathered.left_out:
+        problem = f"{gathered.left_out} recorded seeds are too many or too long to be given again"
+    return problem
+
+
+def _read(recording: RunDirectory, gathered: Gathered) -> None:
+    if not recording.has(rundir.METRICS):
+        return
+    with os.fdopen(recording.open(rundir.METRICS), "rb", buffering=1 << 18) as file:
+        read = 0
+        while read < MAX_READ:
+            line = file.readline(rundir.MAX_LINE)
+            if not line:
+                return
+            read += len(line)
+            gathered.take(line)

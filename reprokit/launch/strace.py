@@ -1,0 +1,192 @@
+"""Reads what strace saw: which requests for entropy reached the kernel, and which code made each.
+
+The lines are those of ``strace -f -i -yy`` over CALLS. An instruction pointer is turned into a library
+and an offset by the mappings of its process, which strace shows too. It does not see an exec that the
+supervisor was asked about: the brk(NULL) with which loaders and static programs begin stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+READS = ("read", "readv", "pread64", "preadv", "preadv2", "sendfile", "splice", "copy_file_range")
+CALLS = ("getrandom", *READS, "mmap", "brk", "execve", "execveat", "clone", "?clone3", "?fork", "?vfork")
+MAX_PENDING = 100_000  # calls under way at one time
+MAX_SPACES = 200_000  # processes
+
+# Most lines are reads of ordinary files, and end here.
+_INTERESTING = re.compile(
+    rb"getrandom\(|<char (?:1:[89]|10:183)>|/random/(?:uuid|boot_id)>|mmap\([^<]*<|brk\(NULL|exec|clone|fork|resumed>"
+)
+_LINE = re.compile(rb"^(\d+) +\[([0-9a-f?]+)\] ([\s\S]*)$")
+_CALL = re.compile(rb"^([a-z0-9_]+)\(")
+_RESULT = re.compile(rb" = (-?\d+|0x[0-9a-f]+)\b[^=]*$")
+_RESUMED = re.compile(rb"^<\.\.\. [a-z0-9_]+ resumed>")
+_UNFINISHED = b" <unfinished ...>"
+_MAPPED = re.compile(rb"^mmap\([^,]+, (\d+), ([A-Z_|]+), [^,]+, \d+<(.+)>, (0x[0-9a-f]+|0)\) += 0x([0-9a-f]+)")
+_PATH = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_SOURCE = re.compile(rb"<(/[^<>]*)<char (?:1:[89]|10:183)>>|<(/proc/sys/kernel/random/(?:uuid|boot_id))>")
+_FLAGS = re.compile(rb", \d+, ([A-Z_|0]+)\) += ")
+_ENDING = re.compile(rb"\+\+\+ (?:exited with|killed by) ")
+_STARTING = (b"clone", b"fork", b"vfork")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One successful request for entropy, and the code that made it."""
+
+    process: int
+    program: str
+    call: str
+    source: str  # the file that was read; empty for getrandom
+    flags: str  # of getrandom
+    given: int
+    module: str  # path of the library; empty for the program itself
+    offset: int
+    shimmed: bool  # the shim is mapped into the process
+
+
+@dataclass
+class _Space:
+    """What an address space holds: its program, and the files mapped into it, the latest last."""
+
+    program: str = ""
+    files: list[tuple[int, int, str]] = field(default_factory=list)
+    bases: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> _Space:
+        return _Space(self.program, list(self.files), dict(self.bases))
+
+    def find(self, address: int) -> tuple[str, int]:
+        """The file that holds this address, and the address's offset in it."""
+        for start, end, path in reversed(self.files):
+            if start <= address < end:
+                return path, address - self.bases.get(path, start)
+        return "", address
+
+
+@dataclass(frozen=True)
+class _Birth:
+    parent: int
+    shares: bool  # the address space: a thread or a vfork child
+    thread: bool
+
+
+def requests(trace: Path, shim: str) -> Iterator[Request]:
+    """Every request for entropy in the trace, in its order; ``shim`` is the shim's path."""
+    births = _births(trace)
+    spaces: dict[int, _Space] = {}
+    for pid, address, text in _calls(trace):
+        space = _space(pid, spaces, births)
+        if text.startswith(b"exec"):
+            if text.endswith(b" = 0"):
+                spaces[pid] = _Space(_path(text))
+        elif text.startswith(b"brk("):
+            if not space.find(address)[0]:  # by the loader or the program, which the kernel has mapped
+                spaces[pid] = _Space("" if space.files else space.program)
+        elif text.startswith(b"mmap("):
+            _add_mapping(space, text)
+        elif not text.startswith(_STARTING) and (request := _request(address, text, space)):
+            shimmed = any(path == shim for _, _, path in space.files)
+            yield replace(request, process=_process(pid, births), shimmed=shimmed)
+
+
+def is_whole(trace: Path) -> bool:
+    """Whether strace saw the end of the process that it started: it was not killed before."""
+    first = b""
+    with open(trace, "rb") as file:
+        for line in file:
+            first = first or line.split(b" ", 1)[0]
+            if b" +++ " in line and line.split(b" ", 1)[0] == first and _ENDING.search(line):
+                return True
+    return False
+
+
+def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Process, instruction pointer and text of each interesting call, its two halves put together."""
+    pending: dict[int, tuple[int, bytes]] = {}
+    with open(trace, "rb") as file:
+        for line in file:
+            if not _INTERESTING.search(line) or not (match := _LINE.match(line.rstrip(b"\n"))):
+                continue
+            pid, text = int(match[1]), match[3]
+            if resumed := _RESUMED.match(text):
+                if pid not in pending:
+                    continue
+                address, begun = pending.pop(pid)
+                text = begun + text[resumed.end() :]
+            else:
+                address = 0 if b"?" in match[2] else int(match[2], 16)
+            if text.endswith(_UNFINISHED):
+                if len(pending) < MAX_PENDING:
+                    pending[pid] = (address, text[: -len(_UNFINISHED)])
+            else:
+                yield pid, address, text
+
+
+def _births(trace: Path) -> dict[int, _Birth]:
+    """Who made each process and thread; the maker's line may come after the first of what it made."""
+    births: dict[int, _Birth] = {}
+    for pid, _, text in _calls(trace):
+        if text.startswith(_STARTING) and (result := _RESULT.search(text)) and len(births) < MAX_SPACES:
+            child = int(result[1], 0)
+            if child > 0:
+                shares = b"CLONE_VM" in text or text.startswith(b"vfork")
+                births[child] = _Birth(pid, shares, b"CLONE_THREAD" in text)
+    return births
+
+
+def _space(pid: int, spaces: dict[int, _Space], births: dict[int, _Birth]) -> _Space:
+    """The address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
+    if pid in spaces:
+        return spaces[pid]
+    chain = [pid]
+    while chain[-1] not in spaces and chain[-1] in births and births[chain[-1]].parent not in chain:
+        chain.append(births[chain[-1]].parent)
+    space = spaces.setdefault(chain.pop(), _Space())
+    for child in reversed(chain):
+        space = spaces[child] = space if births[child].shares else space.copy()
+    return space
+
+
+def _path(text: bytes) -> str:
+    found = _PATH.search(text)
+    return found[1].decode("utf-8", "replace") if found else ""
+
+
+def _add_mapping(space: _Space, text: bytes) -> None:
+    if not (found := _MAPPED.match(text)):
+        return
+    size, start, path = int(found[1]), int(found[5], 16), found[3].decode("utf-8", "replace")
+    if int(found[4], 0) == 0:
+        space.bases[path] = start
+    if b"PROT_EXEC" in found[2] or int(found[4], 0) == 0:
+        space.files.append((start, start + size, path))
+
+
+def _process(pid: int, births: dict[int, _Birth]) -> int:
+    """The process that a thread belongs to."""
+    for _ in range(MAX_SPACES):
+        if pid not in births or not births[pid].thread:
+            break
+        pid = births[pid].parent
+    return pid
+
+
+def _request(address: int, text: bytes, space: _Space) -> Request | None:
+    """The request that this call is, of process 0; None if it is none, or was given nothing."""
+    call, result = _CALL.match(text), _RESULT.search(text)
+    if call is None or result is None or int(result[1], 0) <= 0:
+        return None
+    name, source, flags = call[1].decode(), "", ""
+    if name != "getrandom":
+        if not (found := _SOURCE.search(text)):
+            return None
+        source = (found[1] or found[2]).decode("utf-8", "replace")
+    elif found := _FLAGS.search(text):
+        flags = found[1].decode()
+    module, offset = space.find(address)
+    return Request(0, space.program, name, source, flags, int(result[1], 0), module, offset, False)

@@ -1,0 +1,140 @@
+"""Answers what the shim cannot reach: puts the seccomp filter on the command and starts the supervisor.
+
+Filter, address randomisation and no_new_privs are a thread's own and inherited by what it starts. So the
+command is started by a thread of its own, and the launcher itself goes on without them. The supervisor
+is a thread of the library's (native/supervisor), in this process because programs may let their ancestors
+write to their memory and nobody else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
+
+from reprokit import native
+
+T = TypeVar("T")
+ON = "on"
+NO_RIGHTS = "on: set-user-ID programs gain no rights"
+KERNEL = (5, 9)  # tells a supervisor when its last program has ended, and lets it hand over descriptors
+NOTICE = 1024  # bytes
+REASONS = {
+    errno.EBUSY: "a container or another tool supervises system calls already, and the kernel allows one",
+    errno.EACCES: "the command gains rights by its file, which a filter would keep it from",
+    errno.EINVAL: "this kernel has no seccomp user notification",
+    errno.ENOSYS: "this kernel has no seccomp user notification",
+}
+
+
+class Supervisor:
+    """The supervisor of one run, from the start of its command to the end; may turn out to be off."""
+
+    def __init__(self, run: Path, *, may_forbid_rights: bool, sees_exec: bool = True):
+        self.state = _why_not()
+        self._sees_exec = sees_exec  # a tracer beside it does not see what the supervisor does
+        self._run, self._may_forbid_rights = run, may_forbid_rights
+        self._library: ctypes.CDLL | None = None
+
+    def start(self, spawn: Callable[[], T]) -> T:
+        """Call ``spawn``, so that the programs it starts are supervised where the system allows it."""
+        if self.state:
+            return spawn()
+        try:
+            self._library = _load()
+        except OSError as error:
+            self.state = f"off: {error}"
+            return spawn()
+        return self._start_on_thread(spawn)
+
+    def _start_on_thread(self, spawn: Callable[[], T]) -> T:
+        filtered: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+        supervised: SimpleQueue[bool] = SimpleQueue()
+        outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+        def work() -> None:
+            filtered.put(self._filter())
+            if supervised.get():
+                outcome.put(_outcome(spawn))
+
+        thread = threading.Thread(target=work, name="start of the command", daemon=True)
+        thread.start()
+        listener, forbids_rights = filtered.get()
+        self.state = self._supervise(listener, forbids_rights)
+        is_on = self.state.startswith(ON)
+        supervised.put(is_on)
+        if not is_on:
+            return spawn()
+        value, error = outcome.get()
+        thread.join()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    def _filter(self) -> tuple[int, bool]:
+        """The listener, or a negative errno; and whether programs gain no rights from now on."""
+        assert self._library is not None
+        forbids = ctypes.c_int(0)
+        listener = self._library.reprokit_filter(self._may_forbid_rights, self._sees_exec, ctypes.byref(forbids))
+        return listener, bool(forbids.value)
+
+    def _supervise(self, listener: int, forbids_rights: bool) -> str:
+        """Begin to answer; what run.json says of it. The filtered thread waits, and asks for nothing."""
+        assert self._library is not None
+        if listener < 0:
+            return f"off: {REASONS.get(-listener, f'the system refuses it ({os.strerror(-listener)})')}"
+        padded = os.fsencode(self._run).rjust(native.constants().RK_RUN_PATH, b"/")
+        error = self._library.reprokit_supervise(padded, listener, forbids_rights)
+        if error:
+            with suppress(OSError):
+                os.close(listener)
+            return f"off: {os.strerror(-error)}"
+        return NO_RIGHTS if forbids_rights else ON
+
+    def stop(self) -> list[str]:
+        """End it, after the command's end; what the user should know of it."""
+        if self._library is None or not self.state.startswith(ON):
+            return []
+        text = ctypes.create_string_buffer(NOTICE)
+        self._library.reprokit_unsupervise(text, ctypes.c_uint64(NOTICE))
+        self._library = None
+        return [os.fsdecode(text.value)] if text.value else []
+
+
+def _outcome(spawn: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return spawn(), None
+    except BaseException as error:  # raised again by the thread that waits for it
+        return None, error
+
+
+def _why_not() -> str:
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if version and tuple(map(int, version.groups())) < KERNEL:
+        return f"off: it needs Linux {KERNEL[0]}.{KERNEL[1]}"
+    return ""
+
+
+def _load() -> ctypes.CDLL:
+    path = native.supervisor_path()
+    library = ctypes.CDLL(str(path))
+    library.reprokit_unsupervise.restype = None
+    library.reprokit_supervise.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+    if library.reprokit_abi() != native.constants().RK_ABI:
+        raise OSError(f"{path} has another ABI number; install reprokit-harness again")
+    return library
+
+
+def fresh_requests(entropy: Path) -> int:
+    """How many requests nobody answered while the supervisor was stopped: a byte each (native/supervisor)."""
+    try:
+        return (entropy / "fresh").stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,188 @@
+/* supervised.c - programs that the shim does not reach: linked statically, or calling the kernel themselves.
+ * Each path prints what it was given. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define THREADS 4
+
+static long ask(void *buffer, long size) {
+#if defined(__x86_64__)
+    long result;
+    register long r10 __asm__("r10") = 0;
+    register long r8 __asm__("r8") = 0;
+    register long r9 __asm__("r9") = 0;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_getrandom), "D"(buffer), "S"(size), "d"(0L), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+#else
+    register long x8 __asm__("x8") = SYS_getrandom;
+    register long x0 __asm__("x0") = (long)buffer;
+    register long x1 __asm__("x1") = size;
+    register long x2 __asm__("x2") = 0;
+    register long x5 __asm__("x5") = 0;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x5) : "memory");
+    return x0;
+#endif
+}
+
+static void show(const unsigned char *bytes, long n) {
+    for (long i = 0; i < n; i++) printf("%02x", bytes[i]);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void ask_and_show(void) {
+    unsigned char bytes[16];
+    show(bytes, ask(bytes, sizeof(bytes)));
+}
+
+static void path_getrandom(void) {
+    for (int i = 0; i < 3; i++) ask_and_show();
+}
+
+static void path_large(void) {
+    static unsigned char bytes[3000001];
+    unsigned hash = 5381;
+    long n = ask(bytes, sizeof(bytes));
+    for (long i = 0; i < n; i++) hash = hash * 33 + bytes[i];
+    printf("%ld %u\n", n, hash);
+}
+
+static void path_bad_address(void) {
+    printf("%ld\n", ask((void *)8, 16));
+    ask_and_show();
+}
+
+static unsigned char drawn[THREADS][32];
+static pthread_barrier_t barrier;
+
+static void *work(void *argument) {
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < 32; i += 8) ask((unsigned char *)argument + i, 8);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+static void path_threads(void) {
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&barrier, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, drawn[i]);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++) show(drawn[i], sizeof(drawn[i]));
+}
+
+/* All children at once; what each was given comes through a pipe of its own. */
+static void path_fork(void) {
+    int ends[THREADS][2];
+    unsigned char bytes[8];
+    ask_and_show();
+    for (int i = 0; i < THREADS; i++) {
+        if (pipe(ends[i]) != 0 || fork() != 0) continue;
+        long n = ask(bytes, sizeof(bytes));
+        _exit(write(ends[i][1], bytes, (size_t)n) != n);
+    }
+    for (int i = 0; i < THREADS; i++)
+        if (read(ends[i][0], bytes, sizeof(bytes)) == sizeof(bytes)) show(bytes, sizeof(bytes));
+    while (wait(NULL) > 0) continue;
+    ask_and_show();
+}
+
+static void read_and_show(int fd) {
+    unsigned char bytes[24];
+    long n = read(fd, bytes, sizeof(bytes));
+    show(bytes, n);
+    n = read(fd, bytes, 3);
+    show(bytes, n);
+}
+
+static void path_device(void) {
+    int first = open("/dev/urandom", O_RDONLY), second = open("/dev//./random", O_RDONLY | O_CLOEXEC);
+    read_and_show(first);
+    read_and_show(second);
+    close(first);
+    printf("%d\n", fcntl(second, F_GETFD));
+}
+
+static void path_relative(void) {
+    int directory = open("/dev", O_RDONLY | O_DIRECTORY);
+    read_and_show(openat(directory, "urandom", O_RDONLY));
+    if (chdir("/dev/shm") == 0) read_and_show(open("../urandom", O_RDONLY));
+}
+
+static void path_many_reads(void) {
+    unsigned char byte, sum[16] = {0};
+    int fd = open("/dev/urandom", O_RDONLY);
+    for (int i = 0; i < 10000 && read(fd, &byte, 1) == 1; i++) sum[i % 16] = (unsigned char)(sum[i % 16] * 31 + byte);
+    show(sum, sizeof(sum));
+}
+
+static void path_uuid(void) {
+    for (int i = 0; i < 2; i++) {
+        char text[64] = "";
+        int fd = open("/proc/sys/kernel/random/uuid", O_RDONLY);
+        long n = read(fd, text, sizeof(text));
+        printf("%ld %s", n, text);
+        close(fd);
+    }
+}
+
+static void path_at_random(void) {
+    ask_and_show(); /* the supervisor meets the program at its first request */
+    show((const unsigned char *)getauxval(AT_RANDOM), 16);
+}
+
+static void path_exec(void) {
+    ask_and_show();
+    execl("/proc/self/exe", "supervised", "getrandom", NULL);
+}
+
+static void path_children(void) {
+    for (int i = 0; i < 3; i++) {
+        if (fork() == 0) execl("/proc/self/exe", "supervised", "getrandom", NULL);
+        wait(NULL);
+    }
+}
+
+/* As long as it is let: one letter a request. */
+static void path_forever(void) {
+    unsigned char bytes[16];
+    for (;;) {
+        if (ask(bytes, sizeof(bytes)) != sizeof(bytes) || write(1, ".", 1) != 1) _exit(1);
+        usleep(1000);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} paths[] = {
+    {"getrandom", path_getrandom},
+    {"large", path_large},
+    {"bad_address", path_bad_address},
+    {"threads", path_threads},
+    {"fork", path_fork},
+    {"device", path_device},
+    {"relative", path_relative},
+    {"many_reads", path_many_reads},
+    {"uuid", path_uuid},
+    {"at_random", path_at_random},
+    {"exec", path_exec},
+    {"children", path_children},
+    {"forever", path_forever},
+};
+
+int main(int count, char **arguments) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; count > 1 && i < sizeof(paths) / sizeof(paths[0]); i++)
+        if (strcmp(arguments[1], paths[i].name) == 0) paths[i].run();
+    return 0;
+}

@@ -1,0 +1,167 @@
+"""Seeds from the clock and from process ids, through the whole of record, replay, verify and show."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprokit.launch.seeds import MAX_LINE, MAX_SIZE, Gathered, hand_on
+from tests.support import Reprokit
+
+SCRIPT = """
+import multiprocessing, os, random, sys, threading, time
+import numpy
+
+def draw(name):
+    random.seed(time.time())
+    numpy.random.seed(os.getpid())
+    local = numpy.random.default_rng(time.time_ns())
+    state = numpy.random.RandomState(time.time_ns() % 2**32)
+    return name, random.random(), numpy.random.rand(), local.random(), state.rand()
+
+def child(name):
+    with open(name, "w") as file:
+        file.write(repr(draw(name)))
+
+def main():
+    print(draw("main"))
+    for method in ("fork", "spawn"):
+        for number in range(2):
+            process = multiprocessing.get_context(method).Process(target=child, args=(f"{method}{number}",))
+            process.start()
+            process.join()
+            print(open(f"{method}{number}").read())
+    for number in range(2):
+        thread = threading.Thread(target=lambda: print(draw("thread")))
+        thread.start()
+        thread.join()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
+    script = str(reprokit.script("train.py", SCRIPT))
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    for number in range(2):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert replayed.stdout == recorded.stdout != ""
+        assert "seeds: 0 as the training asked, 28 given again as recorded" in replayed.stderr
+        assert stat.S_IMODE((reprokit.directory / f"replayed{number}" / "seeds.jsonl").stat().st_mode) == 0o600
+    assert not (reprokit.directory / "recorded" / "seeds.jsonl").exists()
+    verified = reprokit.run("verify", "recorded", "replayed0", "--all")
+    assert verified.returncode == 0, verified.stdout
+    assert "seeds replaced in process 0/1" in verified.stdout
+    shown = reprokit.run("show", "replayed0").stdout
+    assert "process 0: 12 seeds replaced by the recorded, first train.py:6: random.seed: recorded " in shown
+
+
+def test_a_pool_whose_workers_take_tasks_as_they_come(reprokit: Reprokit) -> None:
+    script = """
+import multiprocessing, random, time
+def task(number):
+    time.sleep(random.Random(number).random() / 100)
+    return random.Random(number).random()
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    print(pool.map(task, range(40), chunksize=1))
+    pool.close()
+    pool.join()
+open("done", "w").write("done")
+"""
+    command = [sys.executable, str(reprokit.script("train.py", script))]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout == recorded.stdout != ""
+    assert "seeds: 80 as the training asked, 0 given again as recorded" in replayed.stderr
+    seeds = [row for row in _categories(reprokit, "recorded", "replayed") if row["name"] == "seeds"]
+    assert seeds[0]["verdict"] in ("identical", "information")
+
+
+def _categories(reprokit: Reprokit, *runs: str) -> Any:
+    return json.loads(reprokit.run("verify", *runs, "--json").stdout)["categories"]
+
+
+def line(kind: str = "seed", p: str = "0", n: int = 0, **fields: Any) -> bytes:
+    content = {"k": kind, "p": p, "n": n, "t": 0.0, **fields}
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
+def seed(value: Any, p: str = "0", n: int = 1, call: str = "random.seed", **fields: Any) -> bytes:
+    return line(p=p, n=n, call=call, argument="", where="train.py:1", value=value, **fields)
+
+
+def gathered(*lines: bytes) -> list[Any]:
+    seeds = Gathered()
+    for one in lines:
+        seeds.take(one)
+    return [json.loads(text) for text in seeds.lines() if text != b"\n"]
+
+
+def test_calls_are_numbered_by_process_thread_and_place() -> None:
+    assert gathered(
+        seed(1), seed(2), seed(3, thread="@a"), seed(4, p="0/1"), seed(5, call="other"), seed({"bytes": "00"})
+    ) == [
+        ["0", "", 0, "random.seed", "train.py:1", 1],
+        ["0", "", 1, "random.seed", "train.py:1", 2],
+        ["0", "@a", 0, "random.seed", "train.py:1", 3],
+        ["0", "", 0, "other", "train.py:1", 5],
+        ["0", "", 2, "random.seed", "train.py:1", {"bytes": "00"}],
+        ["0/1", "", 0, "random.seed", "train.py:1", 4],
+    ]
+
+
+def test_a_seed_without_a_value_counts_all_the_same() -> None:
+    without = line(call="random.seed", argument="<Thing>", where="train.py:1", n=1)
+    assert gathered(without, seed(7)) == [["0", "", 1, "random.seed", "train.py:1", 7]]
+
+
+def test_seeds_of_two_processes_of_the_same_name_are_not_given_again() -> None:
+    lines = [line("agent", n=0), seed(1), line("agent", p="0/1", n=0), seed(2, p="0/1"), line("agent", n=0), seed(3)]
+    assert gathered(*lines) == [["0/1", "", 0, "random.seed", "train.py:1", 2]]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        seed(1 << 64),
+        seed(0.5),
+        seed([[[[[[[[[[[[[1]]]]]]]]]]]]]),
+        seed("x" * MAX_LINE),
+        seed([0.5]),
+        b'{"k":"seed","p":"0","n":1,"call":"c","where":"w","value":' + b"[" * 100000 + b"\n",
+        b'{"k":"seed","p":"0","n":1,"call":"c","where":"w","value":' + b"9" * 100000 + b"}\n",
+        b'{"k":"seed","p":7,"n":1,"call":"c","where":"w","value":1}\n',
+        b'{"k":"seed",\xff\n',
+        b'{"k":"seed",\n',
+        b"\0" * 1000,
+    ],
+    ids=range(11),
+)
+def test_hostile_lines_are_left_out(hostile: bytes) -> None:
+    assert gathered(hostile, seed(1, call="good")) == [["0", "", 0, "good", "train.py:1", 1]]
+
+
+def test_the_file_is_bounded() -> None:
+    seeds = Gathered()
+    long = "x" * (MAX_LINE - 200)
+    for _ in range(2 * MAX_SIZE // MAX_LINE):
+        seeds.take(seed(long))
+    assert sum(map(len, seeds.lines())) <= MAX_SIZE
+    assert seeds.left_out > 0
+
+
+def test_a_recording_without_metrics_or_with_a_link_for_them(reprokit: Reprokit, tmp_path: Path) -> None:
+    reprokit.run("record", "-o", "recorded", "--", "true")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    assert hand_on(tmp_path / "recorded", tmp_path / "one") == ""
+    os.symlink("/dev/zero", tmp_path / "recorded" / "metrics.jsonl")
+    assert "none is given again" in hand_on(tmp_path / "recorded", tmp_path / "two")
+    assert (tmp_path / "two" / "seeds.jsonl").read_bytes() == b"\n"

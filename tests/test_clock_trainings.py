@@ -1,0 +1,46 @@
+"""Trainings under ``record --clock``: seeded from the time of day, they run as ever and replay equal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parent / "trainings"
+SEEDED = """
+import runpy, sys, time
+sys.argv = {arguments!r}
+{seeding}
+print(time.time_ns())
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def reproduces(reprokit: Reprokit, seeding: str, *arguments: str) -> None:
+    script = SEEDED.format(seeding=seeding, arguments=[str(TRAININGS / arguments[0]), *arguments[1:]])
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    recorded = reprokit.run(
+        "record", "--clock", "-o", "recorded", "--", sys.executable, "-c", script, environment=variables
+    )
+    assert recorded.returncode == 0, recorded.stderr[-2000:]
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed", environment=variables)
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr[-2000:]
+    assert reprokit.facts("replayed")["fidelity"]["clock"] > 0
+    verified = reprokit.run("verify", "recorded", "replayed")
+    assert verified.returncode == 0, verified.stdout[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_pytorch_with_workers(reprokit: Reprokit) -> None:
+    reproduces(reprokit, "import torch; torch.manual_seed(time.time_ns() % 2**63)", "pytorch_workers.py", "2", "fork")
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_keras(reprokit: Reprokit) -> None:
+    seeding = "import keras; keras.utils.set_random_seed(time.time_ns() % 2**32)"
+    reproduces(reprokit, seeding, "keras_lstm.py")
