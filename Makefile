@@ -6,6 +6,8 @@ PYTHON ?= python3
 FRAMEWORK ?= pytorch
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
 PYTEST_ARGUMENTS ?=
+SECONDS ?= 300
+SUITES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,7 +34,7 @@ DEMO_PACKAGES_numpy := numpy scikit-learn
 .PHONY: help
 help: ## Show this help
 	@echo "reprokit: make TARGET [PYTHON=python3.12]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FRAMEWORK=pytorch, keras or numpy)
@@ -45,6 +47,19 @@ test: $(VENV)/.test old-environment ## Install all that the tests need, and run 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
 	@$(BIN)/python -m pytest -m gpu $(PYTEST_ARGUMENTS)
+
+.PHONY: sanitize
+sanitize: $(VENV)/.test ## Run the tests of the shim built with the compiler's sanitizers
+	@$(BIN)/python -m pytest -n $(JOBS) tests/native/test_sanitizers.py $(PYTEST_ARGUMENTS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.test ## Fuzz the readers of entropy files (SECONDS=300 for each)
+	@$(BIN)/python -m tests.fuzz python --seconds $(SECONDS)
+	@$(BIN)/python -m tests.fuzz c --seconds $(SECONDS)
+
+.PHONY: compatibility
+compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, recorded and replayed (SUITES=...)
+	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: lint
 lint: $(VENV)/.lint ## Check style and types
