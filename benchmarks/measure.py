@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 REPROKIT = str(Path(sys.executable).with_name("reprokit"))
 
 
@@ -26,9 +28,9 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} processors, Linux {platform.release()}, {' '.join(platform.libc_ver())}"
 
 
-def in_turn(sides: dict[str, Callable[[], float]], runs: int, warm_up: int = 1) -> dict[str, list[float]]:
+def in_turn(sides: dict[str, Callable[[], T]], runs: int, warm_up: int = 1) -> dict[str, list[T]]:
     """Run A B C A B C ...: a machine that drifts favours nobody."""
-    results: dict[str, list[float]] = {name: [] for name in sides}
+    results: dict[str, list[T]] = {name: [] for name in sides}
     for number in range(warm_up + runs):
         for name, side in sides.items():
             value = side()

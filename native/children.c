@@ -123,32 +123,42 @@ static void exec_identity(char *text) {
     rk_child_identity(text, thread, thread->vfork_number);
 }
 
+/* A signal may interrupt an exec that waits for the supervisor. The kernel's own is never interrupted. */
+#define EXECUTE(call)       \
+    do call;                \
+    while (errno == EINTR); \
+    return -1
+
 RK_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(execve)(path, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    return RK_REAL(execve)(path, arguments, CHILD_ENVIRONMENT(environment, identity));
+    char **own = CHILD_ENVIRONMENT(environment, identity);
+    EXECUTE(RK_REAL(execve)(path, arguments, own));
 }
 
 RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(execvpe)(file, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    return RK_REAL(execvpe)(file, arguments, CHILD_ENVIRONMENT(environment, identity));
+    char **own = CHILD_ENVIRONMENT(environment, identity);
+    EXECUTE(RK_REAL(execvpe)(file, arguments, own));
 }
 
 RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(fexecve)(fd, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    return RK_REAL(fexecve)(fd, arguments, CHILD_ENVIRONMENT(environment, identity));
+    char **own = CHILD_ENVIRONMENT(environment, identity);
+    EXECUTE(RK_REAL(fexecve)(fd, arguments, own));
 }
 
 RK_EXPORT int execveat(int directory, const char *path, char *const arguments[], char *const environment[], int flags) {
     if (!rk_active()) return RK_REAL(execveat)(directory, path, arguments, environment, flags);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    return RK_REAL(execveat)(directory, path, arguments, CHILD_ENVIRONMENT(environment, identity), flags);
+    char **own = CHILD_ENVIRONMENT(environment, identity);
+    EXECUTE(RK_REAL(execveat)(directory, path, arguments, own, flags));
 }
 
 RK_EXPORT int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }

@@ -304,13 +304,22 @@ static FILE *opened_stream(FILE *stream, const char *path, const char *mode, con
     return stream;
 }
 
-RK_EXPORT FILE *fopen(const char *path, const char *mode) {
-    return opened_stream(RK_REAL(fopen)(path, mode), path, mode, RK_CALLER());
+/* A signal may interrupt an open that waits for the supervisor: of a file, which never waits otherwise. */
+static bool was_interrupted(const FILE *stream, const char *path) {
+    struct stat status;
+    return RK_UNLIKELY(!stream) && errno == EINTR &&
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&status, 0, 0, 0) == 0 && S_ISREG(status.st_mode);
 }
 
-RK_EXPORT FILE *fopen64(const char *path, const char *mode) {
-    return opened_stream(RK_REAL(fopen64)(path, mode), path, mode, RK_CALLER());
-}
+#define FOPEN(name)                                            \
+    RK_EXPORT FILE *name(const char *path, const char *mode) { \
+        FILE *stream;                                          \
+        do stream = RK_REAL(name)(path, mode);                 \
+        while (was_interrupted(stream, path));                 \
+        return opened_stream(stream, path, mode, RK_CALLER()); \
+    }
+FOPEN(fopen)
+FOPEN(fopen64)
 
 RK_EXPORT FILE *fdopen(int fd, const char *mode) {
     enum kind kind = confirmed(fd);

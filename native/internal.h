@@ -82,6 +82,7 @@ struct rk_site {
 /* A position in a recorded stream (replay). */
 struct rk_reader {
     const uint8_t *at, *end; /* in the current chunk */
+    const uint8_t *moving;   /* the record that it is being moved beyond, else NULL */
     uint64_t chunk;          /* offset of that chunk */
     uint64_t ordinal;        /* of the next chunk */
     uint64_t *consumed;      /* offset of the last event given, shared with the thieves of moved events */
@@ -210,6 +211,7 @@ void rk_give_up(enum rk_reason reason, int error);
 /* ---- replay.c ---------------------------------------------------------------------------------- */
 
 void rk_profile_open(void);
+void rk_reader_repair(struct rk_reader *reader);
 /* Copies the bytes of the recorded event that answers this request; false: there is none. */
 bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
                     uint64_t *given, enum rk_match *match);

@@ -223,9 +223,14 @@ static void go_on(struct rk_stream *stream) {
  * follows it is no record, even if a request that was left in its midst wrote there. */
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
     uint64_t seed = (uint64_t)stream->previous << 8 | (uint64_t)tag;
-    stream->next_previous = (uint32_t)rk_check(stream->at + 1, length, seed);
-    stream->next = rk_put(stream->at + 1 + length, stream->next_previous, 4);
-    if (stream->next < stream->end) *stream->next = RK_TAG_END;
+    uint32_t check = (uint32_t)rk_check(stream->at + 1, length, seed);
+    uint8_t *next = rk_put(stream->at + 1 + length, check, 4);
+    if (next < stream->end) *next = RK_TAG_END;
+    stream->next = NULL; /* at no moment a pair that does not belong together */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    stream->next_previous = check;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    stream->next = next;
     __atomic_store_n(stream->at, (uint8_t)tag, __ATOMIC_RELEASE);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     go_on(stream);
@@ -237,6 +242,7 @@ void rk_stream_repair(struct rk_stream *stream) {
     bool committed = stream->at < stream->end && *stream->at != RK_TAG_END;
     if (stream->next && (committed || stream->at == stream->next)) go_on(stream);
     stream->any = 0;
+    rk_reader_repair(&stream->reader);
 }
 
 bool rk_stream_open(struct rk_stream *stream, const char *identity) {

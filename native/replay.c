@@ -85,11 +85,14 @@ static void leave(struct rk_reader *reader, const uint8_t *profile, uint64_t off
     reader->kept = offset;
 }
 
+/* Whole or not at all: a signal handler that jumps out of here would leave the half of it. */
 static void enter(struct rk_reader *reader, const uint8_t *profile, uint64_t offset, const struct rk_chunk *chunk) {
+    rk_signals before = rk_block_signals();
     reader->chunk = offset;
     reader->ordinal++;
     reader->at = profile + offset + RK_CHUNK;
     reader->end = profile + offset + (uint64_t)chunk->size * 64;
+    rk_restore_signals(before);
 }
 
 /* Goes on to the stream's next chunk, from offset on. */
@@ -250,6 +253,8 @@ static bool read_record(struct rk_reader *reader, uint64_t stream, struct event 
 }
 
 static void advance(struct rk_reader *reader, const struct event *event) {
+    reader->moving = event->record;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
     if (*event->record == RK_TAG_EVENT) {
         reader->source = event->source;
         reader->flags = event->flags;
@@ -259,6 +264,20 @@ static void advance(struct rk_reader *reader, const struct event *event) {
     }
     reader->at = event->next;
     reader->previous = event->check;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    reader->moving = NULL;
+}
+
+/* A signal handler jumped out of advance: it is done again, from the record that was compared before. */
+void rk_reader_repair(struct rk_reader *reader) {
+    struct event event;
+    if (!reader->moving) return;
+    reader->at = reader->moving;
+    int64_t length = parse(reader, &event);
+    event.record = reader->moving;
+    event.next = event.record + length + 5;
+    event.check = (uint32_t)get(event.next - 4, 4);
+    advance(reader, &event);
 }
 
 /* ---- positions that thieves can see ---------------------------------------------------------------- */

@@ -28,13 +28,18 @@ static bool is_of_libc(struct program *program, const struct request *request) {
            rk_is_in_libc(program, request->caller);
 }
 
-/* What cannot be written to the program is asked for again by the kernel, which then says why. */
+/* What cannot be written to the program is asked for from the kernel, which then says why. */
 struct answer rk_answer_getrandom(struct thread *thread, const struct request *request) {
     static uint8_t bytes[PIECE];
     uint64_t to = request->arguments[0], size = request->arguments[1], done = 0;
     unsigned flags = (unsigned)request->arguments[2];
     if (is_of_libc(thread->process->program, request)) return go_on;
     if (!to || !size || flags & ~KNOWN_FLAGS || (flags & BOTH_SOURCES) == BOTH_SOURCES) return go_on;
+    bool not_allowed;
+    if (!rk_is_memory(request->thread, to, &not_allowed)) {
+        if (not_allowed && rk_is_pending(request->id)) rk_note_fresh();
+        return go_on;
+    }
     if (size > INT_MAX) size = INT_MAX;
     while (done < size) {
         size_t part = size - done < PIECE ? size - done : PIECE;
@@ -205,6 +210,7 @@ struct answer rk_answer_open(struct thread *thread, const struct request *reques
     enum kind kind = kind_of(request->thread, &opening);
     if (kind == ORDINARY || !rk_is_pending(request->id)) return go_on;
     int fd = kind == DEVICE ? rk_open_feed(thread, request->caller) : open_text(thread, request->caller);
+    if (fd < 0) rk_note_fresh(); /* no descriptor is free, say */
     if (fd < 0) return go_on;
     struct answer answer = hand_over(request, fd, opening.flags & O_CLOEXEC);
     rk_close(fd);

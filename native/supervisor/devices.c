@@ -47,14 +47,19 @@ static bool next_page(struct feed *feed) {
     return rk_fill_for(feed->program, &feed->state, RK_SOURCE_KERNEL_DEVICE, feed->caller, feed->page, PAGE, 0) == PAGE;
 }
 
+static long write_page(struct feed *feed) {
+    long n = rk_call(SYS_write, feed->fd, (long)feed->page + feed->written, PAGE - feed->written, 0, 0, 0);
+    if (n > 0) feed->written += (uint32_t)n;
+    return n;
+}
+
 /* False when nobody reads any more. */
 static bool feed(struct feed *feed) {
     for (;;) {
         if (feed->written == PAGE && !next_page(feed)) return false;
-        long n = rk_call(SYS_write, feed->fd, (long)feed->page + feed->written, PAGE - feed->written, 0, 0, 0);
+        long n = write_page(feed);
         if (n == -EAGAIN) return true;
         if (n <= 0) return false;
-        feed->written += (uint32_t)n;
     }
 }
 
@@ -83,7 +88,7 @@ int rk_open_feed(struct thread *thread, uint64_t caller) {
     rk_call(SYS_fcntl, ends[1], F_SETPIPE_SZ, PAGE, 0, 0, 0);
     rk_call(SYS_fcntl, ends[1], F_SETFL, O_NONBLOCK, 0, 0, 0);
     struct feed *made = new_feed(thread, caller, ends[1]);
-    if (!made || !feed(made)) {
+    if (!made || !next_page(made) || write_page(made) <= 0) { /* one page: most programs read no more */
         if (made)
             stop_feed(made);
         else

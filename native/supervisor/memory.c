@@ -40,6 +40,14 @@ bool rk_write_memory(int pid, uint64_t to, const void *from, size_t size) {
     return n == (long)size || (n < 0 && n != -EFAULT && through_proc(pid, to, (void *)from, size, true));
 }
 
+bool rk_is_memory(int pid, uint64_t at, bool *not_allowed) {
+    uint8_t byte;
+    struct iovec here = {&byte, 1}, there = {(void *)at, 1}; /* NOLINT: as above */
+    long n = rk_call(SYS_process_vm_readv, pid, (long)&here, 1, (long)&there, 1, 0);
+    *not_allowed = n < 0 && n != -EFAULT && !through_proc(pid, at, &byte, 1, false);
+    return n != -EFAULT && !*not_allowed;
+}
+
 /* By pages, as the next one may not be there. False for a text that is longer. */
 bool rk_read_text(int pid, uint64_t from, char *text, size_t size) {
     for (size_t done = 0; done < size;) {

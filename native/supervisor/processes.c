@@ -263,11 +263,15 @@ static struct process *meet(int id, int depth) {
     return process;
 }
 
-/* After an exec call, which may have failed: another program where other addresses tell so. */
-static void look_again(struct process *process) {
+/* After an exec call, which may have failed, or go on still beside another thread: another program where
+ * other addresses tell so. */
+static void look_again(struct process *process, int asking) {
     struct status status = {0};
-    process->may_have_executed = false;
-    if (!read_stat(process->id, &status) || status.addresses == process->program->addresses) return;
+    bool has_failed = asking == process->executing;
+    if (!read_stat(process->id, &status)) return;
+    bool is_another = status.addresses != process->program->addresses;
+    if (is_another || has_failed) process->executing = 0;
+    if (!is_another) return;
     struct program *before = process->program, *program = new_program(process->id, status.addresses);
     if (!program) return;
     if (*program->inherited && strcmp(program->inherited, before->inherited) != 0) {
@@ -365,11 +369,11 @@ struct thread *rk_find_thread(int id) {
         forget(process);
         process = NULL;
     }
-    if (process && !rk_sees_exec) process->may_have_executed = true;
-    if (RK_LIKELY(process && !process->may_have_executed)) return thread->voice;
+    if (process && !rk_sees_exec) process->executing = id;
+    if (RK_LIKELY(process && !process->executing)) return thread->voice;
     if (!process) process = process_with(id);
     if (!process) return NULL;
-    if (process->may_have_executed) look_again(process);
+    if (process->executing) look_again(process, id);
     thread = thread_of(process, id);
     if (!thread) thread = new_thread(process, id);
     return thread ? thread->voice : NULL;
@@ -378,5 +382,5 @@ struct thread *rk_find_thread(int id) {
 void rk_executes(int id) {
     struct thread *thread = known_thread(id);
     struct process *process = thread ? thread->process : find_process(process_of(id));
-    if (process) process->may_have_executed = true;
+    if (process) process->executing = id;
 }

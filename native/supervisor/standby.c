@@ -21,9 +21,10 @@
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
-#define TICK     100 /* milliseconds */
-#define PATIENCE 50  /* ticks without an answer */
-#define NEAR     16  /* ids around the last one known: it was received, and its number not yet told */
+#define TICK     100       /* milliseconds */
+#define PATIENCE 50        /* ticks without an answer */
+#define MOST     (1 << 20) /* requests that are counted: a daemon may outlive the launcher by months */
+#define NEAR     16        /* ids around the last one known: it was received, and its number not yet told */
 
 struct standby {
     int listener;
@@ -38,7 +39,7 @@ void rk_note_fresh(void) {
     rk_append(path, sizeof(path), n, "/entropy/fresh");
     int fd = rk_open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
     if (fd < 0) return;
-    rk_call(SYS_write, fd, (long)".", 1, 0, 0, 0);
+    if (rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0) < MOST) rk_call(SYS_write, fd, (long)".", 1, 0, 0, 0);
     rk_close(fd);
 }
 
@@ -129,7 +130,8 @@ static void ignore(int number) { (void)number; }
 static void leave_launcher(struct standby *self) {
     struct sigaction quiet = {.sa_handler = ignore};
     setsid();
-    for (int number = 1; number < NSIG; number++) signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, number == SIGPIPE || number == SIGXFSZ ? SIG_IGN : SIG_DFL);
     sigaction(SIGALRM, &quiet, NULL);
     sigset_t none;
     sigemptyset(&none);

@@ -49,7 +49,7 @@ struct process {
     int id;
     int fd; /* a pidfd, -1 where there is none */
     uint64_t started;
-    bool may_have_executed;
+    int executing; /* a thread whose exec call was seen: it asks again only where that has failed */
     struct program *program;
     struct thread *threads;
     struct process *by_hash;
@@ -110,6 +110,8 @@ bool rk_is_in_libc(struct program *program, uint64_t address);
 bool rk_read_memory(int pid, uint64_t from, void *to, size_t size);
 bool rk_write_memory(int pid, uint64_t to, const void *from, size_t size);
 bool rk_read_text(int pid, uint64_t from, char *text, size_t size);
+/* Whether something is there; not_allowed where the system does not let this process look. */
+bool rk_is_memory(int pid, uint64_t at, bool *not_allowed);
 /* The whole of a small file of /proc; its length, or -1. */
 long rk_read_proc(int pid, const char *name, char *text, size_t size);
 const char *rk_proc_path(char path[64], int pid, const char *name);

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 MAX_LINES = 1000  # of one place; further calls there are counted and left alone
 MAX_PLACES = 10_000
 MAX_ARGUMENT = 200  # characters of a seed's text
-MAX_FRAMES = 20
+MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
 _ON_BEHALF = frozenset({"lightgbm", "scipy", "sklearn", "xgboost"})  # whose random_state becomes a seed inside
+_CALLED_BY = "joblib"  # stands between scikit-learn and itself
+_DRAWN_BY = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
 _FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name in WATCHED)
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and torch.manual_seed
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -197,9 +199,13 @@ def _origin(caller: FrameType) -> FrameType | None:
     if package not in _FRAMEWORKS:
         return caller
     frame: FrameType | None = caller if package in _ON_BEHALF else None
+    called = False
     for _ in range(MAX_FRAMES):
-        if frame is None or _package(frame) not in _ON_BEHALF:
+        if frame is None or (_package(frame) not in _ON_BEHALF and _package(frame) != _CALLED_BY):
             break
+        if called and frame.f_globals.get("__name__") in _DRAWN_BY:
+            return None
+        called = called or _package(frame) == _CALLED_BY
         frame = frame.f_back
     return frame if frame is not None and _is_script(frame) else None
 

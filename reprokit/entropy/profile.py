@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from reprokit.errors import RunDamaged
 from reprokit.rundir import Fidelity, ProfileFacts
 
 _BLOCK = 1 << 20
+MAX_SENTENCES = 10  # about processes that could not be recorded
 
 
 def _files(directory: Path) -> Iterator[EntropyFile]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from reprokit import entropy, rundir
 from reprokit.errors import ReprokitError
@@ -14,11 +14,12 @@ from reprokit.launch import agentlines, modules, outputs, pinning, replaying
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
-from reprokit.launch.prove import Tracing
-from reprokit.launch.prove import in_words as proof_in_words
 from reprokit.launch.supervisor import fresh_requests
 from reprokit.plan import RECORD, Plan, past_tense
 from reprokit.rundir import Fidelity, RunDirectory, RunFile
+
+if TYPE_CHECKING:
+    from reprokit.launch.prove import Tracing
 
 T = TypeVar("T")
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
@@ -76,7 +77,9 @@ class Finish:
         for words in entropy.gave_up(directory):
             self._warn(words)
         if fresh := fresh_requests(directory):
-            self._warn(f"the supervisor did not answer for a while: {fresh} requests got fresh bytes")
+            self._warn(
+                f"the supervisor was stopped, short of descriptors or not let in: {fresh} requests got fresh bytes"
+            )
         if self._plan.replay_of is not None:
             run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY)
             say(f"entropy requests: {in_words(run.fidelity)}")
@@ -90,6 +93,8 @@ class Finish:
 
     def _take_proof(self) -> None:
         if self._tracing is not None:
+            from reprokit.launch.prove import in_words as proof_in_words
+
             self._run.proof = self._tracing.proof(self._path / rundir.ENTROPY)
             say(f"proof: {proof_in_words(self._run.proof)}")
 

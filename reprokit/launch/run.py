@@ -6,9 +6,10 @@ import errno
 import os
 import shlex
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reprokit import native, rundir
 from reprokit.errors import (
@@ -21,19 +22,20 @@ from reprokit.errors import (
 )
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
-from reprokit.launch import host, prove, seeds, variables
+from reprokit.launch import host, variables
 from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say, warn
-from reprokit.launch.pinning import on_processors
 from reprokit.launch.placing import Placed, placed
 from reprokit.launch.process import Child, Ended, Interruption
-from reprokit.launch.prove import Tracing
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
 from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, past_tense
 from reprokit.rundir import RunFile
 from reprokit.version import VERSION
+
+if TYPE_CHECKING:
+    from reprokit.launch.prove import Tracing
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
@@ -96,14 +98,36 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
         clock=plan.clock,
         hide_rdrand=plan.hide_rdrand,
     )
-    tracing = prove.find(new.place, place.shim) if plan.prove else None
+    tracing = _tracing(new.place, place) if plan.prove else None
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
     rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
-    if plan.replay_of is not None and (problem := seeds.hand_on(Path(plan.replay_of.path), new.path)):
-        run.warnings.append(problem)
+    if plan.replay_of is not None:
+        run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path))
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
     return Prepared(plan, command, environment, new.take_place(), run, tracing)
+
+
+# What few runs need is imported by them: each millisecond before the start delays every training.
+def _tracing(directory: Path, place: Placed) -> Tracing:
+    from reprokit.launch import prove
+
+    return prove.find(directory, place.shim)
+
+
+def _hand_seeds_on(recording: Path, directory: Path) -> list[str]:
+    from reprokit.launch import seeds
+
+    problem = seeds.hand_on(recording, directory)
+    return [problem] if problem else []
+
+
+def _on_processors(count: int | None) -> AbstractContextManager[None]:
+    if count is None:
+        return nullcontext()
+    from reprokit.launch.pinning import on_processors
+
+    return on_processors(count)
 
 
 def _reserve(path: Path) -> None:
@@ -193,7 +217,7 @@ def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
     if prepared.tracing is not None:
         command, variables = prepared.tracing.wrap(command, variables)
     try:
-        with on_processors(prepared.plan.processors):
+        with _on_processors(prepared.plan.processors):
             return Child(command, prepared.plan.working_directory, variables, supervisor)
     except OSError as error:
         prepared.run.status, prepared.run.ended = rundir.FAILED, rundir.utc_now()

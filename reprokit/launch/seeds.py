@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from reprokit import rundir
-from reprokit.errors import ReprokitError
+from reprokit.errors import ReprokitError, RunDamaged
 from reprokit.rundir import RunDirectory
 
 MAX_SIZE = 16 << 20  # bytes of seeds.jsonl
@@ -105,6 +106,7 @@ def hand_on(recording: Path, directory: Path) -> str:
     try:
         _read(RunDirectory(recording), gathered)
     except (ReprokitError, OSError) as error:
+        gathered = Gathered()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
     descriptor = os.open(directory / rundir.SEEDS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -117,11 +119,12 @@ def hand_on(recording: Path, directory: Path) -> str:
 def _read(recording: RunDirectory, gathered: Gathered) -> None:
     if not recording.has(rundir.METRICS):
         return
+    digest, read = hashlib.sha256(), 0
     with os.fdopen(recording.open(rundir.METRICS), "rb", buffering=1 << 18) as file:
-        read = 0
-        while read < MAX_READ:
-            line = file.readline(rundir.MAX_LINE)
-            if not line:
-                return
+        while read < MAX_READ and (line := file.readline(rundir.MAX_LINE)):
             read += len(line)
+            digest.update(line)
             gathered.take(line)
+    sealed = recording.run.metrics
+    if sealed is not None and read < MAX_READ and sealed.digest != "sha256:" + digest.hexdigest():
+        raise RunDamaged(f"{recording.path / rundir.METRICS} was altered since the run ended")

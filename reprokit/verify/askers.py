@@ -210,7 +210,10 @@ def _notes(found: Report) -> Iterator[str]:
     unrecorded = sum(process.unrecorded for process in found.asking.processes)
     if unrecorded:
         yield f"{unrecorded} requests were not recorded"
-    for source in found.directory.run.uncovered:
+    sources, more = _limited(found.directory.run.uncovered)
+    for source in sources:
         yield f"not covered: {source}"
+    if more:
+        yield f"and {more} more sources (--json has them all)"
     for text in found.warnings:
         yield f"warning: {text}"

@@ -123,6 +123,27 @@ print(drawn)
 """
 
 
+VALIDATED = """
+import time, numpy
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import cross_val_score
+
+rows, classes = [[number] for number in range(50)], [0, 1] * 25
+print(list(cross_val_score(RandomForestClassifier(3, random_state=time.time_ns() % 2**32), rows, classes, cv=2)))
+"""
+
+
+@pytest.mark.torch
+def test_seeds_of_a_cross_validation_are_given_again(training: Training) -> None:
+    """joblib stands between scikit-learn and itself. The trees' seeds are drawn, and would fill the ledger."""
+    first = training.run(VALIDATED)
+    again = replayed(training, VALIDATED)
+    assert first.errors == again.errors == ""
+    assert again.output == first.output
+    assert [line["where"] for line in replaced(again)] == ["train.py:7"] * 2
+    assert len(again.of("seed")) == 2
+
+
 @pytest.mark.torch
 def test_seeds_of_types_written_in_c_are_given_again(training: Training) -> None:
     first = training.run(COMPILED)

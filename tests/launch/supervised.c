@@ -1,12 +1,17 @@
 /* supervised.c - programs that the shim does not reach: linked statically, or calling the kernel themselves.
  * Each path prints what it was given. */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -145,6 +150,77 @@ static void path_exec(void) {
     execl("/proc/self/exe", "supervised", "getrandom", NULL);
 }
 
+static void *ask_for_ever(void *unused) {
+    unsigned char bytes[8];
+    while (ask(bytes, sizeof(bytes)) == sizeof(bytes)) continue;
+    return unused;
+}
+
+/* A thread asks while another one is executing a program. */
+static void path_exec_beside_thread(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, ask_for_ever, NULL);
+    for (int i = 0; i < 10; i++) ask_and_show();
+    execl("/proc/self/exe", "supervised", "getrandom", NULL);
+}
+
+/* A child that its parent leaves, and that asks when somebody else has taken it in. */
+static void path_orphan(void) {
+    int ends[2];
+    char end;
+    if (pipe(ends) != 0) return;
+    if (fork() != 0) {
+        close(ends[1]);
+        if (read(ends[0], &end, 1) == 0) return; /* the orphan has asked and ended */
+    }
+    pid_t parent = getpid();
+    if (fork() == 0) {
+        while (getppid() == parent) usleep(1000);
+        ask_and_show();
+    }
+    _exit(0);
+}
+
+/* Runs a command as the one who takes in orphans, and shows whether the kernel's bytes are as they were. */
+static void path_reaper(char **command) {
+    unsigned char before[16];
+    int status;
+    memcpy(before, (void *)getauxval(AT_RANDOM), 16);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    if (fork() == 0) execv(command[0], command);
+    while (wait(&status) > 0) continue;
+    printf("%s\n", memcmp(before, (void *)getauxval(AT_RANDOM), 16) ? "changed" : "as before");
+}
+
+static void path_many_devices(void) {
+    struct rlimit limit;
+    int count = 0;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max < 1024 ? limit.rlim_max : 1024;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    while (count < 200 && open("/dev/urandom", O_RDONLY) >= 0) count++;
+    printf("%d\n", count);
+}
+
+static void handle(int number) { (void)number; }
+
+/* Signals come all the time, and system calls that never wait are not started again for them. */
+static void path_signals(void) {
+    struct sigaction action = {.sa_handler = handle};
+    struct itimerval often = {{0, 500}, {0, 500}};
+    char *const none[] = {"none", NULL};
+    int failed = 0;
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < 5000; i++) {
+        FILE *file = fopen("/proc/self/exe", "r");
+        failed += !file;
+        if (file) fclose(file);
+        failed += execv("/does/not/exist", none) != -1 || errno != ENOENT;
+    }
+    printf("%d\n", failed);
+}
+
 static void path_children(void) {
     for (int i = 0; i < 3; i++) {
         if (fork() == 0) execl("/proc/self/exe", "supervised", "getrandom", NULL);
@@ -178,10 +254,15 @@ static const struct {
     {"exec", path_exec},
     {"children", path_children},
     {"forever", path_forever},
+    {"exec_beside_thread", path_exec_beside_thread},
+    {"orphan", path_orphan},
+    {"many_devices", path_many_devices},
+    {"signals", path_signals},
 };
 
 int main(int count, char **arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count > 2 && strcmp(arguments[1], "reaper") == 0) path_reaper(arguments + 2);
     for (size_t i = 0; count > 1 && i < sizeof(paths) / sizeof(paths[0]); i++)
         if (strcmp(arguments[1], paths[i].name) == 0) paths[i].run();
     return 0;

@@ -165,3 +165,12 @@ def test_a_recording_without_metrics_or_with_a_link_for_them(reprokit: Reprokit,
     os.symlink("/dev/zero", tmp_path / "recorded" / "metrics.jsonl")
     assert "none is given again" in hand_on(tmp_path / "recorded", tmp_path / "two")
     assert (tmp_path / "two" / "seeds.jsonl").read_bytes() == b"\n"
+
+
+def test_seeds_from_an_altered_recording_are_not_given(reprokit: Reprokit, tmp_path: Path) -> None:
+    reprokit.run("record", "-o", "recorded", "--", sys.executable, "-c", "import random; random.seed(12345)")
+    lines = tmp_path / "recorded" / "metrics.jsonl"
+    lines.write_bytes(lines.read_bytes().replace(b"12345", b"12344"))
+    (tmp_path / "one").mkdir()
+    assert "altered" in hand_on(tmp_path / "recorded", tmp_path / "one")
+    assert (tmp_path / "one" / "seeds.jsonl").read_bytes() == b"\n"

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from reprokit import entropy
 from reprokit.launch.supervisor import fresh_requests
 from tests.support import COMMAND, Done, Reprokit, wait_until
 
@@ -274,6 +275,42 @@ def test_a_listener_that_is_there_already_is_left_alone(
     assert state.startswith("off: ")
     assert "allows one" in state
     assert len(outer.stdout.split()) == 3
+
+
+def identities(run: Path) -> set[str]:
+    return {entropy.EntropyFile(path).head.identity for path in entropy.entropy_files(run / "entropy")}
+
+
+def test_an_exec_is_seen_while_another_thread_asks(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    for _ in range(3):
+        shutil.rmtree(reprokit.directory / "run", ignore_errors=True)
+        done = reprokit.run("record", "-o", "run", "--", build("-static"), "exec_beside_thread")
+        assert done.returncode == 0, done.stderr
+        assert identities(reprokit.directory / "run") == {"0@", "0+@"}
+
+
+def test_who_takes_in_orphans_is_no_program_of_the_run(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    program, run = build("-static"), reprokit.directory / "run"
+    record = [COMMAND, "record", "-o", str(run), "--", program, "orphan"]
+    done = subprocess.run([program, "reaper", *record], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "as before"
+    assert len(list(entropy.entropy_files(run / "entropy"))) == 2  # the orphan's request was answered
+
+
+def test_signals_do_not_interrupt_what_the_kernel_does_not_let_them(
+    reprokit: Reprokit, build: Callable[..., str]
+) -> None:
+    done = reprokit.run("record", "-o", "run", "--", build(), "signals")
+    assert (done.stdout, done.returncode) == ("0\n", 0)
+
+
+def test_opens_that_no_descriptor_is_left_for_are_counted(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    """The launcher has one for each pipe; the program, which may have more, has the device itself then."""
+    command = f"ulimit -Sn 64; exec '{COMMAND}' record -o run -- '{build('-static')}' many_devices"
+    done = subprocess.run(["bash", "-c", command], cwd=reprokit.directory, capture_output=True, text=True)
+    assert done.stdout == "200\n", done.stderr
+    assert 100 < fresh_requests(reprokit.directory / "run" / "entropy") < 200
+    assert "requests got fresh bytes" in done.stderr
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -171,15 +172,34 @@ static void with_full_descriptors(void) {
     pthread_join(thread, NULL);
 }
 
+static void note_cancelled(void *count) { ++*(int *)count; }
+static void *open_fifo(void *count) {
+    pthread_cleanup_push(note_cancelled, count);
+    if (open("fifo", O_RDONLY) >= 0) return NULL; /* nobody ever writes */
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+static void with_cancelled_open(void) {
+    pthread_t thread;
+    int count = 0;
+    CHECK(mkfifo("fifo", 0600) == 0 || errno == EEXIST);
+    for (int wait = 0; wait < 2; wait++) {
+        CHECK(pthread_create(&thread, NULL, open_fifo, &count) == 0);
+        if (wait) usleep(50000); /* it is cancelled before the open and in its midst */
+        CHECK(pthread_cancel(thread) == 0);
+        pthread_join(thread, NULL);
+    }
+    printf("%d cancelled\n", count);
+}
+
 #define HAZARD(name) {#name, with_##name}
 static const struct {
     const char *name;
     void (*run)(void);
 } hazards[] = {
-    HAZARD(small_stack),      HAZARD(signal_stack),          HAZARD(popen_closed_by_fclose),
-    HAZARD(many_popens),      HAZARD(cancelled_system),      HAZARD(fork_in_handler),
-    HAZARD(full_descriptors), HAZARD(jumps_out_of_requests), HAZARD(two_call_sites),
-    HAZARD(requests_if_asked),
+    HAZARD(small_stack),      HAZARD(signal_stack),      HAZARD(popen_closed_by_fclose), HAZARD(many_popens),
+    HAZARD(cancelled_system), HAZARD(fork_in_handler),   HAZARD(full_descriptors),       HAZARD(jumps_out_of_requests),
+    HAZARD(two_call_sites),   HAZARD(requests_if_asked), HAZARD(cancelled_open),
 };
 
 int main(int count, char **arguments) {

@@ -21,6 +21,7 @@ HAZARDS = [
     "jumps_out_of_requests",
     "two_call_sites",
     "requests_if_asked",
+    "cancelled_open",
 ]
 
 

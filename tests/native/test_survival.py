@@ -116,6 +116,13 @@ def test_disk_full_from_the_start(small_disk: Path, program: str) -> None:
     assert any("disk was full" in why for why in entropy.gave_up(shim.entropy("recorded")))
 
 
+def test_many_processes_without_room_are_told_in_few_sentences(tmp_path: Path) -> None:
+    for pid in range(1000):
+        (tmp_path / f"0123456789abcdef-{pid}-1-28.lost").touch()
+    [why] = entropy.gave_up(tmp_path)
+    assert why == "1000 processes could not be recorded at all: the disk was full (No space left on device)"
+
+
 @pytest.mark.parametrize("when", ["removed", "file"])
 def test_run_directory_goes_away(when: str, shim: Shim, program: str) -> None:
     environment = shim.environment("recorded", "record")
