@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from reprokit import entropy, rundir
 from reprokit.errors import ReprokitError
 from reprokit.launch import agentlines, modules, outputs, pinning, replaying
@@ -29,10 +31,17 @@ class Finish:
     """The end of one run. Each step may fail by itself: the training's status is passed on all the same."""
 
     def __init__(
-        self, plan: Plan, path: Path, run: RunFile, interrupted: Callable[[], bool], tracing: Tracing | None = None
+        self,
+        plan: Plan,
+        path: Path,
+        run: RunFile,
+        interrupted: Callable[[], bool],
+        tracing: Tracing | None = None,
+        goes_on: bool = False,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self._tracing = tracing
+        self._goes_on = goes_on  # a program of the run outlives the command, and may yet ask for entropy
 
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
         """Fill in run.json and write it, with outputs.json and environment.json beside it."""
@@ -86,6 +95,8 @@ class Finish:
             if self._plan.clock:
                 say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
         facts = entropy.summarise(directory)
+        if self._goes_on:
+            facts = msgspec.structs.replace(facts, sealed=False)
         if self._plan.mode == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines

@@ -183,11 +183,13 @@ def _execute(prepared: Prepared) -> Ended:
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
     interruption = Interruption()
+    goes_on = supervisor is not None and supervisor.has_programs()
     run.warnings.extend(supervisor.stop() if supervisor is not None else ())
     stop = _reason(stopped) if is_strict and stopped.exists() else ""
     if stop:
         run.warnings.append(f"the strict replay was stopped: {stop}")
-    Finish(plan, path, run, lambda: interruption.asked, prepared.tracing).close(ended, began, not_loaded, gathering)
+    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on)
+    finish.close(ended, began, not_loaded, gathering)
     say(f"run: {shown(path)}")
     if stop:
         raise ReplayStopped(stop)

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import re
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,7 @@ ON = "on"
 NO_RIGHTS = "on: set-user-ID programs gain no rights"
 KERNEL = (5, 9)  # tells a supervisor when its last program has ended, and lets it hand over descriptors
 NOTICE = 1024  # bytes
+PATIENCE = 100  # milliseconds for helpers that end with the command, as those of multiprocessing do
 REASONS = {
     errno.EBUSY: "a container or another tool supervises system calls already, and the kernel allows one",
     errno.EACCES: "the command gains rights by its file, which a filter would keep it from",
@@ -42,6 +44,7 @@ class Supervisor:
         self._sees_exec = sees_exec  # a tracer beside it does not see what the supervisor does
         self._run, self._may_forbid_rights = run, may_forbid_rights
         self._library: ctypes.CDLL | None = None
+        self._listener = -1
 
     def start(self, spawn: Callable[[], T]) -> T:
         """Call ``spawn``, so that the programs it starts are supervised where the system allows it."""
@@ -96,7 +99,16 @@ class Supervisor:
             with suppress(OSError):
                 os.close(listener)
             return f"off: {os.strerror(-error)}"
+        self._listener = listener
         return NO_RIGHTS if forbids_rights else ON
+
+    def has_programs(self) -> bool:
+        """Whether some program of the run goes on after its command; those about to end are given a moment."""
+        if self._library is None or not self.state.startswith(ON):
+            return False
+        poller = select.poll()
+        poller.register(self._listener, 0)  # a hang-up is told of all the same: no program is left
+        return not poller.poll(PATIENCE)
 
     def stop(self) -> list[str]:
         """End it, after the command's end; what the user should know of it."""

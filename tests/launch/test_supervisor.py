@@ -353,3 +353,21 @@ def test_another_user_is_told_that_it_does_not(setuid: Path) -> None:
     assert facts["supervisor"] == "on: set-user-ID programs gain no rights"
     assert any("gains no rights" in words for words in facts["warnings"])
     assert record("--no-supervisor", "-o", "free").stdout == "12345\n"
+
+
+def test_a_process_that_asks_after_the_commands_end_leaves_a_run_that_replays(reprokit: Reprokit) -> None:
+    late = "(while [ ! -e go ]; do sleep 0.05; done; head -c4 /dev/urandom > late; touch came) >/dev/null 2>&1 &"
+    recorded = reprokit.run("record", "-o", "recorded", "--", "sh", "-c", f"{late} head -c8 /dev/urandom | od -An -tx1")
+    assert recorded.returncode == 0
+    assert reprokit.facts("recorded")["profile"]["sealed"] is False
+    (reprokit.directory / "go").touch()
+    wait_until((reprokit.directory / "came").exists, "the late process")
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+
+
+def test_helpers_that_end_with_the_command_leave_a_sealed_run(reprokit: Reprokit) -> None:
+    code = "import multiprocessing as m\nif __name__ == '__main__':\n    m.get_context('spawn').Pool(1).map(abs, [1])"
+    script = reprokit.script("pool.py", code)
+    assert reprokit.run("record", "-o", "recorded", "--", sys.executable, str(script)).returncode == 0
+    assert reprokit.facts("recorded")["profile"]["sealed"] is True
