@@ -16,7 +16,7 @@ DEMO := .demo/$(FRAMEWORK)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
 BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
 
-NATIVE := $(wildcard native/*.c native/*.h) CMakeLists.txt
+NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch]) CMakeLists.txt
 BUILD := setup.py pyproject.toml reprokit/version.py $(NATIVE) $(wildcard profiles/*)
 
 # TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.
@@ -66,7 +66,7 @@ lint: $(VENV)/.lint ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
-	@$(BIN)/clang-format --dry-run --Werror native/*.c native/*.h
+	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
 
 .PHONY: bench
 bench: $(VENV)/.benchmark ## Run the benchmarks, which takes long

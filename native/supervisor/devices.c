@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "supervisor.h"
 
 #define PAGE 4096
+#define KEPT 48 /* descriptors that are left to the launcher, which has work of its own to do */
 
 struct feed {
     struct watch watch; /* of the end that is written to */
@@ -82,9 +84,19 @@ static struct feed *new_feed(struct thread *thread, uint64_t caller, int fd) {
     return feed;
 }
 
+static bool make_pipe(int ends[2]) {
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    if (rk_call(SYS_pipe2, (long)ends, O_CLOEXEC, 0, 0, 0, 0) != 0) return false;
+    rk_call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, (long)&limit, 0, 0);
+    if ((rlim_t)ends[1] + KEPT < limit.rlim_cur) return true;
+    rk_close(ends[0]);
+    rk_close(ends[1]);
+    return false;
+}
+
 int rk_open_feed(struct thread *thread, uint64_t caller) {
     int ends[2];
-    if (rk_call(SYS_pipe2, (long)ends, O_CLOEXEC, 0, 0, 0, 0) != 0) return -EMFILE;
+    if (!make_pipe(ends)) return -EMFILE;
     rk_call(SYS_fcntl, ends[1], F_SETPIPE_SZ, PAGE, 0, 0, 0);
     rk_call(SYS_fcntl, ends[1], F_SETFL, O_NONBLOCK, 0, 0, 0);
     struct feed *made = new_feed(thread, caller, ends[1]);

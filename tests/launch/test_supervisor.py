@@ -306,11 +306,12 @@ def test_signals_do_not_interrupt_what_the_kernel_does_not_let_them(
 
 def test_opens_that_no_descriptor_is_left_for_are_counted(reprokit: Reprokit, build: Callable[..., str]) -> None:
     """The launcher has one for each pipe; the program, which may have more, has the device itself then."""
-    command = f"ulimit -Sn 64; exec '{COMMAND}' record -o run -- '{build('-static')}' many_devices"
+    command = f"ulimit -Sn 128; exec '{COMMAND}' record -o run -- '{build('-static')}' many_devices"
     done = subprocess.run(["bash", "-c", command], cwd=reprokit.directory, capture_output=True, text=True)
     assert done.stdout == "200\n", done.stderr
     assert 100 < fresh_requests(reprokit.directory / "run" / "entropy") < 200
     assert "requests got fresh bytes" in done.stderr
+    assert reprokit.facts("run")["status"] == "finished"
 
 
 @pytest.fixture
