@@ -23,6 +23,8 @@
 
 enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
 extern int rk_state; /* enum rk_state */
+/* plan.c: takes the run directory's path and its shim.plan; 0, -EINVAL where it is damaged, or -errno. */
+int rk_read_plan(const char *run);
 extern struct rk_plan rk_plan;
 extern char rk_run[RK_RUN_PATH + 1];
 bool rk_start(void);                               /* true in a run */

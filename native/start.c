@@ -1,6 +1,6 @@
 /* start.c - whether this process belongs to a run, and what the run asks of the shim. */
 #include <elf.h>
-#include <fcntl.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -9,41 +9,19 @@
 
 #include "internal.h"
 
-_Static_assert(sizeof(struct rk_plan) == 2048, "the layout of shim.plan");
 _Static_assert(sizeof(struct rk_file) == RK_HEAD, "the layout of an entropy file's head");
 _Static_assert(sizeof(struct rk_chunk) == RK_CHUNK, "the layout of a chunk's head");
 
 int rk_state;
-struct rk_plan rk_plan;
-char rk_run[RK_RUN_PATH + 1];
-
-static bool read_plan(void) {
-    char path[RK_RUN_PATH + 16];
-    size_t length = rk_append(path, sizeof(path), 0, rk_run);
-    rk_append(path, sizeof(path), length, "/shim.plan");
-    int fd = rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
-    if (fd < 0) return false;
-    long n = rk_call(SYS_read, fd, (long)&rk_plan, sizeof(rk_plan), 0, 0, 0);
-    rk_close(fd);
-    if (n != sizeof(rk_plan) || memcmp(rk_plan.magic, "RKPLAN\0", 8) != 0 || rk_plan.abi != RK_ABI ||
-        rk_check(&rk_plan, offsetof(struct rk_plan, check), 0) != rk_plan.check) {
-        rk_say("warning: shim.plan is damaged or of another ABI number: this process runs without the shim");
-        return false;
-    }
-    rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;
-    rk_plan.shim[sizeof(rk_plan.shim) - 1] = 0;
-    rk_plan.python_path[sizeof(rk_plan.python_path) - 1] = 0;
-    rk_plan.rank[sizeof(rk_plan.rank) - 1] = 0;
-    return true;
-}
 
 static bool belongs_to_a_run(void) {
     if (getauxval(AT_SECURE)) return false;
     const char *run = getenv("REPROKIT_RUN");
     const char *identity = getenv("REPROKIT_ID");
-    if (!run || strlen(run) != RK_RUN_PATH) return false;
-    memcpy(rk_run, run, RK_RUN_PATH);
-    return read_plan() && rk_identity_start(identity ? identity : "0");
+    int error = run ? rk_read_plan(run) : -ENOENT;
+    if (error == -EINVAL)
+        rk_say("warning: shim.plan is damaged or of another ABI number: this process runs without the shim");
+    return !error && rk_identity_start(identity ? identity : "0");
 }
 
 /* Called by the constructor, or earlier by the first hook that another library's constructor runs

@@ -18,8 +18,6 @@
 #define MAPS          (1u << 20) /* bytes that are read */
 
 int rk_state = RK_STATE_ON;
-struct rk_plan rk_plan;
-char rk_run[RK_RUN_PATH + 1];
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
 uint32_t rk_generation;

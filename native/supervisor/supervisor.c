@@ -123,22 +123,6 @@ void rk_notice(const char *text) {
 
 /* ---- for the launcher ------------------------------------------------------------------------------------------ */
 
-static bool read_plan(const char *run) {
-    char path[RK_RUN_PATH + 16];
-    if (strlen(run) != RK_RUN_PATH) return false;
-    memcpy(rk_run, run, RK_RUN_PATH + 1);
-    size_t n = rk_append(path, sizeof(path), 0, rk_run);
-    rk_append(path, sizeof(path), n, "/shim.plan");
-    int fd = rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
-    if (fd < 0) return false;
-    long length = rk_call(SYS_read, fd, (long)&rk_plan, sizeof(rk_plan), 0, 0, 0);
-    rk_close(fd);
-    rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;
-    rk_plan.shim[sizeof(rk_plan.shim) - 1] = 0;
-    return length == sizeof(rk_plan) && rk_plan.abi == RK_ABI &&
-           rk_check(&rk_plan, offsetof(struct rk_plan, check), 0) == rk_plan.check;
-}
-
 static int start_thread(void) {
     sigset_t all, before;
     sigfillset(&all);
@@ -174,7 +158,7 @@ static int start_standby(void) {
 /* Begins to answer for the run in this directory; 0 or -errno. Not on the thread that has the filter. */
 RK_EXPORT int reprokit_supervise(const char *run, int listener, int no_new_privs) {
     uint64_t at_once = SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP; /* Linux 6.6: answered on the same processor */
-    if (!read_plan(run)) return -EINVAL;
+    if (rk_read_plan(run) != 0) return -EINVAL;
     rk_listener = listener;
     forbids_rights = no_new_privs;
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, at_once);
