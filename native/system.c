@@ -54,8 +54,9 @@ ssize_t rk_read(int fd, void *buffer, size_t size) {
     return as_libc(rk_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0));
 }
 
+/* Of files of the run and of /proc: never waits, should somebody have put a FIFO in a file's place. */
 int rk_open(const char *path, int flags, int mode) {
-    return (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC, mode, 0, RK_MARK);
+    return (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC | O_NONBLOCK, mode, 0, RK_MARK);
 }
 
 void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }

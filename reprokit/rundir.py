@@ -377,12 +377,17 @@ def _check_seal(path: Path, content: dict[str, Any], data: bytes) -> None:
         raise RunDamaged(f"{path} was altered: its check does not fit; the run cannot be used")
 
 
+def open_regular(path: str, flags: int) -> int:
+    """An opener for open(): follows no symbolic link and waits for no FIFO."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def seal_file(path: Path) -> SealedFile | None:
     """Size and digest of a file at the end of a run, None where there is none."""
     digest = hashlib.sha256()
     size = 0
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             for block in iter(lambda: file.read(1 << 20), b""):
                 digest.update(block)
                 size += len(block)

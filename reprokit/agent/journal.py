@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 
 
 class Journal:

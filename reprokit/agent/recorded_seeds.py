@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BLOCK = 64 << 10
 MAX_LINE = 32 << 10  # of one line; the launcher leaves longer ones out
 MAX_BLOCKS = 256
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class RecordedSeeds:

@@ -31,7 +31,7 @@ def read(run: Path) -> AgentFacts:
     """The facts so far; a line that is no JSON is somebody else's trouble, not this one's."""
     facts = AgentFacts()
     try:
-        with open(run / rundir.METRICS, "rb") as file:
+        with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
             lines = file.read(MAX_READ).split(b"\n")
     except OSError:
         return facts

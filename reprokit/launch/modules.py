@@ -91,7 +91,7 @@ def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) ->
 
 def _lines(path: Path) -> set[bytes]:
     try:
-        with open(path, "rb", opener=_open_regular) as file:
+        with open(path, "rb", opener=rundir.open_regular) as file:
             return set(file.read(MAX_LIST).split(b"\n"))
     except OSError:
         return set()
@@ -101,10 +101,6 @@ def _paths(lines: set[bytes]) -> list[str]:
     """The modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
     listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")
     return sorted({os.path.realpath(os.fsdecode(line)) for line in listed if b"\0" not in line})[:MAX_MODULES]
-
-
-def _open_regular(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _is_left_out(path: str, include_crypto: bool) -> bool:
@@ -129,7 +125,7 @@ def _names(path: str, known: dict[str, Known], interrupted: Callable[[], bool]) 
         entry = known.get(path)
         if entry is not None and entry.is_of(status):
             return entry.names
-        with open(path, "rb", opener=_open_regular) as file:
+        with open(path, "rb", opener=rundir.open_regular) as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode):
                 names = sorted(_scan(file, interrupted))
@@ -210,7 +206,7 @@ def _read_cache() -> dict[str, Known]:
     if path is None:
         return {}
     try:
-        with open(path, "rb", opener=_open_regular) as file:
+        with open(path, "rb", opener=rundir.open_regular) as file:
             return msgspec.json.decode(file.read(MAX_CACHE), type=dict[str, Known])
     except (OSError, ValueError, RecursionError):
         return {}

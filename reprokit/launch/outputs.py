@@ -74,7 +74,7 @@ def _results(run: Path, working_directory: Path) -> set[str]:
 
 def _written(run: Path) -> Iterator[str]:
     try:
-        with open(run / rundir.WRITTEN, "rb") as file:
+        with open(run / rundir.WRITTEN, "rb", opener=rundir.open_regular) as file:
             data = file.read(MAX_LIST)
     except OSError:
         return
@@ -111,7 +111,7 @@ def _describe(path: str, working_directory: Path, budget: Budget) -> OutputFile 
     here = os.path.realpath(working_directory)
     name = os.path.relpath(path, here) if _below(path, here) else path
     try:
-        with open(path, "rb", opener=_open_regular) as file:
+        with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             digest = _digest(file, budget)
             content, container = _content(file, path, budget)
@@ -122,10 +122,6 @@ def _describe(path: str, working_directory: Path, budget: Budget) -> OutputFile 
     except OSError as error:
         return OutputFile(path=name, size=0, digest="", note=f"not readable: {error.strerror}")
     return OutputFile(path=name, size=size, digest=digest, content=content, container=container)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _digest(file: IO[bytes], budget: Budget) -> str:

@@ -174,3 +174,22 @@ def test_seeds_from_an_altered_recording_are_not_given(reprokit: Reprokit, tmp_p
     (tmp_path / "one").mkdir()
     assert "altered" in hand_on(tmp_path / "recorded", tmp_path / "one")
     assert (tmp_path / "one" / "seeds.jsonl").read_bytes() == b"\n"
+
+
+def test_a_fifo_in_the_place_of_a_file_of_the_run_is_not_waited_for(reprokit: Reprokit) -> None:
+    code = """
+import os, random, time
+run = os.environ["REPROKIT_RUN"]
+for name in ("seeds.jsonl", "metrics.jsonl", "modules.paths", "written.paths") if os.path.exists("foul") else ():
+    if os.path.exists(f"{run}/{name}"):
+        os.unlink(f"{run}/{name}")
+    os.mkfifo(f"{run}/{name}")
+random.seed(time.time())
+open("out", "w").close()
+print("done")
+"""
+    script = reprokit.script("train.py", code)
+    assert reprokit.run("record", "-o", "recorded", "--", sys.executable, str(script)).returncode == 0
+    (reprokit.directory / "foul").touch()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert (replayed.returncode, replayed.stdout) == (0, "done\n")
