@@ -99,9 +99,57 @@ static bool is_another_run(char *const environment[]) {
     return run && strcmp(run, rk_run) != 0;
 }
 
-/* On the stack, because a vfork child that maps memory leaves it in its parent. */
-#define CHILD_ENVIRONMENT(before, identity) \
-    (is_another_run(before) ? (char **)(before) : build(alloca(size_of(before)), before, identity))
+/* ---- memory for it ---------------------------------------------------------------------------------------
+ *
+ * On the stack, unless it is large: what a vfork child maps stays in its parent, until the thread whose
+ * child it was starts the next one. */
+
+#define LARGE (8u << 10) /* bytes; threads may have stacks of 16 KiB */
+
+static struct left {
+    const struct rk_thread *thread;
+    void *start;
+    size_t size;
+} left[16];
+
+static struct left *left_by(const struct rk_thread *thread) {
+    for (struct left *one = left; one < left + RK_LENGTH(left); one++)
+        if (__atomic_load_n(&one->thread, __ATOMIC_ACQUIRE) == thread) return one;
+    return NULL;
+}
+
+static void release_large(void *start, size_t size) {
+    struct left *one = left_by(&rk_thread);
+    rk_unmap(start, size);
+    if (one) __atomic_store_n(&one->thread, NULL, __ATOMIC_RELEASE);
+}
+
+/* In a vfork child. With so many at once as there are no places for, it stays mapped. */
+static void leave_large(void *start, size_t size) {
+    for (struct left *one = left; one < left + RK_LENGTH(left); one++) {
+        const struct rk_thread *nobody = NULL;
+        if (!__atomic_compare_exchange_n(&one->thread, &nobody, &rk_thread, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            continue;
+        one->start = start;
+        one->size = size;
+        return;
+    }
+}
+
+static void *map_large(size_t size) {
+    struct left *last = left_by(&rk_thread);
+    if (last) release_large(last->start, last->size);
+    void *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start && rk_is_another_process()) leave_large(start, size);
+    return start;
+}
+
+/* A copy with our variables in it as `own`, or what was given where that is for another run. */
+#define CHILD_ENVIRONMENT(own, before, identity)                                     \
+    char **own = (char **)(before);                                                  \
+    size_t size = is_another_run(before) ? 0 : size_of(before);                      \
+    void *memory = size == 0 ? NULL : size < LARGE ? alloca(size) : map_large(size); \
+    if (memory) own = build(memory, before, identity);
 
 /* ---- exec -------------------------------------------------------------------------------------------------- */
 
@@ -116,6 +164,7 @@ static void exec_identity(char *text) {
         return;
     }
     int pid = rk_getpid();
+    rk_pids_child();
     if (thread->vfork_pid != pid) {
         thread->vfork_pid = pid;
         thread->vfork_number = ++thread->children;
@@ -124,16 +173,17 @@ static void exec_identity(char *text) {
 }
 
 /* A signal may interrupt an exec that waits for the supervisor. The kernel's own is never interrupted. */
-#define EXECUTE(call)       \
-    do call;                \
-    while (errno == EINTR); \
+#define EXECUTE(call)                                         \
+    do call;                                                  \
+    while (errno == EINTR);                                   \
+    if (memory && size >= LARGE) release_large(memory, size); \
     return -1
 
 RK_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(execve)(path, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    char **own = CHILD_ENVIRONMENT(environment, identity);
+    CHILD_ENVIRONMENT(own, environment, identity)
     EXECUTE(RK_REAL(execve)(path, arguments, own));
 }
 
@@ -141,7 +191,7 @@ RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const env
     if (!rk_active()) return RK_REAL(execvpe)(file, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    char **own = CHILD_ENVIRONMENT(environment, identity);
+    CHILD_ENVIRONMENT(own, environment, identity)
     EXECUTE(RK_REAL(execvpe)(file, arguments, own));
 }
 
@@ -149,7 +199,7 @@ RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]
     if (!rk_active()) return RK_REAL(fexecve)(fd, arguments, environment);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    char **own = CHILD_ENVIRONMENT(environment, identity);
+    CHILD_ENVIRONMENT(own, environment, identity)
     EXECUTE(RK_REAL(fexecve)(fd, arguments, own));
 }
 
@@ -157,7 +207,7 @@ RK_EXPORT int execveat(int directory, const char *path, char *const arguments[],
     if (!rk_active()) return RK_REAL(execveat)(directory, path, arguments, environment, flags);
     char identity[RK_IDENTITY];
     exec_identity(identity);
-    char **own = CHILD_ENVIRONMENT(environment, identity);
+    CHILD_ENVIRONMENT(own, environment, identity)
     EXECUTE(RK_REAL(execveat)(directory, path, arguments, own, flags));
 }
 
@@ -202,6 +252,7 @@ RK_EXPORT int execle(const char *path, const char *first, ...) {
 
 static void next_child(char *identity) {
     rk_process_check();
+    rk_pids_child();
     struct rk_thread *thread = rk_thread_check();
     rk_child_identity(identity, thread, ++thread->children);
 }
@@ -212,8 +263,10 @@ static void next_child(char *identity) {
         if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);           \
         char identity[RK_IDENTITY];                                                                               \
         next_child(identity);                                                                                     \
-        char **child = CHILD_ENVIRONMENT(environment, identity);                                                  \
-        return RK_REAL(name)(pid, path, actions, attributes, arguments, child);                                   \
+        CHILD_ENVIRONMENT(child, environment, identity)                                                           \
+        int error = RK_REAL(name)(pid, path, actions, attributes, arguments, child);                              \
+        if (memory && size >= LARGE) release_large(memory, size);                                                 \
+        return error;                                                                                             \
     }
 SPAWN(posix_spawn)
 SPAWN(posix_spawnp)
@@ -419,6 +472,7 @@ RK_EXPORT int fclose(FILE *stream) {
 /* fork, forkpty and daemon come by here; the child's state was zeroed by the kernel. */
 static void before_fork(void) {
     rk_process_check();
+    rk_pids_child();
     rk_thread_check()->children++;
 }
 

@@ -1,5 +1,4 @@
-/* clock.c - record --clock: the time of day and the process id, for native code that seeds itself
- * from them.
+/* clock.c - record --clock: the time of day, for native code that seeds itself from it (pids.c: the process id).
  *
  * A read of the real-time clock is recorded in a stream of its own for each thread, and given again
  * in order. Where a replay reads more often than was recorded, time goes on from the last recorded
@@ -7,11 +6,7 @@
  * for a moment must end. The monotonic clock, by which timeouts and sleeps are counted, is left
  * alone; a deadline that the program makes of a time that it was given is moved to where the kernel's
  * clock stands.
- *
- * getpid gives native code a number that stands in for the real one, in the recording as in its
- * replays. It is larger than any process id can be, so that a signal sent to it reaches nobody else.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -171,81 +166,6 @@ RK_EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *re
     return RK_REAL(clock_nanosleep)(id, flags, until, rest);
 }
 
-/* ---- the process id ------------------------------------------------------------------------------ */
-
-#define LARGEST_PID (1 << 22) /* that any kernel can give */
-#define STAND_INS   (9999999 - LARGEST_PID)
-
-static bool program_is_python;
-
-/* Python signals itself and its children, and looks into /proc, by os.getpid; what a script seeds
- * from it is in the ledger of seeds. Cryptographic libraries are left alone. */
-static bool gets_the_real_one(const void *caller) {
-    uint64_t offset;
-    const char *module = rk_module(caller, &offset);
-    if (!*module) return program_is_python;
-    const char *slash = strrchr(module, '/'), *name = slash ? slash + 1 : module;
-    return strncmp(name, "libpython", 9) == 0 || strncmp(name, "libpypy", 7) == 0 || rk_is_crypto(module);
-}
-
-/* Made from the names that are the same in every run, and from this run's key: seven digits. A
- * program that takes another's place keeps the number. */
-static int make_stand_in(void) {
-    rk_file_ready();
-    size_t length = strlen(rk_identity);
-    while (length > 0 && rk_identity[length - 1] == '+') length--;
-    uint64_t block[8];
-    uint64_t nonce = rk_check(rk_identity, length, rk_process->incarnation);
-    rk_chacha20(rk_plan.key, nonce, UINT64_MAX, (uint8_t *)block);
-    return LARGEST_PID + 1 + (int)(block[0] % STAND_INS);
-}
-
-/* The numbers of this process and of those that forked it, which may signal each other by them. */
-static struct {
-    int stand_in, real;
-} family[16];
-static uint32_t members;
-
-static int stand_in(void) {
-    int number = make_stand_in();
-    uint32_t i = __atomic_fetch_add(&members, 1, __ATOMIC_RELAXED) % RK_LENGTH(family);
-    family[i].real = rk_process->pid;
-    __atomic_store_n(&family[i].stand_in, number, __ATOMIC_RELEASE);
-    return number;
-}
-
-RK_EXPORT pid_t getpid(void) {
-    int pid = rk_getpid();
-    if (!is_on() || gets_the_real_one(RK_CALLER())) return pid;
-    rk_process_check();
-    if (pid != rk_process->pid) return pid; /* of a vfork child, which is nobody of its own yet */
-    if (!rk_process->stand_in) rk_process->stand_in = stand_in();
-    return rk_process->stand_in;
-}
-
-/* The real one behind a number that stands in for it, also of a process group. */
-static pid_t real_pid(pid_t pid) {
-    if (RK_LIKELY(pid <= LARGEST_PID && pid >= -LARGEST_PID)) return pid;
-    for (size_t i = 0; i < RK_LENGTH(family); i++) {
-        int number = __atomic_load_n(&family[i].stand_in, __ATOMIC_ACQUIRE);
-        if (number == pid) return family[i].real;
-        if (number == -pid) return -family[i].real;
-    }
-    return pid;
-}
-
-RK_EXPORT int kill(pid_t pid, int number) { return RK_REAL(kill)(real_pid(pid), number); }
-RK_EXPORT int killpg(pid_t group, int number) { return RK_REAL(killpg)(real_pid(group), number); }
-RK_EXPORT int tgkill(pid_t pid, pid_t thread, int number) {
-    return (int)RK_REAL(syscall)(SYS_tgkill, real_pid(pid), thread, number); /* glibc < 2.30 has no tgkill */
-}
-RK_EXPORT int sigqueue(pid_t pid, int number, const union sigval value) {
-    return RK_REAL(sigqueue)(real_pid(pid), number, value);
-}
-RK_EXPORT pid_t getpgid(pid_t pid) { return RK_REAL(getpgid)(real_pid(pid)); }
-RK_EXPORT int setpgid(pid_t pid, pid_t group) { return RK_REAL(setpgid)(real_pid(pid), real_pid(group)); }
-RK_EXPORT pid_t getsid(pid_t pid) { return RK_REAL(getsid)(real_pid(pid)); }
-
 /* ---- the same by syscall() ----------------------------------------------------------------------- */
 
 /* Whether the fourth argument is a deadline by the time of day. */
@@ -255,19 +175,56 @@ static bool waits_until(long operation) {
     return operation & FUTEX_CLOCK_REALTIME && (command == FUTEX_WAIT_BITSET || command == FUTEX_WAIT_REQUEUE_PI);
 }
 
-/* std::future and abseil wait by syscall(SYS_futex, ...); abseil signals a thread by
- * syscall(SYS_tgkill, ...). */
-__attribute__((visibility("hidden"))) long rk_syscall_clock(long number, long a, long b, long c, long d, long e,
-                                                            long f) {
+enum { ANSWERED = 1, TAKES_FIRST = 2, TAKES_SECOND = 4 }; /* a process id as its first, its second argument */
+
+/* By their numbers: the system calls that are looked at. The assembly in urandom_hook.c reads it. */
+__attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
+    [SYS_futex] = ANSWERED, /* its deadline */
+    [SYS_getpid] = ANSWERED,
+    [SYS_getppid] = ANSWERED,
+    [SYS_gettid] = ANSWERED,
+    [SYS_kill] = TAKES_FIRST,
+    [SYS_tkill] = TAKES_FIRST,
+    [SYS_tgkill] = TAKES_FIRST | TAKES_SECOND,
+    [SYS_rt_sigqueueinfo] = TAKES_FIRST,
+    [SYS_rt_tgsigqueueinfo] = TAKES_FIRST | TAKES_SECOND,
+    [SYS_getpgid] = TAKES_FIRST,
+    [SYS_setpgid] = TAKES_FIRST | TAKES_SECOND,
+    [SYS_getsid] = TAKES_FIRST,
+    [SYS_wait4] = TAKES_FIRST,
+    [SYS_sched_setaffinity] = TAKES_FIRST,
+    [SYS_sched_getaffinity] = TAKES_FIRST,
+    [SYS_sched_setscheduler] = TAKES_FIRST,
+    [SYS_sched_getscheduler] = TAKES_FIRST,
+    [SYS_sched_setparam] = TAKES_FIRST,
+    [SYS_sched_getparam] = TAKES_FIRST,
+    [SYS_sched_setattr] = TAKES_FIRST,
+    [SYS_sched_getattr] = TAKES_FIRST,
+    [SYS_sched_rr_get_interval] = TAKES_FIRST,
+    [SYS_setpriority] = TAKES_SECOND,
+    [SYS_getpriority] = TAKES_SECOND,
+    [SYS_ioprio_set] = TAKES_SECOND,
+    [SYS_ioprio_get] = TAKES_SECOND,
+    [SYS_prlimit64] = TAKES_FIRST,
+    [SYS_process_vm_readv] = TAKES_FIRST,
+    [SYS_process_vm_writev] = TAKES_FIRST,
+    [SYS_ptrace] = TAKES_SECOND,
+    [SYS_perf_event_open] = TAKES_SECOND,
+    [SYS_move_pages] = TAKES_FIRST,
+    [SYS_migrate_pages] = TAKES_FIRST,
+    [SYS_get_robust_list] = TAKES_FIRST,
+    [SYS_kcmp] = TAKES_FIRST | TAKES_SECOND,
+    [RK_SYS_PIDFD_OPEN] = TAKES_FIRST,
+};
+
+/* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */
+__attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long a, long b, long c, long d, long e,
+                                                               long f) {
     struct timespec moved;
-    if (number == SYS_tgkill) a = real_pid((pid_t)a);
+    long id;
+    if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
+    if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
+    if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);
     if (number == SYS_futex && waits_until(b)) d = (long)deadline((const struct timespec *)d, &moved);
     return RK_REAL(syscall)(number, a, b, c, d, e, f);
-}
-
-/* Whether the program itself is Python: asked once, as dlsym is not for every moment. */
-void rk_clock_ready(void) {
-    void *function = rk_plan.clock ? dlsym(RTLD_DEFAULT, "Py_GetVersion") : NULL;
-    uint64_t offset;
-    program_is_python = function && !*rk_module(function, &offset);
 }

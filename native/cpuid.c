@@ -123,10 +123,10 @@ static sighandler_t keep_function(sighandler_t function) {
 
 RK_BEFORE_TSAN RK_EXPORT int sigaction(int number, const struct sigaction *action, struct sigaction *before) {
     if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return keep(action, before);
-    return RK_REAL(sigaction)(number, action, before);
+    return rk_sigaction_named(number, action, before, RK_CALLER());
 }
 
 RK_BEFORE_TSAN RK_EXPORT sighandler_t signal(int number, sighandler_t function) {
     if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return keep_function(function);
-    return RK_REAL(signal)(number, function);
+    return (sighandler_t)rk_own_handler(number, (void *)RK_REAL(signal)(number, function));
 }

@@ -101,6 +101,8 @@ static bool is_of_libc(void *function) {
     RK_EXPORT int name(const char *path, int flags, ...) {                                               \
         mode_t mode = 0;                                                                                 \
         MODE(flags, mode)                                                                                \
+        char text[RK_REAL_PATH];                                                                         \
+        path = rk_real_path(path, text);                                                                 \
         if (RK_LIKELY(opens_directly)) return opened(open_directly(AT_FDCWD, path, flags, mode), flags); \
         return opened(RK_REAL(name)(path, flags, mode), flags);                                          \
     }
@@ -113,14 +115,22 @@ OPEN(__open64)
     RK_EXPORT int name(int directory, const char *path, int flags, ...) {                                 \
         mode_t mode = 0;                                                                                  \
         MODE(flags, mode)                                                                                 \
+        char text[RK_REAL_PATH];                                                                          \
+        path = rk_real_path(path, text);                                                                  \
         if (RK_LIKELY(opens_directly)) return opened(open_directly(directory, path, flags, mode), flags); \
         return opened(RK_REAL(name)(directory, path, flags, mode), flags);                                \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-RK_EXPORT int __open_2(const char *path, int flags) { return opened(RK_REAL(__open_2)(path, flags), flags); }
-RK_EXPORT int __open64_2(const char *path, int flags) { return opened(RK_REAL(__open64_2)(path, flags), flags); }
+RK_EXPORT int __open_2(const char *path, int flags) {
+    char text[RK_REAL_PATH];
+    return opened(RK_REAL(__open_2)(rk_real_path(path, text), flags), flags);
+}
+RK_EXPORT int __open64_2(const char *path, int flags) {
+    char text[RK_REAL_PATH];
+    return opened(RK_REAL(__open64_2)(rk_real_path(path, text), flags), flags);
+}
 RK_EXPORT int __openat_2(int directory, const char *path, int flags) {
     return opened(RK_REAL(__openat_2)(directory, path, flags), flags);
 }
@@ -141,15 +151,16 @@ RK_EXPORT int dup(int fd) { return duplicated(fd, RK_REAL(dup)(fd)); }
 RK_EXPORT int dup2(int fd, int copy) { return duplicated(fd, RK_REAL(dup2)(fd, copy)); }
 RK_EXPORT int dup3(int fd, int copy, int flags) { return duplicated(fd, RK_REAL(dup3)(fd, copy, flags)); }
 
-#define FCNTL(name)                                                     \
-    RK_EXPORT int name(int fd, int command, ...) {                      \
-        va_list arguments;                                              \
-        va_start(arguments, command);                                   \
-        void *argument = va_arg(arguments, void *);                     \
-        va_end(arguments);                                              \
-        int result = RK_REAL(name)(fd, command, argument);              \
-        bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC; \
-        return copies ? duplicated(fd, result) : result;                \
+#define FCNTL(name)                                                                           \
+    RK_EXPORT int name(int fd, int command, ...) {                                            \
+        va_list arguments;                                                                    \
+        va_start(arguments, command);                                                         \
+        void *argument = va_arg(arguments, void *);                                           \
+        va_end(arguments);                                                                    \
+        if (command == F_SETOWN) argument = (void *)(long)rk_real_pid((pid_t)(long)argument); \
+        int result = RK_REAL(name)(fd, command, argument);                                    \
+        bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;                       \
+        return copies ? duplicated(fd, result) : result;                                      \
     }
 FCNTL(fcntl)
 FCNTL(fcntl64)
@@ -314,6 +325,8 @@ static bool was_interrupted(const FILE *stream, const char *path) {
 #define FOPEN(name)                                            \
     RK_EXPORT FILE *name(const char *path, const char *mode) { \
         FILE *stream;                                          \
+        char text[RK_REAL_PATH];                               \
+        path = rk_real_path(path, text);                       \
         do stream = RK_REAL(name)(path, mode);                 \
         while (was_interrupted(stream, path));                 \
         return opened_stream(stream, path, mode, RK_CALLER()); \

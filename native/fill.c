@@ -83,8 +83,9 @@ static void give_ready(struct rk_thread *thread, uint8_t *buffer, size_t size) {
  * other. Whoever asks once or twice has the kernel asked for just that. */
 static bool is_served_ahead(const struct rk_thread *thread, const struct rk_stream *stream, const struct rk_site *site,
                             size_t size, const struct rk_real *real) {
-    bool plain = stream->source == RK_SOURCE_GETENTROPY ||
-                 ((stream->source == RK_SOURCE_GETRANDOM || stream->source == RK_SOURCE_SYSCALL) && !real->argument);
+    bool by_flags = stream->source == RK_SOURCE_GETRANDOM || stream->source == RK_SOURCE_SYSCALL ||
+                    stream->source == RK_SOURCE_KERNEL;
+    bool plain = stream->source == RK_SOURCE_GETENTROPY || (by_flags && !real->argument);
     return plain && !rk_hands_on && size <= SMALL && !(site->flags & RK_FLAG_WITHHELD) && stream == &thread->streams[0];
 }
 

@@ -26,6 +26,9 @@ RK_BEFORE_TSAN void rk_resolve(void) {
     X(posix_spawn, "GLIBC_2.15")
     X(posix_spawnp, "GLIBC_2.15")
     X(pthread_cond_timedwait, "GLIBC_2.3.2")
+    X(sched_setaffinity, "GLIBC_2.3.4")
+    X(sched_getaffinity, "GLIBC_2.3.4")
+    X(timer_create, "GLIBC_2.3.3")
 #undef X
 #endif
     rk_hands_on = rk_real_getrandom && !is_of_libc((const void *)rk_real_getrandom);

@@ -2,16 +2,22 @@
 #ifndef REPROKIT_HOOKS_H
 #define REPROKIT_HOOKS_H
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,10 +48,11 @@ int pthread_rwlock_clockrdlock(pthread_rwlock_t *lock, clockid_t id, const struc
 int pthread_rwlock_clockwrlock(pthread_rwlock_t *lock, clockid_t id, const struct timespec *until);
 int pthread_clockjoin_np(pthread_t thread, void **result, clockid_t id, const struct timespec *until);
 int tgkill(pid_t pid, pid_t thread, int number);
+int pidfd_open(pid_t pid, unsigned flags);
 
 /* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
- * of files written (written.c); time and process ids (clock.c); threads and processes (children.c); ends of processes
- * (modules.c); handlers of SIGSEGV (cpuid.c). */
+ * of files written (written.c); time (clock.c); process ids (pids.c); threads and processes (children.c); ends of
+ * processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c). */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -62,13 +69,18 @@ int tgkill(pid_t pid, pid_t thread, int number);
     X(pthread_cond_timedwait) X(pthread_cond_clockwait) X(pthread_mutex_timedlock) \
     X(pthread_mutex_clocklock) X(pthread_rwlock_timedrdlock) X(pthread_rwlock_timedwrlock) \
     X(pthread_rwlock_clockrdlock) X(pthread_rwlock_clockwrlock) X(pthread_timedjoin_np) \
-    X(pthread_clockjoin_np)     X(cnd_timedwait) X(mtx_timedlock) X(clock_nanosleep) X(kill) X(killpg) X(sigqueue) \
-    X(getpgid) X(setpgid) X(getsid) \
+    X(pthread_clockjoin_np)     X(cnd_timedwait) X(mtx_timedlock) X(clock_nanosleep) \
+    \
+    X(kill) X(killpg) X(sigqueue) X(getpgid) X(setpgid) X(getsid) X(tcsetpgrp) X(waitpid) X(wait4) X(waitid) \
+    X(sched_setaffinity) X(sched_getaffinity) X(sched_setscheduler) X(sched_getscheduler) \
+    X(sched_setparam) X(sched_getparam) X(sched_rr_get_interval) X(setpriority) X(getpriority) \
+    X(prlimit) X(prlimit64) X(process_vm_readv) X(process_vm_writev) X(ptrace) X(timer_create) \
+    X(opendir) X(readlink) X(access) X(sigwaitinfo) X(sigtimedwait) \
     \
     X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
     X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create) \
     \
-    X(_exit) X(_Exit) X(quick_exit) X(sigaction) X(signal)
+    X(_exit) X(_Exit) X(quick_exit) X(dlclose) X(sigaction) X(signal)
 /* clang-format on */
 
 #define X(name) extern __typeof__(name) *rk_real_##name;

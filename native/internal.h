@@ -63,7 +63,7 @@ typedef struct {
 } rk_signals;
 rk_signals rk_block_signals(void);
 void rk_restore_signals(rk_signals before);
-void rk_lock(uint32_t *lock);
+bool rk_lock(uint32_t *lock); /* true where who had it died: what it guards is to be repaired */
 void rk_unlock(uint32_t *lock);
 
 /* ---- identity.c ------------------------------------------------------------------------------- */
@@ -77,6 +77,7 @@ void rk_unlock(uint32_t *lock);
 
 struct rk_site {
     const void *caller;
+    uint32_t key; /* of its module's name and its offset there */
     uint16_t number;
     uint8_t flags;
 };
@@ -112,7 +113,8 @@ struct rk_stream {
     uint64_t asked, given;
     uint8_t *next; /* at and previous behind the record that is being committed: see rk_stream_repair */
     uint32_t next_previous;
-    uint8_t has_key; /* in rk_thread.keys */
+    uint8_t has_key;  /* in rk_thread.keys */
+    uint16_t unloads; /* that the cache knows of */
     struct rk_site cache[RK_SITE_CACHE];
     struct rk_reader reader;
 };
@@ -142,9 +144,16 @@ struct rk_thread {
     uint8_t ready[RK_BLOCKS]; /* of the first stream: the kernel's bytes (record), the key's (keyed, derived) */
 };
 
+/* A mapped part of the file, up to its end. */
+struct rk_window {
+    uint8_t *start;
+    uint64_t offset, size;
+};
+
 /* Of one recorded stream, in replay. */
 struct rk_slot {
     uint64_t stream;
+    uint64_t first;    /* offset of its first chunk, once they were looked through */
     uint64_t position; /* offset behind the last event that its owner was given */
     uint32_t last;     /* chunk met while they are chained */
 };
@@ -162,18 +171,18 @@ struct rk_process {
     uint64_t uncounted; /* requests before the file could be made */
     uint32_t opened;    /* the file was made, or could not be */
     uint32_t incarnation;
-    int stand_in;           /* --clock: what native code is told to be the process id */
-    struct rk_file *file;   /* its head; NULL before the first request and when it cannot be made */
-    uint8_t *window;        /* where the chunks are handed out */
-    uint64_t window_offset; /* in the file */
-    uint64_t window_size;
-    uint64_t capacity;      /* of the file */
-    const uint8_t *profile; /* replay: the recorded file of this process */
+    int stand_in;                /* --clock: what native code is told to be the process id */
+    struct rk_file *file;        /* its head; NULL before the first request and when it cannot be made */
+    struct rk_window windows[2]; /* of the file; where the chunks are handed out, and the one before or behind */
+    uint32_t window;             /* which of them that is */
+    const uint8_t *profile;      /* replay: the recorded file of this process */
     uint64_t profile_size;
     struct rk_moved *moved; /* replay: how its events are found out of order; made at the first mismatch */
     uint32_t stolen;        /* replay: some event was given as moved */
     uint32_t streams;       /* replay: used of slots */
     uint32_t no_index;      /* replay: moved cannot be made, or would be empty */
+    uint32_t torn;          /* replay: who had the lock died, perhaps in the midst of moved */
+    uint32_t looked;        /* replay: the first chunks of all streams are in slots */
     uint64_t last_opened;   /* replay: first chunk of the stream opened last */
     struct rk_slot *slots;  /* replay: where each stream has come to */
 };
@@ -196,6 +205,7 @@ bool rk_is_another_process(void);
 const char *rk_module(const void *address, uint64_t *offset);
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
 bool rk_is_crypto(const char *module);
+extern uint32_t rk_unloads; /* calls of dlclose: another module may lie at an address since */
 
 /* ---- record.c: this process's file ------------------------------------------------------------- */
 
@@ -275,7 +285,21 @@ void rk_children_start(void);
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
 
-void rk_clock_ready(void);
+#define RK_DIVERTED       512 /* numbers of system calls that syscall() looks up */
+#define RK_SYS_PIDFD_OPEN 434 /* of Linux 5.3, on every processor */
+
+/* ---- pids.c ----------------------------------------------------------------------------------------- */
+
+#define RK_REAL_PATH 256 /* longer paths are left alone */
+
+struct sigaction;
+void rk_pids_start(void);
+void rk_pids_child(void);                                            /* this process is about to have one */
+pid_t rk_real_pid(pid_t pid);                                        /* behind a number that stands in for one */
+const char *rk_real_path(const char *path, char text[RK_REAL_PATH]); /* the same in a path; the path itself, or text */
+int rk_sigaction_named(int number, const struct sigaction *action, struct sigaction *before, const void *caller);
+void *rk_own_handler(int number, void *handler);
+bool rk_syscall_pid(long number, const void *caller, long *result);
 
 /* ---- hooks.c: the real functions behind the hooks ------------------------------------------------- */
 

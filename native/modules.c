@@ -141,6 +141,13 @@ void rk_uncovered(const char *word) {
 
 __attribute__((destructor)) static void destructor(void) { at_end(); }
 
+/* What the caches of call sites know of an address may be true no more. */
+RK_EXPORT int dlclose(void *handle) {
+    int result = RK_REAL(dlclose)(handle);
+    __atomic_add_fetch(&rk_unloads, 1, __ATOMIC_RELEASE);
+    return result;
+}
+
 #define EXIT(name)                    \
     RK_EXPORT void name(int status) { \
         at_end();                     \

@@ -83,19 +83,24 @@ static enum rk_reason reason_of(int error) {
 /* No descriptor is free just now: the next request tries again, and this one is counted. */
 static bool is_passing(int error) { return error == EMFILE || error == ENFILE; }
 
+static const struct rk_window *window(void) { return &rk_process->windows[rk_process->window]; }
+
+/* Of the file, whose end is the window's. */
+static uint64_t capacity(void) { return window()->offset + window()->size; }
+
 /* Blocks for size more bytes of the file, mapped; the descriptor is closed again at once, so that the
  * program neither sees nor closes it. */
 static int add_window(int fd, uint64_t size) {
-    int error = rk_reserve(fd, rk_process->capacity, size);
+    uint64_t end = capacity();
+    int error = rk_reserve(fd, end, size);
     if (error) return error;
-    uint8_t *window = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, rk_process->capacity);
-    if (!window) return ENOMEM;
+    uint8_t *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end);
+    if (!start) return ENOMEM;
     /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. */
-    rk_call(SYS_madvise, (long)window, (long)size, MADV_POPULATE_WRITE, 0, 0, 0);
-    rk_process->window = window;
-    rk_process->window_offset = rk_process->capacity;
-    rk_process->window_size = size;
-    rk_process->capacity += size;
+    rk_call(SYS_madvise, (long)start, (long)size, MADV_POPULATE_WRITE, 0, 0, 0);
+    uint32_t next = 1 - rk_process->window;
+    rk_process->windows[next] = (struct rk_window){start, end, size};
+    __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE); /* at once: a vfork child may be killed here */
     return 0;
 }
 
@@ -118,9 +123,10 @@ static int make_file(void) {
     file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
+    memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* of a vfork child that was killed here */
     int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW);
     rk_close(fd);
-    struct rk_file *file = (struct rk_file *)rk_process->window;
+    struct rk_file *file = (struct rk_file *)window()->start;
     if (!error) error = take_name(temporary, file);
     rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
     if (!error) rk_process->incarnation = file->incarnation;
@@ -132,16 +138,16 @@ static int make_file(void) {
 bool rk_file_ready(void) {
     if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) {
         rk_signals before = rk_block_signals();
-        rk_lock(&rk_process->lock);
+        rk_process->torn |= rk_lock(&rk_process->lock);
         if (!rk_process->opened) {
-            int error = make_file();
+            int error = rk_process->file ? 0 : make_file();
             if (is_passing(error) && rk_plan.mode == RK_MODE_RECORD) {
                 rk_unlock(&rk_process->lock);
                 rk_restore_signals(before);
                 return false;
             }
             if (error) rk_give_up(reason_of(error), error);
-            if (rk_plan.mode == RK_MODE_REPLAY) rk_profile_open();
+            if (rk_plan.mode == RK_MODE_REPLAY && !rk_process->profile) rk_profile_open();
             __atomic_store_n(&rk_process->opened, 1, __ATOMIC_RELEASE);
         }
         rk_unlock(&rk_process->lock);
@@ -152,8 +158,8 @@ bool rk_file_ready(void) {
 
 static int grow(uint64_t need) {
     /* Doubled while small, then by an eighth: what is reserved and never written stays little. */
-    uint64_t size = rk_process->capacity <= LARGEST_CHUNK ? rk_process->capacity : rk_process->capacity / 8;
-    if (size < LARGEST_CHUNK && rk_process->capacity > LARGEST_CHUNK) size = LARGEST_CHUNK;
+    uint64_t end = capacity(), size = end <= LARGEST_CHUNK ? end : end / 8;
+    if (size < LARGEST_CHUNK && end > LARGEST_CHUNK) size = LARGEST_CHUNK;
     if (size > LARGEST_WINDOW) size = LARGEST_WINDOW;
     if (size < need) size = need;
     size = (size + 4095) & ~UINT64_C(4095);
@@ -169,7 +175,7 @@ static int grow(uint64_t need) {
 /* Its head is written before the file's `used` grows: a reader meets whole chunks only. */
 static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
     struct rk_file *file = rk_process->file;
-    struct rk_chunk *chunk = (struct rk_chunk *)(rk_process->window + (file->used - rk_process->window_offset));
+    struct rk_chunk *chunk = (struct rk_chunk *)(window()->start + (file->used - window()->offset));
     chunk->magic = RK_CHUNK_MAGIC;
     chunk->size = (uint32_t)(size / 64);
     chunk->stream = stream;
@@ -184,7 +190,7 @@ static int allocate(struct rk_stream *stream, uint64_t need) {
     if (stream->end - (uint8_t *)stream->chunk >= LARGEST_CHUNK) rk_leave(stream->chunk, stream->end);
     need = (need + RK_CHUNK + 63) & ~UINT64_C(63);
     uint64_t size = need > stream->size ? need : stream->size;
-    uint64_t rest = rk_process->window_offset + rk_process->window_size - rk_process->file->used;
+    uint64_t rest = capacity() - rk_process->file->used;
     if (rest < size && rest >= need && rest >= SMALLEST_REST) size = rest;
     if (rest < size) {
         if (rest > 0) take(rest, 0, 0); /* belongs to no stream */
@@ -201,7 +207,7 @@ static int allocate(struct rk_stream *stream, uint64_t need) {
 bool rk_stream_room(struct rk_stream *stream, uint64_t size) {
     if (RK_LIKELY((uint64_t)(stream->end - stream->at) >= size)) return true;
     rk_signals before = rk_block_signals();
-    rk_lock(&rk_process->lock);
+    rk_process->torn |= rk_lock(&rk_process->lock);
     int error = allocate(stream, size);
     if (error && !is_passing(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);
@@ -258,8 +264,25 @@ bool rk_stream_open(struct rk_stream *stream, const char *identity) {
     return true;
 }
 
+static uint32_t site_key(const char *module, uint64_t offset) {
+    return (uint32_t)rk_check(module, strlen(module), offset);
+}
+
+/* After a dlclose: those whose module is gone, or another one. */
+static void forget_unloaded(struct rk_stream *stream, uint16_t unloads) {
+    for (struct rk_site *site = stream->cache; site < stream->cache + RK_SITE_CACHE; site++) {
+        if (!site->caller) continue;
+        uint64_t offset;
+        const char *module = rk_module(site->caller, &offset);
+        if (site_key(module, offset) != site->key) site->caller = NULL;
+    }
+    stream->unloads = unloads;
+}
+
 /* The caller's entry in the small cache of this stream; its number stays 0 until it is written down. */
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
+    uint16_t unloads = (uint16_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
+    if (RK_UNLIKELY(stream->unloads != unloads)) forget_unloaded(stream, unloads);
     struct rk_site *site = &stream->cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
     if (RK_LIKELY(site->caller == caller)) return site;
     /* Elsewhere, because its own place was taken; else a free place, else its own. */
@@ -272,6 +295,7 @@ struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
     site->caller = caller;
+    site->key = site_key(module, offset);
     site->number = 0;
     site->flags = rk_is_crypto(module) && !rk_plan.record_crypto ? RK_FLAG_WITHHELD : 0;
     return site;

@@ -50,6 +50,7 @@ struct cursor {
 struct rk_moved {
     struct link *links; /* the first is none */
     uint32_t count;
+    bool complete;            /* what a vfork child that was killed began is not */
     uint8_t *stolen;          /* one bit for every four bytes of the profile: given as moved */
     uint8_t sizes[SIZES / 8]; /* a bit for each size and source that occurs: a Bloom filter of one hash */
     struct cursor cursors[CURSORS];
@@ -193,7 +194,7 @@ static bool is_used(const struct rk_reader *reader, const struct event *event) {
     if (RK_LIKELY(!stolen && !reader->link)) return false;
     uint64_t offset = (uint64_t)(event->record - rk_process->profile), bit = offset / 4;
     if (reader->consumed && __atomic_load_n(reader->consumed, __ATOMIC_ACQUIRE) > offset) return true;
-    return stolen && rk_process->moved->stolen[bit / 8] >> bit % 8 & 1;
+    return stolen && __atomic_load_n(&rk_process->moved->stolen[bit / 8], __ATOMIC_RELAXED) >> bit % 8 & 1;
 }
 
 /* Not of a cryptographic library, whose bytes are not there, nor used. */
@@ -296,15 +297,42 @@ static struct rk_slot *slot_of(uint64_t stream) {
     return NULL;
 }
 
+/* Once a thread is not the next one that was recorded, others will not be either: where each begins. */
+static void look_through(void) {
+    const uint8_t *profile = profile_now();
+    struct rk_reader passed = {0};
+    const struct rk_chunk *chunk;
+    for (uint64_t at = RK_HEAD; at < profile_used(profile) && (chunk = chunk_at(profile, at));
+         at += (uint64_t)chunk->size * 64) {
+        struct rk_slot *slot = chunk->stream && chunk->ordinal == 0 ? slot_of(chunk->stream) : NULL;
+        if (slot && !slot->first) slot->first = at;
+        leave(&passed, profile, at);
+    }
+    rk_process->looked = 1;
+}
+
+static uint64_t first_chunk(uint64_t stream) {
+    for (uint64_t i = stream; rk_process->slots[i % STREAMS].stream; i++)
+        if (rk_process->slots[i % STREAMS].stream == stream) return rk_process->slots[i % STREAMS].first;
+    return 0;
+}
+
+/* Streams are mostly opened in the order they were recorded in. */
+static bool find_first(struct rk_reader *reader, uint64_t stream) {
+    uint64_t from = rk_process->last_opened ? rk_process->last_opened : RK_HEAD;
+    if (!rk_process->looked && next_chunk(reader, stream, from)) return true;
+    if (!rk_process->looked) look_through();
+    uint64_t first = first_chunk(stream);
+    return first && next_chunk(reader, stream, first);
+}
+
 static bool open_reader(struct rk_stream *stream) {
     struct rk_reader *reader = &stream->reader;
     reader->found = 2; /* looked for, and not there */
     if (!rk_process->profile) return false;
     rk_signals before = rk_block_signals();
-    rk_lock(&rk_process->lock);
-    /* Streams are mostly opened in the order they were recorded in. */
-    uint64_t from = rk_process->last_opened ? rk_process->last_opened : RK_HEAD;
-    bool there = next_chunk(reader, stream->id, from) || (from > RK_HEAD && next_chunk(reader, stream->id, RK_HEAD));
+    rk_process->torn |= rk_lock(&rk_process->lock);
+    bool there = find_first(reader, stream->id);
     if (there) rk_process->last_opened = reader->chunk;
     struct rk_slot *slot = there ? slot_of(stream->id) : NULL;
     reader->found = slot ? 1 : 2;
@@ -433,6 +461,7 @@ static void make_moved(void) {
     rk_process->moved = moved;
     link_chunks(moved, profile, count);
     note_sizes(moved);
+    moved->complete = true;
 }
 
 /* The cursor of a class; one that is forgotten for another begins anew. */
@@ -468,7 +497,7 @@ static bool fits(const struct cursor *cursor, const struct event *event) {
  * its owner goes on behind. */
 static void take_out(struct rk_moved *moved, struct cursor *cursor, const struct event *event) {
     uint64_t bit = (uint64_t)(event->record - rk_process->profile) / 4;
-    if (cursor->passed) moved->stolen[bit / 8] |= (uint8_t)(1u << bit % 8);
+    if (cursor->passed) __atomic_fetch_or(&moved->stolen[bit / 8], (uint8_t)(1u << bit % 8), __ATOMIC_RELAXED);
     __atomic_store_n(&rk_process->stolen, 1, __ATOMIC_RELEASE);
     if (!cursor->passed) go_on_to(cursor->reader.consumed, (uint64_t)(event->next - rk_process->profile));
 }
@@ -480,7 +509,7 @@ static bool steal(uint64_t key, const struct request *request, uint64_t *given) 
     }
     struct rk_moved *moved = rk_process->moved;
     uint64_t bit = size_bit(request->asked, request->source);
-    if (!moved || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
+    if (!moved || rk_process->no_index || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
     struct cursor *cursor = cursor_of(moved, key, request->asked, request->source);
     struct event event;
     for (; next_record(moved, cursor, &event); advance(&cursor->reader, &event)) {
@@ -499,13 +528,22 @@ static bool steal(uint64_t key, const struct request *request, uint64_t *given) 
     return false;
 }
 
+/* They find their places again, by what is marked as given. */
+static void forget_cursors(void) {
+    struct rk_moved *moved = rk_process->moved;
+    rk_process->torn = 0;
+    if (moved && !moved->complete) rk_process->no_index = 1;
+    if (moved) memset(moved->cursors, 0, sizeof(moved->cursors));
+}
+
 static bool find_moved(const void *caller, const struct request *request, uint64_t *given) {
     if (!rk_process->profile) return false;
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
     uint64_t key = rk_site_key(module, strlen(module), offset); /* the same in every run */
     rk_signals before = rk_block_signals();
-    rk_lock(&rk_process->lock);
+    rk_process->torn |= rk_lock(&rk_process->lock);
+    if (RK_UNLIKELY(rk_process->torn)) forget_cursors();
     bool found = steal(key, request, given);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);

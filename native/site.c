@@ -9,6 +9,8 @@
 #pragma weak _dl_find_object
 #endif
 
+uint32_t rk_unloads;
+
 struct search {
     uintptr_t address;
     const char *name;

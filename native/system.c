@@ -7,10 +7,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "internal.h"
 
-#define LONGEST 200 /* an identity that would be longer keeps its last part behind a hash */
+#define PATIENCE 256 /* times that a lock is tried before its owner is looked at */
+#define LONGEST  200 /* an identity that would be longer keeps its last part behind a hash */
 
 #if defined(__x86_64__)
 long rk_call(long number, long a, long b, long c, long d, long e, long f) {
@@ -168,9 +170,26 @@ rk_signals rk_block_signals(void) {
 
 void rk_restore_signals(rk_signals before) { rk_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before.bits, 0, 8, 0, 0); }
 
-/* Held for microseconds with signals blocked, and zeroed in a forked child: cannot be left held. */
-void rk_lock(uint32_t *lock) {
-    while (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+/* Also where its parent has not waited for it yet. */
+static bool is_dead(uint32_t thread) {
+    siginfo_t info = {0};
+    long flags = WEXITED | WNOHANG | WNOWAIT | __WALL;
+    if (rk_call(SYS_waitid, P_PID, thread, (long)&info, flags, 0, 0) == 0 && info.si_pid == (pid_t)thread) return true;
+    return rk_call(SYS_tkill, thread, 0, 0, 0, 0, 0) == -ESRCH;
+}
+
+/* Held for microseconds with signals blocked, and zeroed in a forked child: only a vfork child, which shares
+ * its parent's memory, can leave it held, when it is killed. */
+bool rk_lock(uint32_t *lock) {
+    uint32_t own = (uint32_t)rk_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    for (uint32_t tries = 1;; tries++) {
+        uint32_t owner = 0;
+        if (__atomic_compare_exchange_n(lock, &owner, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return false;
+        if (tries % PATIENCE == 0 && is_dead(owner) &&
+            __atomic_compare_exchange_n(lock, &owner, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return true;
+        rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+    }
 }
 
 void rk_unlock(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }

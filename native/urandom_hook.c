@@ -7,13 +7,13 @@
  *
  * This file holds the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
  * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
- * threads), written.c (names of files written), clock.c (time of day and process id), start.c (the
- * constructor).
+ * threads), written.c (names of files written), clock.c (time of day), pids.c (process ids),
+ * start.c (the constructor).
  *
  * Rules of the shim:
  *   - No Python.h. No malloc, no stdio and no lock that a fork can leave held inside a call whose libc
  *     counterpart has none of them; memory comes from mmap (system.c), locks lie in a page that the
- *     kernel zeroes on fork and are held with signals blocked.
+ *     kernel zeroes on fork, are held with signals blocked, and are taken from a vfork child that died.
  *   - The contract of the real call is kept: errno, short reads, EINTR, invalid arguments.
  *   - Correct before the constructor has run, in a vfork child (whose globals and thread-locals are
  *     its parent's), in a signal handler, and beside other preloaded libraries.
@@ -137,47 +137,50 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
 }
 
 /* In assembly, because the child of a syscall(SYS_clone, ...) returns on a stack of its own: every
- * number but three, two of them for clock.c, is jumped on to libc without a frame of ours. */
+ * number but getrandom's, and those that clock.c looks at, is jumped on to libc without a frame of ours. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl syscall\n.type syscall, @function\n"
         "syscall:\n"
         "  endbr64\n"
         "  cmpq $318, %rdi\n" /* SYS_getrandom */
         "  je rk_syscall_getrandom_entry\n"
-        "  cmpq $202, %rdi\n" /* SYS_futex */
-        "  je rk_syscall_clock_entry\n"
-        "  cmpq $234, %rdi\n" /* SYS_tgkill */
-        "  je rk_syscall_clock_entry\n"
-        "  movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
+        "  cmpq $512, %rdi\n" /* RK_DIVERTED */
+        "  jae 1f\n"
+        "  leaq rk_diverted(%rip), %rax\n"
+        "  cmpb $0, (%rax,%rdi)\n"
+        "  jne rk_syscall_diverted_entry\n"
+        "1: movq rk_real_syscall@GOTPCREL(%rip), %rax\n"
         "  movq (%rax), %rax\n"
         "  testq %rax, %rax\n"
         "  je rk_syscall_early_entry\n"
         "  jmp *%rax\n"
         "rk_syscall_getrandom_entry: jmp rk_syscall_getrandom\n"
-        "rk_syscall_clock_entry: jmp rk_syscall_clock\n"
+        "rk_syscall_diverted_entry: jmp rk_syscall_diverted\n"
         "rk_syscall_early_entry: jmp rk_syscall_early\n"
         ".size syscall, .-syscall\n");
-_Static_assert(SYS_getrandom == 318 && SYS_futex == 202 && SYS_tgkill == 234, "the numbers in the assembly above");
+_Static_assert(SYS_getrandom == 318 && RK_DIVERTED == 512, "the numbers in the assembly above");
 #elif defined(__aarch64__)
 __asm__(".text\n.globl syscall\n.type syscall, %function\n"
         "syscall:\n"
         "  hint #34\n"     /* bti c */
         "  cmp x0, #278\n" /* SYS_getrandom */
         "  b.eq rk_syscall_getrandom_entry\n"
-        "  cmp x0, #98\n" /* SYS_futex */
-        "  b.eq rk_syscall_clock_entry\n"
-        "  cmp x0, #131\n" /* SYS_tgkill */
-        "  b.eq rk_syscall_clock_entry\n"
-        "  adrp x16, :got:rk_real_syscall\n"
+        "  cmp x0, #512\n" /* RK_DIVERTED */
+        "  b.hs 1f\n"
+        "  adrp x16, rk_diverted\n"
+        "  add x16, x16, :lo12:rk_diverted\n"
+        "  ldrb w16, [x16, x0]\n"
+        "  cbnz w16, rk_syscall_diverted_entry\n"
+        "1: adrp x16, :got:rk_real_syscall\n"
         "  ldr x16, [x16, :got_lo12:rk_real_syscall]\n"
         "  ldr x16, [x16]\n"
         "  cbz x16, rk_syscall_early_entry\n"
         "  br x16\n"
         "rk_syscall_getrandom_entry: b rk_syscall_getrandom\n"
-        "rk_syscall_clock_entry: b rk_syscall_clock\n"
+        "rk_syscall_diverted_entry: b rk_syscall_diverted\n"
         "rk_syscall_early_entry: b rk_syscall_early\n"
         ".size syscall, .-syscall\n");
-_Static_assert(SYS_getrandom == 278 && SYS_futex == 98 && SYS_tgkill == 131, "the numbers in the assembly above");
+_Static_assert(SYS_getrandom == 278 && RK_DIVERTED == 512, "the numbers in the assembly above");
 #endif
 
 /* ---- std::random_device ----------------------------------------------------------------------------------

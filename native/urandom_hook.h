@@ -122,7 +122,8 @@ struct rk_file {
     uint64_t clock_reads; /* --clock: reads of the clock that were recorded, or replayed */
     uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
     uint64_t streams;     /* keyed: threads that asked */
-    uint8_t reserved[352];
+    uint64_t stand_in;    /* --clock: what native code was told to be the process id; 0 if nobody asked */
+    uint8_t reserved[344];
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

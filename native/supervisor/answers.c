@@ -28,29 +28,46 @@ static bool is_of_libc(struct program *program, const struct request *request) {
            rk_is_in_libc(program, request->caller);
 }
 
-/* What cannot be written to the program is asked for from the kernel, which then says why. */
+/* Looked at once for each program, before anything is recorded that could not be given to it. */
+static bool may_write(struct program *program, const struct request *request) {
+    bool not_allowed = false;
+    if (program->is_writable) return true;
+    program->is_writable = rk_is_memory(request->thread, request->arguments[0], &not_allowed);
+    if (not_allowed && rk_is_pending(request)) rk_note_fresh();
+    return program->is_writable;
+}
+
+static struct answer done_or(uint64_t done, int error) {
+    return done ? (struct answer){.value = (int64_t)done} : (struct answer){.error = error};
+}
+
+/* It has become a program that may not be looked into: the kernel answers all of the request. */
+static struct answer not_let_in(struct thread *thread, const struct request *request) {
+    thread->process->program->is_writable = false;
+    if (rk_is_pending(request)) rk_note_fresh();
+    return go_on;
+}
+
+/* As the kernel does it: what lies before a page that is not there is written, and counts. */
 struct answer rk_answer_getrandom(struct thread *thread, const struct request *request) {
     static uint8_t bytes[PIECE];
     uint64_t to = request->arguments[0], size = request->arguments[1], done = 0;
     unsigned flags = (unsigned)request->arguments[2];
     if (is_of_libc(thread->process->program, request)) return go_on;
     if (!to || !size || flags & ~KNOWN_FLAGS || (flags & BOTH_SOURCES) == BOTH_SOURCES) return go_on;
-    bool not_allowed;
-    if (!rk_is_memory(request->thread, to, &not_allowed)) {
-        if (not_allowed && rk_is_pending(request->id)) rk_note_fresh();
-        return go_on;
-    }
+    if (!may_write(thread->process->program, request)) return go_on;
     if (size > INT_MAX) size = INT_MAX;
     while (done < size) {
         size_t part = size - done < PIECE ? size - done : PIECE;
-        if (!rk_is_pending(request->id)) return sent; /* it was killed, or a signal came */
+        if (!rk_is_pending(request)) return sent; /* it was killed, or a signal came */
         ssize_t given = rk_fill_for(thread->process->program, &thread->state, RK_SOURCE_KERNEL, request->caller, bytes,
                                     part, flags);
-        if (given <= 0) return done ? (struct answer){.value = (int64_t)done} : (struct answer){.error = -errno};
-        if (!rk_write_memory(request->thread, to + done, bytes, (size_t)given))
-            return done ? (struct answer){.value = (int64_t)done} : go_on;
-        done += (uint64_t)given;
-        if ((size_t)given < part) break;
+        if (given <= 0) return done_or(done, -errno);
+        if (!rk_is_pending(request)) return sent;
+        ssize_t written = rk_write_memory(request->thread, to + done, bytes, (size_t)given);
+        if (written < 0) return written == -EFAULT ? done_or(done, -EFAULT) : not_let_in(thread, request);
+        done += (uint64_t)written;
+        if ((size_t)written < part) break;
     }
     return (struct answer){.value = (int64_t)done};
 }
@@ -204,11 +221,16 @@ static int open_text(struct thread *thread, uint64_t caller) {
     return fd;
 }
 
+/* The shim sees by their names what libc's functions open, but for its syscall(). */
+static bool is_the_shims(struct program *program, const struct request *request) {
+    return program->shimmed && rk_is_in_libc(program, request->caller) && !rk_is_in_syscall(program, request->caller);
+}
+
 struct answer rk_answer_open(struct thread *thread, const struct request *request) {
     struct opening opening;
-    if (thread->process->program->shimmed || !read_opening(request, &opening)) return go_on;
+    if (!read_opening(request, &opening)) return go_on;
     enum kind kind = kind_of(request->thread, &opening);
-    if (kind == ORDINARY || !rk_is_pending(request->id)) return go_on;
+    if (kind == ORDINARY || is_the_shims(thread->process->program, request) || !rk_is_pending(request)) return go_on;
     int fd = kind == DEVICE ? rk_open_feed(thread, request->caller) : open_text(thread, request->caller);
     if (fd < 0) rk_note_fresh(); /* no descriptor is free, say */
     if (fd < 0) return go_on;

@@ -3,19 +3,23 @@
  * fill.c, record.c, replay.c and what they need are the shim's own, compiled a second time. Their idea
  * of "this process" and "this thread" are a few variables, which are set here before each request.
  */
+#include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "supervisor.h"
 
 #define FIRST_ADDRESS UINT64_C(0x2e0000000000)
 #define SLOTS         1024
 #define MAPS          (1u << 20) /* bytes that are read */
+#define SYSCALL       64         /* bytes that libc's function of this name has at most */
 
 int rk_state = RK_STATE_ON;
 struct rk_process *rk_process;
@@ -159,6 +163,25 @@ bool rk_is_in_libc(struct program *program, uint64_t address) {
     if (strncmp(name, "libc.so.", 8) != 0 && strncmp(name, "libc-2.", 7) != 0) return false;
     program->in_libc = address;
     return true;
+}
+
+/* The module and the offset in it of an address of this process. */
+static bool find_own(const void *address, Dl_info *info, uint64_t *offset) {
+    if (!dladdr(address, info) || !info->dli_fname) return false;
+    *offset = (uint64_t)((const char *)address - (const char *)info->dli_fbase);
+    return true;
+}
+
+/* Found by the place of this process's own, where the file is the same. */
+bool rk_is_in_syscall(struct program *program, uint64_t address) {
+    Dl_info info;
+    char own[PATH_MAX];
+    uint64_t offset, start;
+    if (!find_own((const void *)(uintptr_t)syscall, &info, &start) || !realpath(info.dli_fname, own)) return false;
+    enter(program, current);
+    const char *module = rk_module((const void *)address, &offset); /* NOLINT: of the other process */
+    leave(program);
+    return strcmp(module, own) == 0 && offset >= start && offset - start < SYSCALL;
 }
 
 /* The recorder asks twice for each call site that it has not met in a stream. */

@@ -13,8 +13,9 @@
 
 #include "supervisor.h"
 
-#define PAGE 4096
-#define KEPT 48 /* descriptors that are left to the launcher, which has work of its own to do */
+#define PAGE    4096
+#define AT_ONCE 16 /* pages, before requests of other programs have their turn */
+#define KEPT    48 /* descriptors that are left to the launcher, which has work of its own to do */
 
 struct feed {
     struct watch watch; /* of the end that is written to */
@@ -57,12 +58,13 @@ static long write_page(struct feed *feed) {
 
 /* False when nobody reads any more. */
 static bool feed(struct feed *feed) {
-    for (;;) {
+    for (int pages = 0; pages < AT_ONCE; pages++) {
         if (feed->written == PAGE && !next_page(feed)) return false;
         long n = write_page(feed);
         if (n == -EAGAIN) return true;
         if (n <= 0) return false;
     }
+    return true;
 }
 
 static void is_wanted(struct watch *watch, uint32_t events) {

@@ -57,6 +57,7 @@ static struct sock_filter program[] = {
 };
 
 bool rk_sees_exec = true;
+bool rk_is_uninterrupted;
 
 /* strace wants to see them, and what comes here it does not see (record --prove). */
 static void leave_exec_alone(void) {
@@ -77,7 +78,8 @@ static int install(unsigned long flags) {
 /* A signal must not tear a request that was received already: Linux 5.19. */
 static int install_best(void) {
     int listener = install(SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
-    return listener == -EINVAL ? install(0) : listener;
+    rk_is_uninterrupted = listener != -EINVAL;
+    return rk_is_uninterrupted ? listener : install(0);
 }
 
 /* Puts the filter on the calling thread. Returns the listener, or -errno. Without the right to do so,

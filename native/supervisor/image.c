@@ -1,8 +1,10 @@
 /* image.c - what kind of program a process executes, and what the kernel gave it when it started. */
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -11,6 +13,7 @@
 #define PARTS       64
 #define ENVIRONMENT (4u << 20)  /* bytes that are looked at */
 #define IMAGE       (64u << 10) /* a vDSO is at most so large */
+#define PAGE        4096
 
 static bool read_at(int fd, uint64_t offset, void *to, size_t size) {
     return rk_call(SYS_pread64, fd, (long)to, (long)size, (long)offset, 0, 0) == (long)size;
@@ -90,6 +93,11 @@ static uint64_t auxiliary(int pid, uint64_t type) {
     return 0;
 }
 
+bool rk_read_random(struct program *program, int pid, uint8_t bytes[16]) {
+    if (!program->at_random) program->at_random = auxiliary(pid, AT_RANDOM);
+    return program->at_random && rk_read_memory(pid, program->at_random, bytes, 16);
+}
+
 /* As the shim does it: from the run's key and the identity. */
 static void cover_stack(const struct program *program, int pid) {
     uint64_t address = auxiliary(pid, AT_RANDOM);
@@ -100,26 +108,45 @@ static void cover_stack(const struct program *program, int pid) {
     rk_write_memory(pid, address, block, 16);
 }
 
+/* Where getrandom stands in the vDSO, which all processes of a kernel have alike; 0 where it has none. */
+static uint64_t find_in_vdso(void) {
+    const uint8_t *own = (const uint8_t *)getauxval(AT_SYSINFO_EHDR); /* NOLINT: an address by its definition */
+    static uint8_t image[IMAGE];
+    uint64_t offset = 0;
+    size_t size = 0;
+    while (own && size < IMAGE && rk_read_memory(rk_getpid(), (uint64_t)own + size, image + size, PAGE)) size += PAGE;
+    return size && rk_vdso_find(image, size, &offset) ? offset : 0;
+}
+
+/* As the shim says it (modules.c). */
+static void say_uncovered(void) {
+    char path[RK_RUN_PATH + 32];
+    size_t n = rk_append(path, sizeof(path), 0, rk_run);
+    rk_append(path, sizeof(path), n, "/modules.paths");
+    int fd = rk_open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
+    if (fd < 0) return;
+    rk_call(SYS_write, fd, (long)"vdso\n", 5, 0, 0, 0);
+    rk_close(fd);
+}
+
+static bool is_refused(long error) { return error == -EACCES || error == -EPERM || error == -EIO; }
+
 /* The kernel lets /proc/PID/mem write where the program itself may not, into a page of the program's own. */
 static void cover_vdso(int pid) {
-    static uint8_t image[IMAGE];
     static uint64_t offset;
-    static enum { UNKNOWN, ABSENT, FOUND } state;
-    uint64_t start = state == ABSENT ? 0 : auxiliary(pid, AT_SYSINFO_EHDR);
-    if (!start) return;
-    if (state == UNKNOWN) { /* the same in every process of a kernel's */
-        size_t size = 0;
-        while (size < IMAGE && rk_read_memory(pid, start + size, image + size, 4096)) size += 4096;
-        state = rk_vdso_find(image, size, &offset) ? FOUND : ABSENT;
-        if (state == ABSENT) return;
-    }
+    static bool is_known;
+    if (!is_known) offset = find_in_vdso();
+    is_known = true;
+    if (!offset) return;
     uint8_t code[RK_VDSO_CODE];
     char path[64];
     size_t size = rk_vdso_call(code);
-    int fd = rk_open(rk_proc_path(path, pid, "mem"), O_WRONLY, 0);
-    if (fd < 0) return;
-    rk_call(SYS_pwrite64, fd, (long)code, (long)size, (long)(start + offset), 0, 0);
-    rk_close(fd);
+    long result = rk_open(rk_proc_path(path, pid, "mem"), O_WRONLY, 0);
+    int fd = (int)result;
+    uint64_t start = fd < 0 ? 0 : auxiliary(pid, AT_SYSINFO_EHDR);
+    if (start) result = rk_call(SYS_pwrite64, fd, (long)code, (long)size, (long)(start + offset), 0, 0);
+    if (is_refused(result)) say_uncovered();
+    if (fd >= 0) rk_close(fd);
 }
 
 void rk_cover_start(struct program *program, int pid) {

@@ -34,10 +34,11 @@ bool rk_read_memory(int pid, uint64_t from, void *to, size_t size) {
     return n == (long)size || (n < 0 && n != -EFAULT && through_proc(pid, from, to, size, false));
 }
 
-bool rk_write_memory(int pid, uint64_t to, const void *from, size_t size) {
+ssize_t rk_write_memory(int pid, uint64_t to, const void *from, size_t size) {
     struct iovec here = {(void *)from, size}, there = {(void *)to, size}; /* NOLINT: as above */
     long n = rk_call(SYS_process_vm_writev, pid, (long)&here, 1, (long)&there, 1, 0);
-    return n == (long)size || (n < 0 && n != -EFAULT && through_proc(pid, to, (void *)from, size, true));
+    bool is_told = n >= 0 || n == -EFAULT;
+    return !is_told && through_proc(pid, to, (void *)from, size, true) ? (ssize_t)size : n;
 }
 
 bool rk_is_memory(int pid, uint64_t at, bool *not_allowed) {

@@ -147,6 +147,32 @@ static void name_program(struct program *program, struct program *parent) {
     sign(program);
 }
 
+/* ---- one program or another ------------------------------------------------------------------------------ */
+
+static void remember_random(struct program *program, int pid) {
+    program->has_random = rk_read_random(program, pid, program->random);
+}
+
+/* The same command with the same variables has the same addresses, but never these bytes again. */
+static bool has_other_random(struct program *program, int pid) {
+    uint8_t bytes[sizeof(program->random)];
+    return program->has_random && rk_read_random(program, pid, bytes) &&
+           memcmp(bytes, program->random, sizeof(bytes)) != 0;
+}
+
+/* Whether a child goes on with its parent's program, which has been covered. */
+static bool is_copy(int pid, const struct program *program, struct process *parent) {
+    if (!parent || parent->program->addresses != program->addresses) return false;
+    remember_random(parent->program, parent->id);
+    return !has_other_random(parent->program, pid);
+}
+
+/* Where no exec is seen, every request may be that of another program; the shim replaces the bytes itself. */
+static void cover(struct program *program, int pid, bool is_new) {
+    if (is_new) rk_cover_start(program, pid);
+    if (!rk_sees_exec && !program->shimmed) remember_random(program, pid);
+}
+
 /* ---- processes ------------------------------------------------------------------------------------------ */
 
 static struct process **bucket_of(int id) { return &processes[(unsigned)id % BUCKETS]; }
@@ -217,7 +243,8 @@ static struct process *add_process(int id, const struct status *status, struct p
 /* Where descriptors are scarce there is no pidfd that tells of its end. */
 static bool is_still(struct process *process) {
     struct status status = {0};
-    return process->fd >= 0 || (read_stat(process->id, &status) && status.started == process->started);
+    if (process->fd >= 0) return rk_call(SYS_pidfd_send_signal, process->fd, 0, 0, 0, 0, 0) != -ESRCH;
+    return read_stat(process->id, &status) && status.started == process->started;
 }
 
 static struct process *meet(int id, int depth);
@@ -257,19 +284,20 @@ static struct process *meet(int id, int depth) {
     if (origin && depth != ALONE && !has_name(program, origin)) meet_older(parent, id);
     name_program(program, origin);
     if (origin && age > origin->youngest) origin->youngest = age;
-    if (!origin || origin->addresses != program->addresses) rk_cover_start(program, id); /* not just forked */
+    cover(program, id, !is_copy(id, program, parent));
     struct process *process = add_process(id, &status, program);
     if (!process) rk_release(program);
     return process;
 }
 
 /* After an exec call, which may have failed, or go on still beside another thread: another program where
- * other addresses tell so. */
+ * other addresses or random bytes tell so. */
 static void look_again(struct process *process, int asking) {
     struct status status = {0};
     bool has_failed = asking == process->executing;
     if (!read_stat(process->id, &status)) return;
-    bool is_another = status.addresses != process->program->addresses;
+    bool is_another =
+        status.addresses != process->program->addresses || has_other_random(process->program, process->id);
     if (is_another || has_failed) process->executing = 0;
     if (!is_another) return;
     struct program *before = process->program, *program = new_program(process->id, status.addresses);
@@ -284,7 +312,7 @@ static void look_again(struct process *process, int asking) {
     forget_threads(process);
     process->program = program;
     rk_release(before);
-    rk_cover_start(program, process->id);
+    cover(program, process->id, true);
 }
 
 /* ---- threads -------------------------------------------------------------------------------------------- */
@@ -297,6 +325,13 @@ static struct thread *known_thread(int id) {
     for (struct thread *thread = threads[(unsigned)id % BUCKETS]; thread; thread = thread->by_hash)
         if (thread->id == id && !has_thread_ended(thread)) return thread;
     return NULL;
+}
+
+/* Ids come back only after all the others: what was looked at in this tick of the clock is there still. */
+static struct thread *thread_of_this_moment(const struct request *request) {
+    struct thread *thread = threads[(unsigned)request->thread % BUCKETS];
+    while (thread && (thread->id != request->thread || thread->checked != request->moment)) thread = thread->by_hash;
+    return thread && !thread->process->executing && rk_sees_exec ? thread : NULL;
 }
 
 static struct thread *thread_of(struct process *process, int id) {
@@ -362,7 +397,7 @@ static struct process *process_with(int id) {
     return process ? process : meet(owner, 0);
 }
 
-struct thread *rk_find_thread(int id) {
+static struct thread *look_for(int id) {
     struct thread *thread = known_thread(id);
     struct process *process = thread ? thread->process : NULL;
     if (process && !is_still(process)) {
@@ -370,17 +405,28 @@ struct thread *rk_find_thread(int id) {
         process = NULL;
     }
     if (process && !rk_sees_exec) process->executing = id;
-    if (RK_LIKELY(process && !process->executing)) return thread->voice;
+    if (process && !process->executing) return thread;
     if (!process) process = process_with(id);
     if (!process) return NULL;
     if (process->executing) look_again(process, id);
     thread = thread_of(process, id);
-    if (!thread) thread = new_thread(process, id);
-    return thread ? thread->voice : NULL;
+    return thread ? thread : new_thread(process, id);
 }
 
+struct thread *rk_find_thread(const struct request *request) {
+    struct thread *thread = thread_of_this_moment(request);
+    if (RK_LIKELY(thread != NULL)) return thread->voice;
+    thread = look_for(request->thread);
+    if (!thread) return NULL;
+    thread->checked = request->moment;
+    return thread->voice;
+}
+
+/* Its stack's random bytes tell whether it did, should everything else be as before. */
 void rk_executes(int id) {
     struct thread *thread = known_thread(id);
     struct process *process = thread ? thread->process : find_process(process_of(id));
-    if (process) process->executing = id;
+    if (!process) return;
+    process->executing = id;
+    remember_random(process->program, process->id);
 }

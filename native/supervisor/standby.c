@@ -43,7 +43,9 @@ void rk_note_fresh(void) {
     rk_close(fd);
 }
 
+/* Told before it is done: the supervisor, stopped in the midst of an answer, must not finish it. */
 static bool let_go(const struct standby *self, uint64_t id) {
+    __atomic_add_fetch(&self->shared->let_go, 1, __ATOMIC_ACQ_REL);
     struct seccomp_notif_resp answer = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     return ioctl(self->listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) == 0;
 }
@@ -80,18 +82,21 @@ static bool launcher_is_stopped(const struct standby *self) {
     return name && (name[2] == 'T' || name[2] == 't');
 }
 
+static void tick_by_signal(int milliseconds) {
+    struct itimerval every = {{0, milliseconds * 1000}, {0, milliseconds * 1000}};
+    setitimer(ITIMER_REAL, &every, NULL);
+}
+
 static void finish_without_launcher(const struct standby *self) {
     let_received_go(self);
     for (;;) {
         short events = waits_for(self->listener, -1);
         if (events & (POLLHUP | POLLERR | POLLNVAL)) return;
-        if (events & POLLIN) receive_one(self);
+        if (!(events & POLLIN)) continue;
+        tick_by_signal(TICK);
+        receive_one(self);
+        tick_by_signal(0);
     }
-}
-
-static void tick_by_signal(int milliseconds) {
-    struct itimerval every = {{0, milliseconds * 1000}, {0, milliseconds * 1000}};
-    setitimer(ITIMER_REAL, &every, NULL);
 }
 
 static void stand_in(const struct standby *self) {

@@ -18,7 +18,7 @@ struct watch {
 struct program {
     uint32_t references; /* by its process, and by the pipes that it is fed through */
     uint32_t slot;       /* of its range of addresses */
-    bool shimmed;        /* has the shim: only its inline system calls are answered */
+    bool shimmed;        /* has the shim: only what goes past it is answered */
     bool is_static;      /* no dynamic loader, or one that the shim cannot live under */
     bool is_fixed;       /* linked to fixed addresses */
     bool is_go;          /* its goroutines wander between threads: they are one stream */
@@ -27,7 +27,11 @@ struct program {
     uint64_t youngest;   /* of them, by its start and id */
     uint64_t addresses;  /* a hash of where its stack and code lie: another one after an exec */
     uint64_t map_next;
-    uint64_t in_libc; /* a call of glibc's for itself that was met before */
+    uint64_t in_libc;   /* a call of glibc's for itself that was met before */
+    uint64_t at_random; /* the address of the 16 bytes that the kernel gave it */
+    uint8_t random[16]; /* those bytes, as they were last */
+    bool has_random;    /* they were looked at */
+    bool is_writable;   /* its memory was written to, or could have been */
     struct rk_process process;
     char inherited[RK_IDENTITY]; /* REPROKIT_ID of its environment */
     char identity[RK_IDENTITY];
@@ -41,6 +45,7 @@ struct thread {
     struct thread *next;    /* of its process */
     struct thread *by_hash; /* of the same bucket */
     uint32_t devices;       /* opened so far */
+    uint64_t checked;       /* the moment it was last known to be there */
     struct rk_thread state;
 };
 
@@ -60,11 +65,14 @@ struct process {
 struct shared {
     uint64_t received; /* id of the notification received last */
     uint64_t answered;
+    uint64_t let_go; /* how many times the standby has begun to let requests go on */
 };
 
 /* One request, as the kernel tells it. */
 struct request {
     uint64_t id;
+    uint64_t moment; /* when it was received: of a clock whose ticks are some milliseconds */
+    uint64_t let_go; /* of struct shared, before that */
     int thread;
     int number;
     uint64_t caller;
@@ -81,16 +89,18 @@ struct answer {
 /* ---- supervisor.c ------------------------------------------------------------------------------ */
 
 extern int rk_listener;
-extern int rk_events;     /* an epoll descriptor */
-extern bool rk_sees_exec; /* else every request may come from another program than the one before */
-bool rk_is_pending(uint64_t id);
+extern int rk_events;            /* an epoll descriptor */
+extern bool rk_sees_exec;        /* else every request may come from another program than the one before */
+extern bool rk_is_uninterrupted; /* a request that was received ends early by a SIGKILL only */
+bool rk_is_pending(const struct request *request);
 void rk_notice(const char *text); /* once on stderr and in run.json */
 void rk_watch(int fd, struct watch *watch, uint32_t events);
 void rk_close_watched(int fd);
 
 /* ---- processes.c ------------------------------------------------------------------------------- */
 
-struct thread *rk_find_thread(int id); /* NULL where the process is gone or not to be known */
+/* NULL where the process is gone or not to be known. */
+struct thread *rk_find_thread(const struct request *request);
 void rk_executes(int thread);
 void rk_forget_all(void);
 void rk_release(struct program *program);
@@ -104,11 +114,12 @@ uint32_t rk_take_slot(void);
 void rk_free_slot(struct program *program);
 
 bool rk_is_in_libc(struct program *program, uint64_t address);
+bool rk_is_in_syscall(struct program *program, uint64_t address); /* the function, where libc is the launcher's too */
 
 /* ---- memory.c ---------------------------------------------------------------------------------- */
 
 bool rk_read_memory(int pid, uint64_t from, void *to, size_t size);
-bool rk_write_memory(int pid, uint64_t to, const void *from, size_t size);
+ssize_t rk_write_memory(int pid, uint64_t to, const void *from, size_t size); /* how much was, or -errno */
 bool rk_read_text(int pid, uint64_t from, char *text, size_t size);
 /* Whether something is there; not_allowed where the system does not let this process look. */
 bool rk_is_memory(int pid, uint64_t at, bool *not_allowed);
@@ -118,8 +129,9 @@ const char *rk_proc_path(char path[64], int pid, const char *name);
 
 /* ---- image.c ----------------------------------------------------------------------------------- */
 
-void rk_look_into(struct program *program, int pid);   /* what kind of program it is */
-void rk_cover_start(struct program *program, int pid); /* AT_RANDOM and the vDSO */
+void rk_look_into(struct program *program, int pid);                      /* what kind of program it is */
+void rk_cover_start(struct program *program, int pid);                    /* AT_RANDOM and the vDSO */
+bool rk_read_random(struct program *program, int pid, uint8_t bytes[16]); /* the bytes of AT_RANDOM */
 
 /* ---- answers.c, devices.c ---------------------------------------------------------------------- */
 
