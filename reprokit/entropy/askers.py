@@ -65,6 +65,7 @@ class ProcessAsked(msgspec.Struct, frozen=True):
     asked: Asked
     unrecorded: int  # requests after the shim gave up
     matches: dict[str, int]
+    stand_in: int  # --clock: what native code was told to be the process id; 0 where it did not ask
 
 
 @dataclass
@@ -116,7 +117,9 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
         asking.processes_left_out += 1
         return
     matches = dict(zip(MATCHES, head.matches, strict=True)) if head.mode == 2 else {}
-    process = ProcessAsked(head.identity, head.incarnation, head.program, given, head.uncounted, matches)
+    process = ProcessAsked(
+        head.identity, head.incarnation, head.program, given, head.uncounted, matches, head.stand_in
+    )  # fmt: skip
     asking.processes.append(process)
 
 

@@ -24,7 +24,7 @@ MAX_FILES = 1_000_000
 HEAD, CHUNK_HEAD = 1024, 48
 RECORD = 1  # the mode of a recording's file
 CLOCK_STREAM = b"#clock"  # behind the name of the thread that reads the clock
-_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQ")
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQ")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
@@ -61,6 +61,7 @@ class Head(msgspec.Struct, frozen=True):
     clock_reads: int
     clock_past: int
     streams: int
+    stand_in: int
 
 
 class Chunk(msgspec.Struct, frozen=True):

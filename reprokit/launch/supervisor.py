@@ -46,6 +46,11 @@ class Supervisor:
         self._library: ctypes.CDLL | None = None
         self._listener = -1
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it answers."""
+        return self.state.startswith(ON)
+
     def start(self, spawn: Callable[[], T]) -> T:
         """Call ``spawn``, so that the programs it starts are supervised where the system allows it."""
         if self.state:
@@ -71,9 +76,8 @@ class Supervisor:
         thread.start()
         listener, forbids_rights = filtered.get()
         self.state = self._supervise(listener, forbids_rights)
-        is_on = self.state.startswith(ON)
-        supervised.put(is_on)
-        if not is_on:
+        supervised.put(self.is_on)
+        if not self.is_on:
             return spawn()
         value, error = outcome.get()
         thread.join()
@@ -104,7 +108,7 @@ class Supervisor:
 
     def has_programs(self) -> bool:
         """Whether some program of the run goes on after its command; those about to end are given a moment."""
-        if self._library is None or not self.state.startswith(ON):
+        if self._library is None or not self.is_on:
             return False
         poller = select.poll()
         poller.register(self._listener, 0)  # a hang-up is told of all the same: no program is left
@@ -112,7 +116,7 @@ class Supervisor:
 
     def stop(self) -> list[str]:
         """End it, after the command's end; what the user should know of it."""
-        if self._library is None or not self.state.startswith(ON):
+        if self._library is None or not self.is_on:
             return []
         text = ctypes.create_string_buffer(NOTICE)
         self._library.reprokit_unsupervise(text, ctypes.c_uint64(NOTICE))

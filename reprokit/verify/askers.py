@@ -97,6 +97,7 @@ def _process(process: ProcessAsked) -> dict[str, Any]:
         **msgspec.to_builtins(process.asked),
         "unrecorded": process.unrecorded,
         "matches": process.matches or None,
+        "stand_in": process.stand_in or None,
     }
 
 
@@ -204,12 +205,24 @@ def _process_lines(asking: Asking) -> Iterator[str]:
         yield f"and {more} more processes (--json has them all)"
 
 
+def _told(asking: Asking) -> Iterator[str]:
+    """With --clock, the numbers that stood in for process ids."""
+    told = [process for process in asking.processes if process.stand_in]
+    rows, more = _limited(told)
+    for process in rows:
+        program = os.path.basename(process.program)
+        yield f"process {process.identity} of {program} was told {process.stand_in} as its process id"
+    if more:
+        yield f"and {more} more were told such numbers (--json has them all)"
+
+
 def _notes(found: Report) -> Iterator[str]:
     if found.directory.run.keyed:
         yield "a keyed run: requests are counted by process only"
     unrecorded = sum(process.unrecorded for process in found.asking.processes)
     if unrecorded:
         yield f"{unrecorded} requests were not recorded"
+    yield from _told(found.asking)
     sources, more = _limited(found.directory.run.uncovered)
     for source in sources:
         yield f"not covered: {source}"

@@ -1,7 +1,8 @@
-"""Fuzzes a reader of entropy files: python -m tests.fuzz {python,c} [--seconds N] [--once] [-- LIBFUZZER OPTION ...]
+"""Fuzzes a reader: python -m tests.fuzz {python,c,objects} [--seconds N] [-- LIBFUZZER OPTION ...]
 
-With ``--once`` each file of the corpus is tried and nothing else, which needs no atheris. What libFuzzer
-finds new goes to build/fuzz-READER, a finding beside it as crash-*.
+The first two read entropy files, in Python and in C; the last one pickles, PyTorch's files and XGBoost's models.
+What libFuzzer finds new goes to build/fuzz-READER, a finding beside it as crash-*. With ``--once [FILE ...]``
+such a file, or each of the corpus, is tried and nothing else, which needs no atheris.
 """
 
 from __future__ import annotations
@@ -20,33 +21,43 @@ CORPUS = HERE / "corpus"
 def main() -> None:
     """Parse the arguments and fuzz; libFuzzer ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.split(":")[0])
-    parser.add_argument("reader", choices=["python", "c"])
+    parser.add_argument("reader", choices=["python", "c", "objects"])
     parser.add_argument("--seconds", type=int, default=0, help="0: until interrupted")
-    parser.add_argument("--once", action="store_true", help="only try the corpus")
+    parser.add_argument("--once", type=Path, nargs="*", metavar="FILE", help="only try these, or the corpus")
     parser.add_argument("--found", type=Path, help="directory of what is found")
-    parser.add_argument("options", nargs="*", help="for libFuzzer")
-    options = parser.parse_args()
+    own = [*sys.argv[1:], "--"].index("--")
+    options = parser.parse_args(sys.argv[1 : own + 1])
     found: Path = options.found or HERE.parent.parent / "build" / f"fuzz-{options.reader}"
     found.mkdir(parents=True, exist_ok=True)
     arguments = [
-        sys.argv[0], str(found), str(CORPUS), f"-artifact_prefix={found}/", "-max_len=8192",
-        f"-max_total_time={options.seconds}", *options.options,
+        sys.argv[0], str(found), str(corpus_of(options.reader)), f"-artifact_prefix={found}/", "-max_len=8192",
+        f"-max_total_time={options.seconds}", *sys.argv[own + 2 :],
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
-        if options.once:
-            try_corpus(options.reader, Path(directory))
+        if options.once is not None:
+            try_files(options.reader, Path(directory), options.once or sorted(corpus_of(options.reader).iterdir()))
+        elif options.reader == "objects":
+            fuzz_objects(arguments)
         elif options.reader == "python":
             fuzz_python(Path(directory), arguments)
         else:
             fuzz_c(Path(directory), arguments)
 
 
-def try_corpus(reader: str, directory: Path) -> None:
-    """Every file of the corpus, and every one cut at half."""
+def corpus_of(reader: str) -> Path:
+    """The files that fuzzing begins with."""
+    return HERE / "objects_corpus" if reader == "objects" else CORPUS
+
+
+def try_files(reader: str, directory: Path, files: list[Path]) -> None:
+    """Each of them, and each cut at half."""
+    from tests.fuzz.objects import objects_reader
     from tests.fuzz.targets import c_reader, python_reader
 
-    target = python_reader(directory) if reader == "python" else c_reader(directory, coverage=False)
-    files = sorted(CORPUS.iterdir())
+    if reader == "objects":
+        target = objects_reader()
+    else:
+        target = python_reader(directory) if reader == "python" else c_reader(directory, coverage=False)
     for path in files:
         data = path.read_bytes()
         target(data)
@@ -62,6 +73,18 @@ def fuzz_python(directory: Path, arguments: list[str]) -> None:
         from tests.fuzz.targets import python_reader
 
     atheris.Setup(arguments, python_reader(directory))
+    atheris.Fuzz()
+
+
+def fuzz_objects(arguments: list[str]) -> None:
+    """As fuzz_python, with the readers of objects."""
+    import atheris
+
+    with atheris.instrument_imports(include=["reprokit.artifacts"]):
+        from tests.fuzz.objects import objects_reader
+
+        target = objects_reader()
+    atheris.Setup(arguments, target)
     atheris.Fuzz()
 
 

@@ -82,6 +82,7 @@ def build(directory: Path, coverage: bool) -> Path:
     defined = ["-DRK_COVERAGE"] if coverage else []
     subprocess.run([*common, *defined, "-c", str(HERE / "reader.c"), "-o", str(reader)], check=True)
     sources = [str(reader), *(str(path) for path in sorted(NATIVE.glob("*.c")))]
-    linked = ["-shared", "-Wl,--wrap=rk_map,--wrap=rk_unmap,-z,lazy", "-o", str(library), "-ldl", "-lpthread"]
+    wrapped = ",".join(f"--wrap=rk_{name}" for name in ("map", "unmap", "block_signals", "restore_signals"))
+    linked = ["-shared", f"-Wl,{wrapped},-z,lazy", "-o", str(library), "-ldl", "-lpthread"]
     subprocess.run([*common, *counted, *sources, *linked], check=True)
     return library

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -17,7 +19,8 @@
 
 #define THREADS 4
 
-static long ask(void *buffer, long size) {
+/* By instructions of its own, past libc. */
+static long call(long number, long a, long b, long c) {
 #if defined(__x86_64__)
     long result;
     register long r10 __asm__("r10") = 0;
@@ -25,19 +28,22 @@ static long ask(void *buffer, long size) {
     register long r9 __asm__("r9") = 0;
     __asm__ volatile("syscall"
                      : "=a"(result)
-                     : "a"(SYS_getrandom), "D"(buffer), "S"(size), "d"(0L), "r"(r10), "r"(r8), "r"(r9)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return result;
 #else
-    register long x8 __asm__("x8") = SYS_getrandom;
-    register long x0 __asm__("x0") = (long)buffer;
-    register long x1 __asm__("x1") = size;
-    register long x2 __asm__("x2") = 0;
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = 0;
     register long x5 __asm__("x5") = 0;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x5) : "memory");
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x5) : "memory");
     return x0;
 #endif
 }
+
+static long ask(void *buffer, long size) { return call(SYS_getrandom, (long)buffer, size, 0); }
 
 static void show(const unsigned char *bytes, long n) {
     for (long i = 0; i < n; i++) printf("%02x", bytes[i]);
@@ -140,6 +146,20 @@ static void path_uuid(void) {
     }
 }
 
+/* What libc's functions open is the shim's where there is one, and the rest the supervisor's. */
+static void path_opens(void) {
+    static const char *const names[] = {"/dev/urandom", "/dev/random", "/proc/sys/kernel/random/uuid",
+                                        "/proc/sys/kernel/random/boot_id"};
+    unsigned char bytes[16];
+    for (int i = 0; i < 4; i++) {
+        int fds[] = {(int)call(SYS_openat, AT_FDCWD, (long)names[i], O_RDONLY),
+                     (int)syscall(SYS_openat, AT_FDCWD, names[i], O_RDONLY), open(names[i], O_RDONLY)};
+        FILE *stream = fopen(names[i], "r");
+        for (int j = 0; j < 3; j++) show(bytes, read(fds[j], bytes, sizeof(bytes)));
+        show(bytes, (long)fread(bytes, 1, sizeof(bytes), stream));
+    }
+}
+
 static void path_at_random(void) {
     ask_and_show(); /* the supervisor meets the program at its first request */
     show((const unsigned char *)getauxval(AT_RANDOM), 16);
@@ -154,6 +174,30 @@ static void *ask_for_ever(void *unused) {
     unsigned char bytes[8];
     while (ask(bytes, sizeof(bytes)) == sizeof(bytes)) continue;
     return unused;
+}
+
+/* The same command with the same variables again, and what the kernel put on its stack. A pipe counts: its
+ * first byte is for the program that is executed. */
+static void path_exec_alike(void) {
+    char *const command[] = {"supervised", "exec_alike", NULL}, *const variables[] = {NULL};
+    int ends[2];
+    char end = 'x';
+    bool is_first = fcntl(100, F_GETFD) < 0;
+    ask_and_show();
+    show((const unsigned char *)getauxval(AT_RANDOM), 16);
+    if (!is_first && read(100, &end, 1) != 1) return;
+    if (is_first && (pipe(ends) != 0 || dup2(ends[0], 100) != 100 || write(ends[1], "xx", 2) != 2)) return;
+    if (is_first) close(ends[1]);
+    execve("/proc/self/exe", command, variables);
+}
+
+/* What the kernel says of addresses that are not there, or there in part, or only to be read. */
+static void path_faults(void) {
+    unsigned char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(pages + 4096, 4096, PROT_READ);
+    ask_and_show();
+    printf("%ld %ld\n", ask((void *)8, 16), ask(pages + 4096, 16));
+    show(pages + 4080, ask(pages + 4080, 32));
 }
 
 /* A thread asks while another one is executing a program. */
@@ -221,6 +265,13 @@ static void path_signals(void) {
     printf("%d\n", failed);
 }
 
+/* A process that nobody may look into, but those who may everything. */
+static void path_hidden(void) {
+    ask_and_show();
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    ask_and_show();
+}
+
 static void path_children(void) {
     for (int i = 0; i < 3; i++) {
         if (fork() == 0) execl("/proc/self/exe", "supervised", "getrandom", NULL);
@@ -250,10 +301,14 @@ static const struct {
     {"relative", path_relative},
     {"many_reads", path_many_reads},
     {"uuid", path_uuid},
+    {"opens", path_opens},
     {"at_random", path_at_random},
     {"exec", path_exec},
     {"children", path_children},
     {"forever", path_forever},
+    {"hidden", path_hidden},
+    {"exec_alike", path_exec_alike},
+    {"faults", path_faults},
     {"exec_beside_thread", path_exec_beside_thread},
     {"orphan", path_orphan},
     {"many_devices", path_many_devices},

@@ -107,10 +107,8 @@ def test_what_the_supervisor_answers_is_accounted_for(
     facts = reprokit.facts()
     if not is_supervised(facts):
         pytest.skip(f"no supervisor here: {facts['supervisor']}")
-    past_both = [line for line in facts["proof"]["unaccounted"] if "read of /dev/urandom" in line]
-    assert facts["proof"]["unaccounted"] == past_both
-    assert len(past_both) == (1 if (linking, how) == ("dynamic", "device") else 0)  # see docs/limitations.md
-    assert facts["proof"]["requests"] == facts["proof"]["accounted"] + len(past_both) > 0
+    assert facts["proof"]["unaccounted"] == []
+    assert facts["proof"]["requests"] == facts["proof"]["accounted"] > 0
 
 
 @pytest.mark.parametrize("how", ["getrandom", "thread", "fork"])

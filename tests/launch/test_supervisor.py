@@ -32,9 +32,12 @@ STATIC = (
     "at_random",
     "exec",
     "children",
+    "opens",
+    "exec_alike",
+    "faults",
 )
-DYNAMIC = ("getrandom", "threads", "fork", "exec")  # whose system calls the shim does not see
-RUNS_AHEAD = {"device", "relative", "many_reads"}  # the pipe behind a device is filled beyond what is read
+DYNAMIC = ("getrandom", "threads", "fork", "exec", "opens", "faults")  # whose system calls the shim does not see
+RUNS_AHEAD = {"device", "relative", "many_reads", "opens"}  # the pipe behind a device is filled beyond what is read
 
 GO = """
 package main
@@ -129,7 +132,16 @@ def test_a_static_program(path: str, reprokit: Reprokit, build: Callable[..., st
 
 @pytest.mark.parametrize("path", DYNAMIC)
 def test_system_calls_of_a_programs_own(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
-    supervised(reprokit, build(), path)
+    supervised(reprokit, build(), path, ahead=path in RUNS_AHEAD)
+
+
+def test_a_proof_names_nothing_that_was_opened_past_libc(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("no strace")
+    done = reprokit.run("record", "--prove", "-o", "recorded", "--", build(), "opens")
+    proof = reprokit.facts("recorded")["proof"]
+    assert proof["unaccounted"] == [], done.stderr
+    assert proof["requests"] == proof["accounted"] >= 14
 
 
 def test_a_program_that_lost_the_preload(reprokit: Reprokit, build: Callable[..., str], drop: str) -> None:
@@ -331,40 +343,73 @@ def test_a_setuid_program_gains_its_rights_where_root_starts_it(reprokit: Reprok
     assert reprokit.facts()["supervisor"] == "on"
 
 
-def test_another_user_is_told_that_it_does_not(setuid: Path) -> None:
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--", COMMAND]
-    if shutil.which("setpriv") is None or subprocess.run([*user, "--help"], cwd="/", capture_output=True).returncode:
+@pytest.fixture
+def anybodys() -> Iterator[Path]:
+    """A directory that every user may write to."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+
+
+def as_nobody(directory: Path, *arguments: str) -> Done:
+    """reprokit, by a user without any rights."""
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
+    help_of = [*user, COMMAND, "--help"]
+    if user and (shutil.which("setpriv") is None or subprocess.run(help_of, cwd="/", capture_output=True).returncode):
         pytest.skip("no setpriv, or another user may not run this installation")
-    directory = setuid.parent / "runs"
-    directory.mkdir()
-    os.chown(directory, 65534, 65534)
+    return subprocess.run([*user, COMMAND, *arguments], cwd=directory, capture_output=True, text=True)
 
-    def record(*options: str) -> Done:
-        command = [*user, "record", *options, "--", "sh", "-c", f"'{setuid}'; true"]
-        return subprocess.run(command, cwd=directory, capture_output=True, text=True)
 
-    done = record("-o", "run")
+def test_another_user_is_told_that_it_does_not(setuid: Path, anybodys: Path) -> None:
+    command = ["--", "sh", "-c", f"'{setuid}'; true"]
+    done = as_nobody(anybodys, "record", "-o", "run", *command)
     assert done.stdout == "65534\n", done.stderr
     assert f"{setuid} gains no rights in this run" in done.stderr
-    facts = json.loads((directory / "run" / "run.json").read_text())
+    facts = json.loads((anybodys / "run" / "run.json").read_text())
     assert facts["supervisor"] == "on: set-user-ID programs gain no rights"
     assert any("gains no rights" in words for words in facts["warnings"])
-    assert record("--no-supervisor", "-o", "free").stdout == "12345\n"
+    assert as_nobody(anybodys, "record", "--no-supervisor", "-o", "free", *command).stdout == "12345\n"
 
 
-def test_a_process_that_asks_after_the_commands_end_leaves_a_run_that_replays(reprokit: Reprokit) -> None:
+def test_a_process_that_may_not_be_looked_into_is_said_to_be_uncovered(
+    anybodys: Path, build: Callable[..., str]
+) -> None:
+    program = Path(shutil.copy(build("-static"), anybodys / "program"))
+    done = as_nobody(anybodys, "record", "-o", "late", "--", str(program), "hidden")
+    assert [len(line) for line in done.stdout.split()] == [32, 32], done.stderr
+    assert ": 1 requests got fresh bytes" in done.stderr
+    program.chmod(0o111)  # the kernel hides the processes of a program that may not be read
+    done = as_nobody(anybodys, "record", "-o", "early", "--", str(program), "hidden")
+    assert [len(line) for line in done.stdout.split()] == [32, 32], done.stderr
+    assert fresh_requests(anybodys / "early" / "entropy") >= 2  # libc may ask for itself
+    uncovered = json.loads((anybodys / "early" / "run.json").read_text())["uncovered"]
+    assert any("vDSO could not be made unusable" in words for words in uncovered) or not has_vdso_getrandom()
+
+
+def has_vdso_getrandom() -> bool:
+    """Whether this kernel gives programs one: Linux 6.11, x86-64 first of all."""
+    return tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 11) and os.uname().machine == "x86_64"
+
+
+@pytest.mark.parametrize("options", [[], ["--no-supervisor"]], ids=["supervised", "not-supervised"])
+def test_a_process_that_asks_after_the_commands_end_leaves_a_run_that_replays(
+    reprokit: Reprokit, options: list[str]
+) -> None:
     late = "(while [ ! -e go ]; do sleep 0.05; done; head -c4 /dev/urandom > late; touch came) >/dev/null 2>&1 &"
-    recorded = reprokit.run("record", "-o", "recorded", "--", "sh", "-c", f"{late} head -c8 /dev/urandom | od -An -tx1")
+    command = f"{late} head -c8 /dev/urandom | od -An -tx1"
+    recorded = reprokit.run("record", *options, "-o", "recorded", "--", "sh", "-c", command)
     assert recorded.returncode == 0
     assert reprokit.facts("recorded")["profile"]["sealed"] is False
     (reprokit.directory / "go").touch()
     wait_until((reprokit.directory / "came").exists, "the late process")
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+    assert "what a process that outlived the command asked for" in reprokit.run("show", "recorded").stdout
 
 
-def test_helpers_that_end_with_the_command_leave_a_sealed_run(reprokit: Reprokit) -> None:
+@pytest.mark.parametrize("options", [[], ["--no-supervisor"]], ids=["supervised", "not-supervised"])
+def test_helpers_that_end_with_the_command_leave_a_sealed_run(reprokit: Reprokit, options: list[str]) -> None:
     code = "import multiprocessing as m\nif __name__ == '__main__':\n    m.get_context('spawn').Pool(1).map(abs, [1])"
     script = reprokit.script("pool.py", code)
-    assert reprokit.run("record", "-o", "recorded", "--", sys.executable, str(script)).returncode == 0
+    assert reprokit.run("record", *options, "-o", "recorded", "--", sys.executable, str(script)).returncode == 0
     assert reprokit.facts("recorded")["profile"]["sealed"] is True

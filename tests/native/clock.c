@@ -1,15 +1,22 @@
 /* What a program makes of the time of day and of its process id, chosen by the first argument; prints what it got. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
@@ -115,6 +122,103 @@ static void with_signals(void) {
     if (child == 0) _exit(kill(parent, SIGUSR1));
     CHECK(sigwaitinfo(&usr1, &information) == SIGUSR1 && information.si_pid == child);
     CHECK(waitpid(child, NULL, 0) == child);
+    show_process();
+}
+
+/* ---- what programs expect of their process id: true of every run, also a bare one ------------------------ */
+
+static void exited_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+static volatile pid_t sender;
+static void on_sender(int number, siginfo_t *information, void *context) {
+    (void)number;
+    (void)context;
+    sender = information->si_pid;
+}
+/* As the workers of PyTorch's DataLoader: what their parent sends is known by getppid(). */
+static void is_told_by_parent(pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    CHECK(getppid() == parent && syscall(SYS_getppid) == parent && getpid() != parent && kill(parent, 0) == 0);
+    while (!sender) usleep(1000);
+    CHECK(sender == getppid());
+    CHECK(kill(getpid(), SIGUSR2) == 0 && sender == getpid());
+    show_process();
+    _exit(0);
+}
+static void with_family(void) {
+    pid_t me = getpid(), child;
+    struct sigaction action = {.sa_sigaction = on_sender, .sa_flags = SA_SIGINFO}, before;
+    CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
+    CHECK(sigaction(SIGUSR2, NULL, &before) == 0 && before.sa_sigaction == on_sender);
+    CHECK(signal(SIGUSR2, SIG_DFL) == (void (*)(int))on_sender && sigaction(SIGUSR2, &before, NULL) == 0);
+    if ((child = fork()) == 0) is_told_by_parent(me);
+    CHECK(kill(child, SIGUSR2) == 0);
+    exited_well(child);
+    if ((child = vfork()) == 0) _exit(getppid() != me || getpid() == me);
+    exited_well(child);
+    if ((child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)) == 0) _exit(getppid() != me || getpid() == me);
+    exited_well(child);
+    if ((child = fork()) == 0) _exit(getppid() != me || (child = fork()) != 0 ? 0 : getppid() == me);
+    exited_well(child);
+    printf("%d\n", getppid()); /* of the launcher, or what the test runs */
+}
+/* A program that was not forked by this one's copy, but started. */
+static void with_programs(void) {
+    char command[PATH_MAX + 64], itself[PATH_MAX] = "";
+    CHECK(readlink("/proc/self/exe", itself, sizeof(itself) - 1) > 0);
+    show_process();
+    if (vfork() == 0) execl(itself, itself, "child", NULL);
+    wait(NULL);
+    snprintf(command, sizeof(command), "exec %s child", itself);
+    CHECK(system(command) == 0);
+    snprintf(command, sizeof(command), "%s child | cat; kill -0 %d", itself, (int)getpid());
+    CHECK(system(command) == 0);
+}
+static void with_child(void) {
+    CHECK(kill(getppid(), 0) == 0);
+    printf("%d %d\n", getppid(), getpid());
+}
+static void *other_thread(void *unused) {
+    CHECK(gettid() != getpid() && syscall(SYS_gettid) == gettid());
+    return unused;
+}
+/* By the number: every call and file that takes it. */
+static void with_lookups(void) {
+    pid_t me = getpid();
+    char path[64], text[64] = "text", copy[64] = "";
+    cpu_set_t set;
+    struct sched_param parameter;
+    struct rlimit limit;
+    struct iovec from = {text, 4}, to = {copy, 4};
+    pthread_t thread;
+    CHECK(me == gettid() && me == syscall(SYS_getpid) && me == syscall(SYS_gettid));
+    CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(sched_getaffinity(me, sizeof(set), &set) == 0 && sched_setaffinity(me, sizeof(set), &set) == 0);
+    CHECK(syscall(SYS_sched_getaffinity, me, sizeof(set), &set) > 0);
+    CHECK(sched_getscheduler(me) == SCHED_OTHER && sched_getparam(me, &parameter) == 0);
+    CHECK(setpriority(PRIO_PROCESS, (id_t)me, getpriority(PRIO_PROCESS, (id_t)me)) == 0);
+    CHECK(prlimit(me, RLIMIT_NOFILE, NULL, &limit) == 0);
+    CHECK(process_vm_readv(me, &to, 1, &from, 1, 0) == 4 && strcmp(copy, "text") == 0);
+    int fd = (int)syscall(434 /* pidfd_open */, me, 0);
+    CHECK(fd >= 0 && close(fd) == 0);
+    CHECK(fcntl(0, F_SETOWN, me) == 0);
+    for (const char *const *name = (const char *const[]){"exe", "maps", "task", "fd", NULL}; *name; name++) {
+        snprintf(path, sizeof(path), "/proc/%d/%s", me, *name);
+        CHECK(access(path, R_OK) == 0 && (fd = open(path, O_RDONLY)) >= 0 && close(fd) == 0);
+    }
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/comm", me, gettid());
+    FILE *stream = fopen(path, "r");
+    CHECK(stream && fgets(copy, sizeof(copy), stream) && fclose(stream) == 0);
+    snprintf(path, sizeof(path), "/proc/self/task/%d", gettid());
+    DIR *directory = opendir(path);
+    CHECK(directory && closedir(directory) == 0);
+    timer_t timer;
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1, ._sigev_un = {._tid = gettid()}};
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_delete(timer) == 0);
+    CHECK(waitpid(me, NULL, 0) == -1 && errno == ECHILD);
     show_process();
 }
 
@@ -229,6 +333,7 @@ static const struct {
 } paths[] = {
     PATH(seed), PATH(clock_gettime), PATH(gettimeofday), PATH(timespec_get), PATH(time), PATH(threads),
     PATH(processes), PATH(more_reads_when_replayed), PATH(signals), PATH(monotonic), PATH(deadlines), PATH(loop), PATH(cancelled),
+    PATH(family), PATH(programs), PATH(child), PATH(lookups),
 };
 
 int main(int count, char **arguments) {

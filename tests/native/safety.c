@@ -1,7 +1,11 @@
 /* What a program may do around its requests for entropy, chosen by the first argument; prints the bytes. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,15 +117,104 @@ static void with_threads_one_after_another(void) {
     for (int i = 0; i < 500; i++) show_in_thread();
 }
 
+/* A vfork child lives in its parent's memory, and is killed at any moment: mostly while the shim makes room for
+ * what it asks for. Its parent asks before it has waited for it. */
+static volatile pid_t victim;
+static void *kill_victims(void *unused) {
+    for (useconds_t delay = 0; !stop; delay = (delay + 137) % 1500) {
+        while (!victim && !stop) sched_yield();
+        usleep(delay);
+        pid_t pid = victim;
+        victim = 0;
+        if (pid > 0) kill(pid, SIGKILL);
+    }
+    return unused;
+}
+static void with_vfork_killed(void) {
+    static uint8_t bytes[1 << 20];
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, kill_victims, NULL) == 0);
+    for (int i = 0; i < 25; i++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            victim = (pid_t)syscall(SYS_gettid);
+            for (;;) syscall(SYS_getrandom, bytes, sizeof(bytes), 0);
+        }
+        int status;
+        show();
+        show_in_thread();
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+}
+
+/* Modules at the same address, one after the other: the arguments name them. */
+static char **modules;
+static void with_modules(void) {
+    static void *first;
+    for (char **name = modules; *name; name++) {
+        uint8_t bytes[16];
+        void *module = dlopen(*name, RTLD_NOW);
+        CHECK(module);
+        long (*draw)(void *, size_t) = (long (*)(void *, size_t))dlsym(module, "draw");
+        CHECK(draw && (!first || first == (void *)draw));
+        first = (void *)draw;
+        for (int i = 0; i < 2; i++) CHECK(draw(bytes, sizeof(bytes)) == sizeof(bytes));
+        CHECK(dlclose(module) == 0);
+    }
+}
+
+/* 20,000 variables, on a thread with the smallest stack. */
+#define VARIABLES 20000
+static char *variables[VARIABLES + 1];
+static char itself[PATH_MAX];
+static int count_mappings(void) {
+    char line[PATH_MAX + 128];
+    int n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof(line), maps)) n++;
+    CHECK(maps && fclose(maps) == 0);
+    return n;
+}
+static void *start_programs(void *unused) {
+    char *arguments[] = {itself, "nothing", NULL};
+    pid_t child;
+    CHECK(posix_spawn(&child, itself, NULL, NULL, arguments, variables) == 0);
+    wait_for(child);
+    if ((child = vfork()) == 0) _exit(execve(itself, arguments, variables));
+    wait_for(child);
+    CHECK(execve("/nonexistent", arguments, variables) == -1 && errno == ENOENT);
+    return unused;
+}
+static void with_large_environment(void) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    int mappings = 0;
+    CHECK(readlink("/proc/self/exe", itself, sizeof(itself) - 1) > 0);
+    for (int i = 0; i < VARIABLES; i++) CHECK(asprintf(&variables[i], "V%d=%d", i, i) > 0);
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) == 0);
+    for (int i = 0; i < 20; i++) {
+        CHECK(pthread_create(&thread, &attributes, start_programs, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        if (i == 4) mappings = count_mappings();
+    }
+    CHECK(count_mappings() <= mappings + 2);
+    show();
+}
+static void with_nothing(void) { CHECK(!getenv("LD_PRELOAD") || (getenv("REPROKIT_ID") && getenv("V0") && getenv("V19999"))); }
+
 #define WAY(name) {#name, with_##name}
 static const struct {
     const char *name;
     void (*run)(void);
 } ways[] = {
     WAY(every_descriptor_closed), WAY(own_stack), WAY(clone), WAY(fork_beside_threads), WAY(threads_one_after_another),
+    WAY(vfork_killed), WAY(modules), WAY(large_environment), WAY(nothing),
 };
 
 int main(int count, char **arguments) {
+    modules = arguments + 2;
     for (size_t i = 0; count > 1 && i < sizeof(ways) / sizeof(*ways); i++)
         if (strcmp(ways[i].name, arguments[1]) == 0) return ways[i].run(), 0;
     return 97;

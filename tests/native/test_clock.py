@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Callable
 
@@ -13,7 +16,10 @@ from tests.native.harness import Shim, run
 from tests.support import Reprokit
 
 CLOCK = {"clock": True}
-REPEATED = ["seed", "clock_gettime", "gettimeofday", "timespec_get", "time", "threads", "processes", "signals"]
+REPEATED = [
+    "seed", "clock_gettime", "gettimeofday", "timespec_get", "time", "threads", "processes", "signals", "family",
+    "programs", "lookups",
+]  # fmt: skip
 
 
 def recorded_and_replayed(shim: Shim, command: list[str], replays: int = 3) -> tuple[bytes, list[bytes]]:
@@ -25,10 +31,11 @@ def recorded_and_replayed(shim: Shim, command: list[str], replays: int = 3) -> t
 @pytest.mark.parametrize("path", REPEATED)
 def test_what_was_read_is_read_again(path: str, shim: Shim, build: Callable[..., str]) -> None:
     command = [build("clock.c"), path]
-    bare = [run(command).stdout for _ in range(2)]
-    assert bare[0] != bare[1]
+    bare = [run(command) for _ in range(2)]
+    assert [(one.returncode, one.stderr) for one in bare] == [(0, b"")] * 2
+    assert bare[0].stdout != bare[1].stdout
     recorded, replayed = recorded_and_replayed(shim, command)
-    assert recorded not in bare
+    assert recorded not in [one.stdout for one in bare]
     assert replayed == [recorded] * 3
     assert shim.fidelity().clock > 0
     assert shim.fidelity().clock_past == 0
@@ -111,10 +118,66 @@ def test_reads_of_the_clock_are_no_entropy(shim: Shim, build: Callable[..., str]
 def test_native_code_is_given_no_process_id_that_somebody_has(shim: Shim, build: Callable[..., str]) -> None:
     ids = {int(shim.record([build("clock.c"), "time"], plan=CLOCK).stdout.split()[1]) for _ in range(2)}
     assert len(ids) == 1  # of one key and identity
-    assert 1 << 22 < min(ids) <= 9_999_999
+    assert 1 << 22 < min(ids) <= 999_999_999
     shim.record(["sh", "-c", f"{build('clock.c')} processes; {build('clock.c')} processes"], plan=CLOCK)
     lines = shim.record([build("clock.c"), "processes"], plan=CLOCK).stdout.splitlines()
     assert len({line.split()[0] for line in lines}) == 4
+
+
+def test_parents_and_programs_agree_on_their_numbers(shim: Shim, build: Callable[..., str]) -> None:
+    lines = shim.record([build("clock.c"), "programs"], plan=CLOCK).stdout.split(b"\n")
+    pairs = [[int(word) for word in line.split()[:2]] for line in lines if line]
+    parent = pairs[0][0]
+    assert [pair[0] for pair in pairs[1:3]] == [parent, parent]  # system's shell gave way to the program
+    assert pairs[3][0] not in (parent, 0)  # the shell
+    assert len({pair[1] for pair in pairs[1:]} | {parent}) == 4
+    heads = [entropy.EntropyFile(path).head for path in entropy.entropy_files(shim.entropy("recorded"))]
+    assert {parent, *(pair[1] for pair in pairs[1:])} <= {head.stand_in for head in heads}
+
+
+def test_the_number_is_the_recorded_one(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("clock.c"), "time"]
+    recorded = shim.record(command, plan=CLOCK)
+    replayed = shim.replay(command, plan={**CLOCK, "key": bytes(32)})  # it is not made again
+    assert replayed.stdout == recorded.stdout
+    [path] = entropy.entropy_files(shim.entropy("replayed"))
+    assert entropy.EntropyFile(path).head.stand_in == int(recorded.stdout.split()[1])
+
+
+@pytest.mark.parametrize("number", [1, 2**22, 10**9, 2**63])
+def test_a_recorded_number_that_somebody_could_have_is_not_given(
+    number: int, shim: Shim, build: Callable[..., str]
+) -> None:
+    command = [build("clock.c"), "time"]
+    recorded = shim.record(command, plan=CLOCK)
+    [path] = entropy.entropy_files(shim.entropy("recorded"))
+    with path.open("r+b") as file:
+        file.seek(672)
+        file.write(number.to_bytes(8, "little"))
+    assert shim.replay(command, plan=CLOCK).stdout == recorded.stdout
+
+
+BASH = """
+echo $RANDOM $RANDOM $$ $PPID
+(echo $RANDOM $BASHPID)
+echo $RANDOM | cat
+bash -c 'echo $RANDOM $PPID $$'
+bash -c 'echo $$ > started; exec sleep 60' & until [ -s started ]; do sleep 0.01; done
+kill $(cat started); wait $!; echo $?
+"""
+
+
+def test_the_random_numbers_of_bash(reprokit: Reprokit) -> None:
+    bash = shutil.which("bash")
+    assert bash
+    (reprokit.directory / "script").write_text(BASH)
+    recorded = reprokit.run("record", "--clock", "-o", "run", "--", bash, "script")
+    (reprokit.directory / "started").unlink()
+    replayed = reprokit.run("replay", "run")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
+    assert recorded.stdout.splitlines()[-1] == str(128 + signal.SIGTERM)
+    (reprokit.directory / "started").unlink()
+    assert reprokit.run("record", "--clock", "--", bash, "script").stdout != recorded.stdout
 
 
 def test_a_keyed_run_records_the_clock_nevertheless(shim: Shim, build: Callable[..., str]) -> None:
@@ -180,6 +243,13 @@ def test_the_option_is_kept_in_the_run_and_replayed(reprokit: Reprokit, build: C
     replayed = reprokit.run("replay", "run", "-o", "again")
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout)
     assert "reads of the clock: 1 as recorded, 0 beyond" in replayed.stderr
+    for name in ("run", "again"):
+        shown = json.loads(reprokit.run("show", "--entropy", "--json", name).stdout)
+        [told] = {process["stand_in"] for process in shown["processes"]}
+        assert 1 << 22 < told <= 999_999_999
+        assert (
+            f"process 0 of clock-c was told {told} as its process id" in reprokit.run("show", "--entropy", name).stdout
+        )
     # Another recording has another key, and so another number in the place of the process id.
     numbers = {reprokit.run("record", "--clock", "--", build("clock.c"), "time").stdout.split()[1] for _ in range(2)}
     assert len(numbers) == 2

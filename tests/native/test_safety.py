@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import native
+from reprokit import entropy, native
 from tests.native.harness import Shim, run
 
 ALLOCATORS = ("libjemalloc.so.2", "libtcmalloc_minimal.so.4")
@@ -33,6 +33,39 @@ def test_every_way_is_repeated(shim: Shim, build: Callable[..., str]) -> None:
         replayed = shim.replay([program, way])
         assert (replayed.returncode, replayed.stderr) == (0, b""), way
         assert recorded.stdout == replayed.stdout != bare.stdout, way
+
+
+def test_a_vfork_child_killed_inside_the_shim(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("safety.c"), "vfork_killed"]
+    recorded = shim.record(command)
+    assert (recorded.returncode, recorded.stderr) == (0, b"")
+    shown = {event.data.hex() for _, event in shim.events() if event.given == 16}
+    assert shown == set(recorded.stdout.decode().split())
+    for _ in range(2):
+        replayed = shim.replay(command)
+        assert (replayed.returncode, replayed.stderr) == (0, b"")
+
+
+def test_modules_at_the_same_address(shim: Shim, build: Callable[..., str]) -> None:
+    names = ["liborange.so", "libsodium.so", "liblemon.so", "liblemon.so", "libsodium.so"]
+    paths = [build("module.c", "-shared", "-fPIC", output=name) for name in names]
+    command = [build("safety.c"), "modules", *paths]
+    for options in ({}, {"keyed": True}):
+        assert shim.record(command, plan=options).returncode == 0
+        assert shim.replay(command, plan=options).returncode == 0
+        assert (shim.fidelity().exact, shim.fidelity().requests) == (6, 6)
+        [head] = [entropy.EntropyFile(path).head for path in entropy.entropy_files(shim.entropy("recorded"))]
+        assert head.withheld == 4
+    assert shim.record(command).returncode == 0
+    asked = [(Path(event.module).name, event.withheld) for _, event in shim.events()]
+    assert asked == [(name, name == "libsodium.so") for name in names for _ in range(2)]
+
+
+def test_a_large_environment_on_a_small_stack(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("safety.c"), "large_environment"]
+    recorded = shim.record(command)
+    assert (recorded.returncode, recorded.stderr) == (0, b"")
+    assert shim.replay(command).stdout == recorded.stdout
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before the shim", "behind the shim"])

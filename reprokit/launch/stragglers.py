@@ -1,0 +1,32 @@
+"""Processes of a run that go on after its command, where no supervisor tells of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from reprokit.launch.environment import RUN, RUN_PATH_SIZE
+from reprokit.launch.supervisor import PATIENCE
+from reprokit.rundir import padded
+
+PAUSE = 0.01  # seconds
+
+
+def has_stragglers(run: Path) -> bool:
+    """Whether some process has this run in its environment; those about to end are given a moment."""
+    wanted = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
+    deadline = time.monotonic() + PATIENCE / 1000
+    while is_one := any(_is_of_run(name, wanted) for name in os.listdir("/proc") if name.isdigit()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(PAUSE)
+    return is_one
+
+
+def _is_of_run(process: str, wanted: bytes) -> bool:
+    """Whether a process, unless it is another user's or has just ended, began with this variable."""
+    with suppress(OSError):
+        return wanted in Path("/proc", process, "environ").read_bytes().split(b"\0")
+    return False
