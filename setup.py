@@ -16,8 +16,13 @@ from setuptools.command.build import build
 ROOT = Path(__file__).parent.resolve()
 SHIM = "liburandom_hook.so"
 SUPERVISOR = "libreprokit_supervisor.so"
+ARTIFACTS = "libreprokit_artifacts.so"
+TRAIL = "libreprokit_trail.so"
 HEADER = "urandom_hook.h"
+ARTIFACTS_HEADER = "artifacts/compare.h"
+TRAIL_SOURCES = ("trail/kernel.cu", "trail/digest.h")  # compiled where a training uses a GPU
 INTERFACE = "interface.py"
+ARTIFACTS_INTERFACE = "artifacts_interface.py"
 PROFILE_SUFFIXES = {".toml", ".json", ".md"}
 
 
@@ -78,18 +83,31 @@ class BuildShim(Command):
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
         target.mkdir(parents=True, exist_ok=True)
         # Replaced by renaming: a process that has the old library mapped keeps it whole.
-        for source in (work / SHIM, work / SUPERVISOR, ROOT / "native" / HEADER):
+        headers = [ROOT / "native" / name for name in (HEADER, ARTIFACTS_HEADER, *TRAIL_SOURCES)]
+        for source in (*(work / name for name in (SHIM, SUPERVISOR, ARTIFACTS, TRAIL)), *headers):
             partial = target / f"{source.name}.partial"
             shutil.copyfile(source, partial)
             partial.replace(target / source.name)
-        write_interface(target / INTERFACE)
+        write_interfaces(target)
 
     def get_source_files(self) -> list[str]:
-        native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*.[ch]"))
+        native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*.[ch]*"))
         return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
 
     def get_outputs(self) -> list[str]:
-        built = [f"_shim/{name}" for name in (SHIM, SUPERVISOR, HEADER, INTERFACE)]
+        files = (
+            SHIM,
+            SUPERVISOR,
+            ARTIFACTS,
+            TRAIL,
+            HEADER,
+            "compare.h",
+            "kernel.cu",
+            "digest.h",
+            INTERFACE,
+            ARTIFACTS_INTERFACE,
+        )
+        built = [f"_shim/{name}" for name in files]
         names = (built if shim_is_supported() else []) + [f"profiles/{name}" for name in profile_names()]
         return [str(self.package / name) for name in names]
 
@@ -97,13 +115,15 @@ class BuildShim(Command):
         return {}
 
 
-def write_interface(target: Path) -> None:
-    """The header as cffi has read it, so that no run waits for that."""
+def write_interfaces(target: Path) -> None:
+    """The headers as cffi has read them, so that no run waits for that."""
     sys.path.insert(0, str(ROOT))
     from reprokit import native
 
-    native.header_path = lambda: ROOT / "native" / HEADER  # not one of an earlier build
-    native.parsed_header("reprokit._shim.interface").emit_python_code(str(target))
+    for header, interface in ((HEADER, INTERFACE), (ARTIFACTS_HEADER, ARTIFACTS_INTERFACE)):
+        module = f"reprokit._shim.{interface.removesuffix('.py')}"
+        parsed = native.parsed_header(module, ROOT / "native" / header)  # not one of an earlier build
+        parsed.emit_python_code(str(target / interface))
 
 
 def profile_names() -> list[str]:

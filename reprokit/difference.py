@@ -6,15 +6,17 @@ verdict of a node with children is derived from theirs, so that it can never con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 
 class Verdict(Enum):
     """What came out of comparing one thing."""
 
     IDENTICAL = "identical"
+    TOLERATED = "tolerated"  # not bitwise identical, and within the tolerance that was asked for
     DIFFERENT = "different"
     MISSING = "missing"  # one side has it, the other does not: counts as a difference
     INFORMATION = "information"  # shown, never compared
@@ -23,6 +25,11 @@ class Verdict(Enum):
     @property
     def differs(self) -> bool:
         return self in (Verdict.DIFFERENT, Verdict.MISSING)
+
+    @property
+    def not_bitwise(self) -> bool:
+        """Whether bits differ, be it within a tolerance."""
+        return self.differs or self is Verdict.TOLERATED
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Difference:
     detail: str = ""  # one sentence of what it means
     can_change_results: bool = False  # of INFORMATION: a different value may lead to another result
     children: tuple[Difference, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict, hash=False)  # counted and measured, ready for JSON
 
     @property
     def verdict(self) -> Verdict:
@@ -45,7 +53,7 @@ class Difference:
         verdicts = {child.verdict for child in self.children}
         if any(verdict.differs for verdict in verdicts):
             return Verdict.DIFFERENT
-        for verdict in (Verdict.INFORMATION, Verdict.IDENTICAL):
+        for verdict in (Verdict.TOLERATED, Verdict.INFORMATION, Verdict.IDENTICAL):
             if verdict in verdicts:
                 return verdict
         return Verdict.NOT_RECORDED
@@ -60,6 +68,10 @@ class Difference:
     def first(self) -> Difference | None:
         """The first leaf in causal order that differs: where to look for the cause."""
         return next((leaf for leaf in self.leaves() if leaf.verdict.differs), None)
+
+    def first_tolerated(self) -> Difference | None:
+        """The first leaf in causal order whose bits differ within the tolerance that was asked for."""
+        return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
 
 
 def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:

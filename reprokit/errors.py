@@ -159,3 +159,21 @@ class NothingComparable(ReprokitError):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 
     slug = "nothing-comparable"
+
+
+class ArtifactDamaged(ReprokitError):
+    """A file to compare is not what its format says, or goes beyond what a reader takes on."""
+
+    slug = "artifact-damaged"
+
+
+class ArtifactNotReadable(ReprokitError):
+    """A file or directory to compare does not exist, may not be read, or is of no kind that can be."""
+
+    slug = "artifact-not-readable"
+
+
+class LibraryMissing(ReprokitError):
+    """The library that compares tensors was not built, or has another ABI number than this reprokit."""
+
+    slug = "library"

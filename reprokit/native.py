@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from reprokit.errors import ShimMissing
+from reprokit.errors import LibraryMissing, ShimMissing
 
 _PACKAGE = Path(__file__).parent / "_shim"
 _BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"
@@ -37,21 +37,27 @@ def supervisor_path() -> Path:
     return _PACKAGE / "libreprokit_supervisor.so"
 
 
+def trail_path() -> Path:
+    """The library with which the agent digests the steps of a training."""
+    return _PACKAGE / "libreprokit_trail.so"
+
+
 def header_path() -> Path:
     """urandom_hook.h: of the installed package, else of the checkout."""
     installed = _PACKAGE / "urandom_hook.h"
     return installed if installed.exists() else Path(__file__).parent.parent / "native" / "urandom_hook.h"
 
 
-def parsed_header(module: str = "urandom_hook") -> Any:
-    """A cffi.FFI that has read the part of urandom_hook.h that is meant for it."""
+def parsed_header(module: str = "urandom_hook", path: Path | None = None) -> Any:
+    """A cffi.FFI that has read the part of a header, by default urandom_hook.h, that is meant for it."""
     import cffi
 
+    path = path or header_path()
     try:
-        text = header_path().read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         declarations = text[text.index(_BEGIN) : text.index(_END)]
     except (OSError, ValueError) as error:
-        raise ShimMissing(f"{header_path()} cannot be read ({error}); install reprokit-harness again") from None
+        raise ShimMissing(f"{path} cannot be read ({error}); install reprokit-harness again") from None
     ffi = cffi.FFI()
     ffi.set_source(module, None)
     ffi.cdef(declarations)
@@ -74,6 +80,25 @@ def interface() -> Any:
 def constants() -> Any:
     """The #defines and enums of the header as attributes; needs no shim."""
     return interface().dlopen(None)
+
+
+@lru_cache(maxsize=1)
+def artifacts() -> tuple[Any, Any]:
+    """The cffi.FFI and the library of native/artifacts, which compares what trainings write."""
+    path, checkout = _PACKAGE / "libreprokit_artifacts.so", Path(__file__).parent.parent / "native" / "artifacts"
+    try:
+        ffi = importlib.import_module("reprokit._shim.artifacts_interface").ffi
+    except ImportError:
+        installed = _PACKAGE / "compare.h"
+        header = installed if installed.exists() else checkout / "compare.h"
+        ffi = parsed_header("reprokit_artifacts", header)
+    try:
+        library = ffi.dlopen(str(path))
+    except OSError as error:
+        raise LibraryMissing(f"{path} cannot be loaded ({error}); install reprokit-harness where gcc is") from None
+    if library.rka_abi() != library.RKA_ABI:
+        raise LibraryMissing(f"{path} does not fit this reprokit; install reprokit-harness again")
+    return ffi, library
 
 
 def load_shim() -> Any:

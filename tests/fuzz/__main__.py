@@ -1,6 +1,7 @@
 """Fuzzes a reader: python -m tests.fuzz {python,c,objects} [--seconds N] [-- LIBFUZZER OPTION ...]
 
-The first two read entropy files, in Python and in C; the last one pickles, PyTorch's files and XGBoost's models.
+The first two read entropy files, in Python and in C; the last one objects (pickles, PyTorch, XGBoost) and messages
+(ONNX, SavedModel, checkpoints, records).
 What libFuzzer finds new goes to build/fuzz-READER, a finding beside it as crash-*. With ``--once [FILE ...]``
 such a file, or each of the corpus, is tried and nothing else, which needs no atheris.
 """

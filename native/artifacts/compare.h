@@ -1,0 +1,71 @@
+/* What the comparison of artifacts shares between C and Python: how numbers are laid out, what is measured. */
+#ifndef REPROKIT_ARTIFACTS_COMPARE_H
+#define REPROKIT_ARTIFACTS_COMPARE_H
+
+#include <stdint.h>
+
+/* reprokit: begin of what cffi reads */
+#define RKA_ABI     2
+#define RKA_BUCKETS 64
+
+enum rka_kind { RKA_RAW, RKA_UNSIGNED, RKA_SIGNED, RKA_FLOAT };
+
+/* What the codes with all exponent bits set mean, and the one of minus zero. */
+enum rka_specials {
+    RKA_NO_SPECIALS,  /* all codes are numbers */
+    RKA_IEEE,         /* infinities and NaNs */
+    RKA_FINITE,       /* no infinity; NaN where all bits but the sign are set */
+    RKA_UNSIGNED_ZERO /* no infinity; NaN in the place of minus zero */
+};
+
+/* One type of elements. */
+struct rka_format {
+    uint32_t kind;
+    uint32_t size;  /* bytes of a component in memory; of RKA_RAW of an element */
+    uint32_t bits;  /* of them that count: float4 stands in one byte */
+    uint32_t parts; /* components of an element: 2 of complex numbers */
+    uint32_t exponent_bits, mantissa_bits;
+    int32_t bias;
+    uint32_t specials;
+    uint32_t exponents_only; /* float8_e8m0fnu: no sign, no zero, a NaN */
+};
+
+/* A distance and the element where it was first met. */
+struct rka_extreme {
+    double value;
+    uint64_t whole; /* the same, exact, of integers and of units in the last place */
+    uint64_t at;
+};
+
+/* What comparing came to so far. Fill with zeros before the first call. */
+struct rka_measured {
+    uint64_t compared, differing, first;
+    uint64_t beyond, first_beyond; /* differing elements outside of the tolerances */
+    uint64_t finite;               /* components that differ and have a distance */
+    struct rka_extreme absolute, relative, ulp;
+    uint64_t histogram[RKA_BUCKETS + 1]; /* distances of 1, 2, 3-4, 5-8, ... units in the last place */
+    uint64_t sign_change;                /* not in the histogram; nor are those that follow */
+    uint64_t zero_sign, nan_payload, nan, infinite;
+};
+
+/* Within absolute + relative * the right magnitude, or within so many units in the last place. */
+struct rka_tolerance {
+    double absolute, relative;
+    uint64_t ulp;
+};
+
+int rka_abi(void);
+void rka_compare(const struct rka_format *format, const struct rka_tolerance *tolerance, const void *left,
+                 int left_big_endian, const void *right, int right_big_endian, uint64_t count, uint64_t base,
+                 struct rka_measured *measured);
+double rka_decode(const struct rka_format *format, uint64_t code);
+void rka_unpack(uint32_t bits, uint64_t first, uint64_t count, const void *packed, void *codes);
+void rka_gather(uint32_t size, uint32_t rank, const uint64_t *shape, const int64_t *from_strides,
+                const int64_t *to_strides, const void *from, void *to);
+uint64_t rka_first_other(const void *left, const void *right, uint64_t size);
+uint64_t rka_count_other(const void *left, const void *right, uint64_t size);
+uint32_t rka_crc32c(uint32_t crc, const void *data, uint64_t size);
+uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t size);
+/* reprokit: end of what cffi reads */
+
+#endif

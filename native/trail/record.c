@@ -1,0 +1,234 @@
+/* record.c - the steps of a series: what the training thread knows at once, and the digests that come after. */
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "trail.h"
+
+#define FIRST_STEPS   64
+#define LARGEST_STEPS 16384
+
+static void *memory(uint64_t size) { return rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
+
+static uint64_t kept_size(uint32_t count) { return sizeof(struct rkt_kept) + 16 * (uint64_t)count; }
+
+/* How many steps at either end there is room for. */
+static uint32_t kept_steps(const struct rkt_trail *trail, uint32_t count) {
+    uint64_t fit = trail->room / 2 / kept_size(count);
+    return fit < RKT_KEPT ? (uint32_t)fit : RKT_KEPT;
+}
+
+static struct rkt_chunk *take_tensors(struct rkt_trail *trail, uint16_t number, uint32_t count) {
+    uint32_t kept = kept_steps(trail, count);
+    uint64_t size = 2 * kept * kept_size(count);
+    if (!kept || !count) return NULL;
+    struct rkt_chunk head = {RKT_CHUNK_MAGIC, RKT_KIND_TENSORS, number, sizeof(head) + ((size + 63) & ~UINT64_C(63)),
+                             .count = count,  .kept = kept};
+    trail->room -= size;
+    return rkt_take(trail, &head);
+}
+
+static bool take_text(struct rkt_trail *trail, struct rkt_series *series, const char *text, uint64_t length) {
+    struct rkt_chunk head = {RKT_CHUNK_MAGIC,        RKT_KIND_SERIES,
+                             series->number,         sizeof(head) + ((length + 63) & ~UINT64_C(63)),
+                             .first = series->first, .count = series->count,
+                             .length = length,       .text_check = rk_check(text, length, 0)};
+    struct rkt_chunk *chunk = rkt_take(trail, &head);
+    if (!chunk) return false;
+    memcpy(chunk + 1, text, length);
+    rkt_unmap(chunk);
+    return true;
+}
+
+static struct rkt_series *new_series(struct rkt_trail *trail, uint32_t count, uint64_t first) {
+    struct rkt_series *series = memory(sizeof(*series) + 48 * (uint64_t)count);
+    if (!series) return NULL;
+    series->trail = trail;
+    series->number = (uint16_t)trail->series;
+    series->count = count;
+    series->first = series->next = first;
+    series->sizes = (uint64_t *)(series + 1);
+    series->salts = series->sizes + 2 * (uint64_t)count;
+    series->digests = series->salts + 2 * (uint64_t)count;
+    return series;
+}
+
+/* A series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
+RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, const char *text, uint64_t length,
+                                                   uint32_t count, const uint64_t *sizes, const uint64_t *salts,
+                                                   uint64_t first) {
+    if (trail->series >= RKT_SERIES) return NULL;
+    struct rkt_series *series = new_series(trail, count, first);
+    if (!series || !take_text(trail, series, text, length)) return NULL;
+    trail->series++;
+    memcpy(series->sizes, sizes, 16 * (uint64_t)count);
+    memcpy(series->salts, salts, 16 * (uint64_t)count);
+    for (uint32_t i = 0; i < 2 * count; i++) series->bytes += sizes[i];
+    series->tensors = take_tensors(trail, series->number, count);
+    return series;
+}
+
+/* ---- one step ------------------------------------------------------------------------------------------------ */
+
+static uint32_t next_count(const struct rkt_series *series) {
+    uint64_t wanted = (series->next - series->first) / 4 / 64 * 64;
+    if (wanted < FIRST_STEPS) return FIRST_STEPS;
+    return wanted < LARGEST_STEPS ? (uint32_t)wanted : LARGEST_STEPS;
+}
+
+static bool grow(struct rkt_series *series) {
+    uint32_t count = next_count(series);
+    struct rkt_chunk head = {RKT_CHUNK_MAGIC,       RKT_KIND_STEPS,
+                             series->number,        sizeof(head) + count * sizeof(struct rkt_record),
+                             .first = series->next, .count = count};
+    struct rkt_chunk *chunk = rkt_take(series->trail, &head);
+    if (!chunk) return false;
+    if (series->before) rkt_unmap(series->before);
+    series->before = series->steps;
+    series->steps = chunk;
+    series->end = series->trail->head->used;
+    return true;
+}
+
+static struct rkt_record *record_in(struct rkt_chunk *chunk, uint64_t step) {
+    if (!chunk || step < chunk->first || step - chunk->first >= chunk->count) return NULL;
+    return (struct rkt_record *)(chunk + 1) + (step - chunk->first);
+}
+
+static struct rkt_record *next_record(struct rkt_series *series) {
+    struct rkt_record *record = record_in(series->steps, series->next);
+    if (!record && grow(series)) record = record_in(series->steps, series->next);
+    if (record)
+        series->step = series->next++;
+    else
+        series->trail->head->lost++;
+    return record;
+}
+
+static void commit(struct rkt_record *record, uint64_t step) {
+    uint32_t check = (uint32_t)rk_check((const uint8_t *)record + 4, sizeof(*record) - 4, step);
+    __atomic_store_n(&record->check, check ? check : 1, __ATOMIC_RELEASE);
+}
+
+static struct rkt_kept *kept_slot(const struct rkt_series *series, uint64_t step) {
+    if (!series->tensors) return NULL;
+    uint64_t done = step - series->first, kept = series->tensors->kept;
+    uint64_t slot = done < kept ? done : kept + done % kept;
+    return (struct rkt_kept *)((uint8_t *)(series->tensors + 1) + slot * kept_size(series->count));
+}
+
+static void keep(const struct rkt_series *series, uint64_t step, const uint64_t *digests) {
+    struct rkt_kept *kept = kept_slot(series, step);
+    if (!kept) return;
+    __atomic_store_n(&kept->step, 0, __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    memcpy(kept->digests, digests, 16 * (uint64_t)series->count);
+    kept->check = rk_check(kept->digests, 16 * (uint64_t)series->count, step + 1);
+    __atomic_store_n(&kept->step, step + 1, __ATOMIC_RELEASE);
+}
+
+/* Whether there was anything to read. */
+static bool any(const uint64_t *digests, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (digests[i]) return true;
+    return false;
+}
+
+static void take_digests(struct rkt_series *series, struct rkt_record *record, uint64_t step, const uint64_t *digests) {
+    bool gradients = any(digests, series->count), parameters = any(digests + series->count, series->count);
+    if (gradients || parameters) keep(series, step, digests);
+    record->gradients = gradients ? reprokit_trail_list(digests, series->count) : 0;
+    record->parameters = parameters ? reprokit_trail_list(digests + series->count, series->count) : 0;
+    record->flags |= (gradients ? RKT_GRADIENTS : 0) | (parameters ? RKT_PARAMETERS : 0);
+    commit(record, step);
+}
+
+static uint64_t digest_of(const struct rkt_series *series, uint32_t i) {
+    const void *data = (const void *)(uintptr_t)series->pointers[i];
+    return data || !series->sizes[i] ? reprokit_trail_digest(data, series->sizes[i], series->salts[i]) : 0;
+}
+
+void rkt_digest_tensors(struct rkt_series *series) {
+    for (uint32_t i = 0; i < 2 * series->count; i++) series->digests[i] = digest_of(series, i);
+    take_digests(series, series->record, series->step, series->digests);
+}
+
+static uint64_t state(uint64_t address, uint64_t size, uint64_t salt) {
+    return address ? reprokit_trail_digest((const void *)(uintptr_t)address, size, salt) : 0;
+}
+
+static uint64_t folded(uint64_t digest, const struct rkt_item *items, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++)
+        digest = reprokit_trail_fold(digest, (const void *)(uintptr_t)items[i].data, items[i].size, items[i].salt);
+    return digest;
+}
+
+static void write_facts(struct rkt_record *record, const struct rkt_facts *facts) {
+    record->flags = (uint32_t)facts->flags;
+    record->batch = folded(facts->batch, facts->items, facts->batches);
+    record->loss = folded(facts->loss, facts->items + facts->batches, facts->losses);
+    record->torch = state(facts->torch_state, facts->torch_size, facts->torch_salt);
+    if (facts->torch_more) record->torch = rkt_mix(record->torch + facts->torch_more);
+    record->python = state(facts->python_state, RKT_WORDS, facts->words_salt);
+    record->numpy = state(facts->numpy_state, RKT_WORDS, facts->words_salt);
+}
+
+/* A ticket for the worker, or 0; *here: the tensors are to be digested by the caller. */
+static uint64_t take_step(struct rkt_series *series, const struct rkt_facts *facts, const uint64_t *pointers,
+                          bool *here) {
+    struct rkt_record *record = next_record(series);
+    series->record = record;
+    *here = record && !(facts->how & RKT_LATER);
+    if (!record) return 0;
+    write_facts(record, facts);
+    commit(record, series->step);
+    series->pointers = pointers;
+    uint64_t ticket = facts->how || series->bytes <= RKT_SMALL ? 0 : rkt_hand_over(series);
+    *here = *here && !ticket;
+    return ticket;
+}
+
+/* Writes down a step. The tensors must stay as they are until its ticket is done (0: it is). */
+RK_EXPORT uint64_t reprokit_trail_step(struct rkt_series *series, const struct rkt_facts *facts,
+                                       const uint64_t *pointers) {
+    rk_signals before = rk_block_signals();
+    rk_lock(&series->trail->lock);
+    bool here;
+    uint64_t ticket = take_step(series, facts, pointers, &here);
+    rk_unlock(&series->trail->lock);
+    rk_restore_signals(before);
+    if (here) rkt_digest_tensors(series);
+    return ticket;
+}
+
+/* The digests of a step that went on beside, on another device, with that of its loss. */
+RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, uint64_t loss, const uint64_t *digests) {
+    struct rkt_record *record = record_in(series->steps, step);
+    if (!record) record = record_in(series->before, step);
+    if (!record) return;
+    if (loss) {
+        record->loss = loss;
+        record->flags |= RKT_LOSS;
+    }
+    if (digests)
+        take_digests(series, record, step, digests);
+    else
+        commit(record, step);
+}
+
+/* Which of the tensors of the last step are not any more what they were: 1 gradients, 2 parameters. */
+RK_EXPORT uint32_t reprokit_trail_changed(struct rkt_series *series, uint32_t parts) {
+    uint32_t changed = 0;
+    for (uint32_t i = 0; i < 2 * series->count && series->pointers; i++) {
+        uint32_t part = i < series->count ? 1 : 2;
+        if ((parts & part & ~changed) && digest_of(series, i) != series->digests[i]) changed |= part;
+    }
+    return changed;
+}
+
+/* Of the last step: what was read while it changed is worth nothing. */
+RK_EXPORT void reprokit_trail_unsteady(struct rkt_series *series, uint32_t flags) {
+    if (!series->record) return;
+    series->record->flags |= flags;
+    commit(series->record, series->step);
+}

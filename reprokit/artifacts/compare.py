@@ -1,0 +1,315 @@
+"""Compares two files: byte by byte where that says it, else part by part as their format has them."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from reprokit.artifacts import raw, tensors, values
+from reprokit.artifacts.formats import FORMATS, HEAD, detect
+from reprokit.artifacts.parts import Blob, Format, Limits, Noise, Part, Source, Tensor, Value, Within
+from reprokit.artifacts.sources import verify
+from reprokit.artifacts.statistics import Judge, bitwise, tolerant
+from reprokit.artifacts.words import counted, described, tensor_difference
+from reprokit.difference import Difference, Verdict, group, missing
+from reprokit.errors import ArtifactDamaged
+from reprokit.tolerance import Tolerance
+
+MOST_LEAVES = 2000  # differences of one file that are named one by one
+MOST_NOISE = 4
+SAME = "same content"
+
+Key: TypeAlias = tuple[str, int]  # of a part: its name, and which of that name it is
+NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a long list of numbers, and its spelling
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compare."""
+
+    limits: Limits = field(default_factory=Limits)
+    judge: Judge = bitwise
+    tolerance: Tolerance | None = None  # of tensors, as the judge has it
+    values: Tolerance | None = None  # of single numbers that stand in a text
+
+    @classmethod
+    def within(cls, tensors: Tolerance | None, values: Tolerance | None) -> Options:
+        """Bit for bit, or where a tolerance is given, within that."""
+        return cls(judge=tolerant(tensors) if tensors else bitwise, tolerance=tensors, values=values)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two files: its source, and its name, by which its format may be told."""
+
+    source: Source
+    name: str
+
+    def format(self) -> Format | None:
+        return detect(self.name, self.source.read(0, HEAD))
+
+
+def compare(name: str, left: Side, right: Side, options: Options | None = None, depth: int = 0) -> Difference:
+    """What two files differ in; identical ones are one leaf, others have their differences as children."""
+    options = options or Options()
+    same = raw.same(left.source, right.source)
+    if same and (depth > options.limits.depth or not (_refers(left) and _refers(right))):
+        return Difference(name, Verdict.IDENTICAL, _size(left), _size(right))
+    formats = _formats(left, right)
+    if formats[0] is None or formats[0] != formats[1]:
+        return raw.difference(name, left.source, right.source, _kinds(*formats))
+    if depth > options.limits.depth:
+        problem = f"files within files are opened {options.limits.depth} deep, and this one stands deeper"
+        return raw.difference(name, left.source, right.source, problem)
+    try:
+        found = _by_format(name, formats[0], left, right, options, depth)
+        return found if found.verdict.not_bitwise or not same else replace(found, detail="")
+    except OSError:
+        raise
+    except Exception as error:  # whatever a hostile file makes a reader do, its bytes can still be compared
+        problem = _problem(formats[0], error)
+        if same and not (_beside(left) or _beside(right)):
+            return Difference(name, Verdict.IDENTICAL, _size(left), _size(right), problem)
+        return raw.difference(name, left.source, right.source, problem)
+
+
+def _refers(side: Side) -> bool:
+    """Whether a file may have parts of it in others beside it."""
+    format_ = side.format()
+    return format_ is not None and format_.beside and getattr(side.source, "beside", None) is not None
+
+
+def _beside(side: Side) -> bool:
+    """Whether files beside this one were read."""
+    return bool(getattr(getattr(side.source, "beside", None), "opened", ()))
+
+
+def _formats(left: Side, right: Side) -> tuple[Format | None, Format | None]:
+    """The formats of two files; where only their names tell them apart, one name holds for both."""
+    own = left.format(), right.format()
+    if own[0] == own[1]:
+        return own
+    by_name = [
+        (replace(left, name=name).format(), replace(right, name=name).format()) for name in (left.name, right.name)
+    ]
+    same = [one for one, other in by_name if one is not None and one == other]
+    special = min(same, key=FORMATS.index, default=None) or _common(left, right)
+    return own if special is None else (special, special)
+
+
+def _common(left: Side, right: Side) -> Format | None:
+    """The most special format that both files have: archives are told apart by their first members."""
+    heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
+    both = (one for one in FORMATS if one.matches(left.name, heads[0]) and one.matches(right.name, heads[1]))
+    return next(both, None)
+
+
+def _size(side: Side) -> str:
+    return f"{side.source.size} bytes"
+
+
+def _kinds(left: Format | None, right: Format | None) -> str:
+    if left is right:
+        return ""
+    names = [format_.name if format_ else "of no format that is known" for format_ in (left, right)]
+    return f"the left file is {names[0]}, the right one {names[1]}"
+
+
+def _problem(format_: Format, error: Exception) -> str:
+    text = str(error) if isinstance(error, ArtifactDamaged) else f"{type(error).__name__}: {error}"
+    return f"cannot be read as {format_.name} ({text}); compared as bytes"
+
+
+def _by_format(name: str, format_: Format, left: Side, right: Side, options: Options, depth: int) -> Difference:
+    if format_.pairwise:
+        module = importlib.import_module(f"reprokit.artifacts.formats.{format_.pairwise}")
+        return module.compare(name, left.source, right.source, options)  # type: ignore[no-any-return]
+    return _Comparison(name, (left.name, right.name), options, depth).of(
+        _parts("left", format_, left, options.limits), _parts("right", format_, right, options.limits)
+    )
+
+
+def _parts(side: str, format_: Format, file: Side, limits: Limits) -> Iterator[tuple[Key, Part]]:
+    """The parts of a file, within the limits, each with a key of its own."""
+    seen: Counter[str] = Counter()
+    held = 0
+    try:
+        for number, part in enumerate(format_.read(file.source, limits)):
+            held += len(part.name) + (len(part.text) if isinstance(part, (Value, Noise)) else 0)
+            limits.spent.parts += 1
+            if number >= limits.parts or limits.spent.parts > 4 * limits.parts:
+                raise ArtifactDamaged(f"it has more than {limits.parts} parts")
+            if held > limits.header:
+                raise ArtifactDamaged(f"names and values come to more than {limits.header} bytes")
+            seen[part.name] += 1
+            yield (part.name, seen[part.name]), _renamed(part, seen[part.name])
+    except OSError:
+        raise
+    except Exception as error:
+        text = str(error) if isinstance(error, ArtifactDamaged) else f"{type(error).__name__}: {error}"
+        raise ArtifactDamaged(f"the {side} one: {text}") from error
+
+
+def _renamed(part: Part, number: int) -> Part:
+    """The part, told from those of the same name before it; only its key tells it from one that is called so."""
+    return part if number == 1 else replace(part, name=f"{part.name} ({number})")
+
+
+class _Comparison:
+    """The comparison of two files of one format, part by part."""
+
+    def __init__(self, name: str, files: tuple[str, str], options: Options, depth: int):
+        self._name, self._files, self._options, self._depth = name, files, options, depth
+        self._differences: list[tuple[int, Difference]] = []
+        self._differing: Counter[str] = Counter()
+        self._compared: Counter[str] = Counter()
+        self._beyond = 0  # of the differing parts, those that no tolerance accepts
+        self._near: set[str] = set()  # lists of numbers that are within the tolerance, by the name of the list
+        self._noise: list[str] = []
+        self._noise_is_noted = True
+        self._sources: dict[int, Source] = {}  # of what is identical, in which damage could hide
+
+    def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
+        """The tree; parts are matched by key, and stand in the order of the left file."""
+        index = {key: (number, part) for number, (key, part) in enumerate(left)}
+        for number, (key, part) in enumerate(right):
+            place, other = index.pop(key, (number, None))
+            self._add(place, other, part)
+        for place, part in index.values():
+            self._add(place, part, None)
+        return self._tree()
+
+    def _add(self, place: int, left: Part | None, right: Part | None) -> None:
+        if isinstance(left or right, Noise) and isinstance(right or left, Noise):
+            self._add_noise(left, right)
+            return
+        kind = _kind(left or right)
+        self._compared[kind] += 1
+        try:
+            found = self._pair(left, right)
+        finally:
+            _release(left, right)
+        if found is None or not found.verdict.not_bitwise:
+            self._note(found)
+            self._remember(left, right)
+            return
+        self._differing[kind] += 1
+        self._beyond += found.verdict.differs
+        if sum(self._differing.values()) <= MOST_LEAVES:
+            self._differences.append((place, found))
+
+    def _add_noise(self, left: Part | None, right: Part | None) -> None:
+        texts = [part.text if isinstance(part, Noise) else "" for part in (left, right)]
+        if texts[0] != texts[1]:
+            self._noise.append((left or right).name)  # type: ignore[union-attr]
+
+    def _note(self, found: Difference | None) -> None:
+        """Keep what an identical part says, such as the noise of a file within."""
+        if found is not None and found.detail:
+            text = found.detail.removeprefix(SAME).removeprefix("; other ").strip()
+            self._noise.append(f"{found.name.removeprefix(self._name + '/')} ({text})")
+
+    def _remember(self, left: Part | None, right: Part | None) -> None:
+        """Keep the sources of a pair whose container may say the sum of their bytes."""
+        for part in (left, right):
+            source = getattr(part, "source", None)
+            if source is not None:
+                self._sources[id(source)] = source
+
+    def _pair(self, left: Part | None, right: Part | None) -> Difference | None:
+        if left is None or right is None:
+            return self._one_sided(left, right)
+        name = f"{self._name}/{left.name or 'content'}"
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            return self._tensors(name, left, right)
+        if isinstance(left, Value) and isinstance(right, Value):
+            return self._values(name, left, right)
+        if isinstance(left, Blob) and isinstance(right, Blob):
+            return None if raw.same(left.source, right.source) else raw.difference(name, left.source, right.source)
+        if isinstance(left, Within) and isinstance(right, Within):
+            return self._within(name, left, right)
+        return Difference(name, Verdict.DIFFERENT, described(left), described(right), "a part of another kind")
+
+    def _one_sided(self, left: Part | None, right: Part | None) -> Difference:
+        self._noise_is_noted = False  # the sums over all members say nothing where members are missing
+        part = left or right
+        assert part is not None
+        texts = (described(left) if left else "", described(right) if right else "")
+        return missing(f"{self._name}/{part.name}", *texts, f"only the {'left' if left else 'right'} file has it")
+
+    def _values(self, name: str, left: Value, right: Value) -> Difference | None:
+        found = values.difference(name, left.text, right.text, tolerance=self._options.values)
+        if found is not None and left.name.endswith(AS_WRITTEN) and left.name.removesuffix(AS_WRITTEN) in self._near:
+            return replace(found, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
+        return found
+
+    def _within(self, name: str, left: Within, right: Within) -> Difference:
+        names = [part.name or _unpacked_name(file) for part, file in zip((left, right), self._files, strict=True)]
+        sides = Side(left.source, names[0]), Side(right.source, names[1])
+        found = compare(name, *sides, self._options, self._depth + 1)
+        if left.check != right.check and found.verdict is Verdict.IDENTICAL and not found.detail:
+            meaning = "the same bytes under different check sums: one of the containers is damaged"
+            return Difference(name, Verdict.DIFFERENT, left.check, right.check, meaning)
+        return found
+
+    def _tensors(self, name: str, left: Tensor, right: Tensor) -> Difference | None:
+        limits = self._options.limits
+        for tensor in (left, right):
+            tensors.check(tensor, limits)
+        if left.dtype != right.dtype or left.shape != right.shape:
+            what = "type" if left.dtype != right.dtype else "shape"
+            return Difference(name, Verdict.DIFFERENT, described(left), described(right), f"another {what}")
+        found = tensors.compare(left, right, limits, self._options.tolerance)
+        if self._options.tolerance is not None and not found.beyond and left.name.endswith(NUMBERS):
+            self._near.add(left.name.removesuffix(NUMBERS))
+        if not found.differing:
+            return None
+        return tensor_difference(name, left, right, found, self._options.judge(name, found))
+
+    def _tree(self) -> Difference:
+        if not self._beyond:
+            for source in self._sources.values():
+                verify(source)
+        if not self._differing:
+            return Difference(self._name, Verdict.IDENTICAL, detail=self._same_content())
+        self._differences.sort(key=lambda pair: pair[0])
+        children = [child for _, child in self._differences]
+        if (more := sum(self._differing.values()) - len(children)) > 0:
+            verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
+            children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
+        counts = "; ".join(counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items()))
+        return group(self._name, tuple(children), counts + self._noises("; also in "))
+
+    def _same_content(self) -> str:
+        return SAME + (self._noises("; other ") or " in other bytes, which carry nothing")
+
+    def _noises(self, lead: str) -> str:
+        if not self._noise or not self._noise_is_noted:
+            return ""
+        some = ", ".join(self._noise[:MOST_NOISE])
+        more = len(self._noise) - MOST_NOISE
+        return f"{lead}{some}{f' and {more} more' if more > 0 else ''}"
+
+
+def _unpacked_name(name: str) -> str:
+    """The name of what a compressed file of this name holds."""
+    stem, dot, ending = name.rpartition(".")
+    if ending.lower() in ("tgz", "tbz", "txz"):
+        return f"{stem}.tar"
+    return stem if dot and ending.lower() in ("gz", "bz2", "xz", "lzma") else name
+
+
+def _release(*parts: Part | None) -> None:
+    """Give back what was unpacked for the comparison of a pair."""
+    for part in parts:
+        release = getattr(getattr(part, "source", None), "release", None)
+        if release is not None:
+            release()
+
+
+def _kind(part: Part | None) -> str:
+    kinds = {Tensor: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
+    return kinds[type(part)]

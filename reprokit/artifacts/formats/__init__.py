@@ -1,0 +1,63 @@
+"""Every format that is understood, the more special ones first; their readers are imported when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from reprokit.artifacts.formats import matching
+from reprokit.artifacts.parts import Blob, Format, Limits, Part, Reader, Source
+
+HEAD = 4096  # bytes of a file by which its format is told
+
+
+def _reader(module: str) -> Reader:
+    """The function read() of a module of this package."""
+
+    def read(source: Source, limits: Limits) -> Iterator[Part]:
+        yield from importlib.import_module(f"{__name__}.{module}").read(source, limits)
+
+    return read
+
+
+def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
+    """The whole file, of formats that are compared two at once."""
+    yield Blob("content", source)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("npy", matching.is_npy, _reader("npy")),
+    Format("npz", matching.is_npz, _reader("npz")),
+    Format("torch", matching.is_torch, _reader("torch")),
+    Format("xgboost", matching.is_xgboost, _reader("xgboost")),
+    Format("joblib", matching.is_packed_joblib, _reader("joblib")),
+    Format("pickle", matching.is_pickle, _reader("pickle")),
+    Format("checkpoint", matching.is_checkpoint_index, _reader("checkpoint"), beside=True),
+    Format("checkpoint state", matching.is_checkpoint_state, _reader("checkpoint_state")),
+    Format("saved model", matching.is_saved_model, _reader("saved_model")),
+    Format("fingerprint", matching.is_fingerprint, _reader("fingerprint")),
+    Format("graph", matching.is_meta_graph, _reader("meta_graph")),
+    Format("onnx", matching.is_onnx, _reader("onnx"), beside=True),
+    Format("tfrecord", matching.is_tfrecord, _reader("tfrecord")),
+    Format("hdf5", matching.is_hdf5, _reader("hdf5")),
+    Format("safetensors", matching.is_safetensors, _reader("safetensors")),
+    Format("keras", matching.is_keras, _reader("keras")),
+    Format("zip", matching.is_zip, _reader("zip")),
+    Format("gzip", matching.is_gzip, _reader("gzip")),
+    Format("bzip2", matching.is_bzip2, _reader("bzip2")),
+    Format("xz", matching.is_xz, _reader("xz")),
+    Format("tar", matching.is_tar, _reader("tar")),
+    Format("json", matching.is_json, _reader("json")),
+    Format("csv", matching.is_csv, _as_bytes, pairwise="csv"),
+    Format("text", matching.is_text, _as_bytes, pairwise="text"),
+)
+
+
+def detect(name: str, head: bytes) -> Format | None:
+    """The format of a file of this name that begins with these bytes."""
+    return next((format_ for format_ in FORMATS if format_.matches(name, head)), None)
+
+
+def refers(name: str) -> bool:
+    """Whether a file of this name may have parts of it in other files beside it."""
+    return name.lower().endswith(matching.REFERRING)

@@ -1,0 +1,219 @@
+"""TensorFlow's checkpoints: the index NAME.index, and NAME.data-00000-of-00001 and its like beside it.
+
+The shards are found by the name of the index, never by a name that stands in a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reprokit.artifacts import dtypes
+from reprokit.artifacts.formats import sstable, tensorflow_messages
+from reprokit.artifacts.formats.crc32c import crc32c, unmasked
+from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, signed
+from reprokit.artifacts.formats.slices import decoded
+from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
+from reprokit.artifacts.formats.typed_values import known
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.sources import Memory, Summed, exactly, piece
+from reprokit.errors import ArtifactDamaged
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+ENDING = ".index"
+MOST_SHARDS = 100_000
+WRONG_SUM = "a tensor has the CRC-32C {:08x}, its index says {:08x}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor stands, and what it is."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    slices: str = ""  # of a variable in pieces, which have entries of their own
+    more: str = ""  # what the entry says besides
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """The header, each tensor in the order of its name, and what belongs to none."""
+    yield from Checkpoint(source, limits).parts()
+
+
+class Checkpoint:
+    """One pass over an index and its shards."""
+
+    def __init__(self, source: Source, limits: Limits):
+        self._source, self._limits = source, limits
+        self._shards: dict[int, Source | None] = {}
+        self._count = 0
+        self._big_endian = False
+        self._taken: dict[int, list[tuple[int, int]]] = {}
+
+    def parts(self) -> Iterator[Part]:
+        """The header, then all that the index names."""
+        table = sstable.entries(self._source, self._limits)
+        key, header = next(table, (b"none", b""))
+        if key:
+            raise ArtifactDamaged("it does not begin with its header")
+        yield from self._header(header)
+        for key, value in table:
+            entry = _entry(key, value, self._limits)
+            if entry.slices:
+                yield Value(f"{entry.name}/slices", f"{_type(entry)} {entry.slices}{entry.more}")
+            else:
+                yield from self._tensor(entry)
+        yield from self._rest()
+
+    def _header(self, data: bytes) -> Iterator[Part]:
+        walker = tensorflow_messages.walker(Memory(data), self._limits)
+        for part in walker.message("(header)", "BundleHeaderProto"):
+            if part.name == "(header)/num_shards" and isinstance(part, Value):
+                self._count = int(part.text)
+            self._big_endian |= part == Value("(header)/endianness", "1")
+            yield part
+        if not 0 < self._count <= MOST_SHARDS:
+            raise ArtifactDamaged(f"it is said to have {self._count} shards")
+
+    def _shard(self, number: int) -> Source | None:
+        """One file of tensors; None where it is not there."""
+        if not 0 <= number < self._count:
+            raise ArtifactDamaged(f"of {self._count} shards, number {number} is meant")
+        if number not in self._shards:
+            beside = getattr(self._source, "beside", None)
+            name = beside.name[: -len(ENDING)] if beside is not None and beside.name.endswith(ENDING) else ""
+            shard = f"{name}.data-{number:05d}-of-{self._count:05d}"
+            self._shards[number] = beside.open(shard) if beside is not None and name else None
+        return self._shards[number]
+
+    def _tensor(self, entry: Entry) -> Iterator[Part]:
+        shard = self._shard(entry.shard)
+        if entry.more:
+            yield Value(f"{entry.name}/more", entry.more)
+        if shard is None:
+            place = f"in shard {entry.shard}, which is not there, with the CRC-32C {entry.crc:08x}"
+            yield Value(entry.name, f"{_type(entry)}, {entry.size} bytes {place}")
+            return
+        data = piece(shard, entry.offset, entry.size)
+        self._taken.setdefault(entry.shard, []).append((entry.offset, entry.offset + entry.size))
+        if TYPES.get(entry.dtype) == "string":
+            yield from self._strings(entry, data)
+        elif not known(NAMES.get(entry.dtype, "")):
+            yield Value(f"{entry.name}/type", f"{_type(entry)} with the CRC-32C {entry.crc:08x}")
+            yield Blob(entry.name, data)
+        else:
+            yield self._numbers(entry, Summed(data, entry.crc, _sum, f"{_escaped(entry.name)}: {WRONG_SUM}"))
+
+    def _numbers(self, entry: Entry, data: Source) -> Tensor:
+        name = NAMES[entry.dtype]
+        if any(n < 0 for n in entry.shape) or dtypes.named(name).file_size(math.prod(entry.shape)) != entry.size:
+            raise ArtifactDamaged(f"{entry.name[:200]!r} has another size than its type and shape need")
+        return Tensor(entry.name, name, entry.shape, data, big_endian=self._big_endian)
+
+    def _strings(self, entry: Entry, data: Source) -> Iterator[Part]:
+        """The texts of a tensor: their lengths, the sum of those, then one behind the other."""
+        count = math.prod(entry.shape)
+        if not 0 <= count <= min(self._limits.parts, entry.size):
+            raise ArtifactDamaged(f"{entry.name[:200]!r} has {count} texts in {entry.size} bytes")
+        lengths, start = _lengths(data, count)
+        at = start
+        if entry.shape or entry.name != OBJECT_GRAPH:
+            yield Value(f"{entry.name}/type", _type(entry))
+        for number, length in enumerate(lengths):
+            name = f"{entry.name}/{number}" if entry.shape else entry.name
+            if entry.name == OBJECT_GRAPH:
+                walker = tensorflow_messages.walker(piece(data, at, length), self._limits)
+                yield from walker.message(name, "TrackableObjectGraph")
+            else:
+                yield tensorflow_messages.string(name, data, at, length)
+            at += length
+        if at != entry.size:
+            raise ArtifactDamaged(f"{entry.name[:200]!r} has {entry.size} bytes, its texts end at {at}")
+        _check_strings(entry, data, lengths, start)
+
+    def _rest(self) -> Iterator[Part]:
+        """The bytes of the shards that belong to no tensor; where the others stand is nobody's matter."""
+        for number, places in sorted(self._taken.items()):
+            shard = self._shards[number]
+            assert shard is not None
+            end = 0
+            yield Noise(f"(places in shard {number})", str(hash(tuple(places))))
+            for start, stop in sorted([*places, (shard.size, shard.size)]):
+                if start > end:
+                    yield Blob(f"(bytes of no tensor in shard {number})", piece(shard, end, start - end))
+                end = max(end, stop)
+
+
+def _type(entry: Entry) -> str:
+    return f"{TYPES.get(entry.dtype, f'type {entry.dtype}')} {list(entry.shape)}"
+
+
+def _escaped(text: str) -> str:
+    return text[:200].replace("{", "{{").replace("}", "}}")
+
+
+def _sum(data: bytes, crc: int) -> int:
+    return crc32c(data, crc)
+
+
+def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:
+    """What the index says of a tensor."""
+    walker = tensorflow_messages.walker(Memory(value), limits)
+    numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
+    shape: tuple[int, ...] = ()
+    more, slices = "", []
+    for found in walker.wire.fields(0, len(value)):
+        if found.number in numbers and found.kind == (FIXED32 if found.number == 6 else VARINT):
+            numbers[found.number] = signed(found.value)
+        elif found.number == 2 and found.kind == BYTES:
+            shape, text = tensorflow_messages.shape(walker, found.at, found.end)
+            more += text
+        elif found.number == 7 and found.kind == BYTES:
+            slices.append(_slice(walker.wire, found.at, found.end))
+        else:
+            more += f" field {found.number} is {found.value}"
+    dtype, shard, offset, size, crc = numbers.values()
+    if offset < 0 or size < 0:
+        raise ArtifactDamaged(f"a tensor has {size} bytes at {offset}")
+    name = decoded(key) if key.startswith(b"\0") else key.decode("utf-8", "backslashreplace")
+    return Entry(name, dtype, shape, shard, offset, size, unmasked(crc & 0xFFFFFFFF), " ".join(slices), more)
+
+
+def _slice(wire: Wire, at: int, end: int) -> str:
+    """A part of a variable, as Python writes it."""
+    texts = []
+    for extent in wire.fields(at, end):
+        if extent.kind != BYTES or extent.number != 1:
+            texts.append(f"field {extent.number} is {extent.value}")
+            continue
+        found = {one.number: signed(one.value) for one in wire.fields(extent.at, extent.end) if one.kind == VARINT}
+        texts.append(f"{found.get(1, 0)}:{found[2]}" if 2 in found else ":")
+    return f"[{', '.join(texts)}]"
+
+
+def _lengths(data: Source, count: int) -> tuple[list[int], int]:
+    """The lengths of texts, and where the first one begins."""
+    wire, lengths, at = Wire(data, Limits()), [], 0
+    for _ in range(count):
+        length, at = wire.varint(at, data.size)
+        lengths.append(length)
+    if at + 4 + sum(lengths) > data.size:
+        raise ArtifactDamaged("a tensor of texts is cut short")
+    return lengths, at + 4
+
+
+def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -> None:
+    """The sums of a tensor of texts: of the lengths as fixed numbers, and of these with all that follows."""
+    crc = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
+    stored = exactly(data, start - 4, 4)
+    crc_of_all = crc32c(stored, crc)
+    for at in range(start, data.size, 1 << 20):
+        crc_of_all = crc32c(exactly(data, at, min(1 << 20, data.size - at)), crc_of_all)
+    if unmasked(int.from_bytes(stored, "little")) != crc or crc_of_all != entry.crc:
+        raise ArtifactDamaged(f"{entry.name[:200]!r} has another CRC-32C than its index says")

@@ -1,0 +1,104 @@
+"""CSV: cell by cell, by row and column; how far apart the numbers are."""
+
+from __future__ import annotations
+
+import csv
+import struct
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from reprokit.artifacts.compare import Options
+from reprokit.artifacts.formats.text import lines
+from reprokit.artifacts.parts import Source
+from reprokit.artifacts.values import difference
+from reprokit.difference import Difference, Verdict, missing
+from reprokit.errors import ArtifactDamaged
+from reprokit.tolerance import Tolerance
+
+NAMED = 50  # cells that are named one by one
+LONGEST_ROW = 1 << 20  # characters
+DELIMITERS = ",;\t|"
+
+
+def compare(name: str, left: Source, right: Source, options: Options) -> Difference:
+    """The tree of two tables."""
+    delimiter = _delimiter(left, options.limits.text)
+    leaves: list[Difference] = []
+    differing = beyond = cells = 0
+    heads: list[str] = []
+    rows = [_rows(source, delimiter, options.limits.text) for source in (left, right)]
+    for number, (one, other) in enumerate(zip_longest(*rows)):
+        heads = heads if number else list(one or ())
+        for column, pair in enumerate(zip_longest(_cells(one), _cells(other))):
+            cells += 1
+            place = _place(name, number, column, heads)
+            found = _cell(place, *pair, options.values) if pair[0] != pair[1] else None
+            beyond += found is not None and found.verdict.differs
+            differing += found is not None
+            if found is not None and (len(leaves) < NAMED or (beyond == 1 and found.verdict.differs)):
+                leaves.append(found)
+    return _tree(name, leaves, differing, cells)
+
+
+def _tree(name: str, leaves: list[Difference], differing: int, cells: int) -> Difference:
+    if not differing:
+        detail = "same content; the cells are written in another way (quotes, ends of lines)"
+        return Difference(name, Verdict.IDENTICAL, detail=detail)
+    if differing > len(leaves):
+        rest = f"{name}: {differing - len(leaves)} more cells"
+        verdict = Verdict.DIFFERENT if any(leaf.verdict.differs for leaf in leaves) else Verdict.TOLERATED
+        leaves.append(Difference(rest, verdict, detail="not named one by one"))
+    figures = {"cells": cells, "differing_cells": differing}
+    return Difference(
+        name, children=tuple(leaves), detail=f"{differing} of {cells} cells differ, place by place", figures=figures
+    )  # fmt: skip
+
+
+def _place(name: str, row: int, column: int, heads: list[str]) -> str:
+    head = f" ({heads[column][:40]})" if row and column < len(heads) and heads[column] else ""
+    return f"{name}: row {row + 1}, column {column + 1}{head}"
+
+
+def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance | None) -> Difference | None:
+    if left is None or right is None:
+        side = "left" if left is not None else "right"
+        return missing(name, left or "(empty)" * (left is not None), right or "(empty)" * (right is not None),
+                       f"only the {side} table has it")  # fmt: skip
+    return difference(name, left, right, tolerance=tolerance)
+
+
+def _cells(row: list[str] | None) -> list[str]:
+    """The cells of a row; an empty line has one that is empty, unlike no line."""
+    return [] if row is None else row or [""]
+
+
+def _delimiter(source: Source, longest: int) -> str:
+    """The one that the first line has most of."""
+    first = next(lines(source, longest), "")
+    return max(DELIMITERS, key=first.count)
+
+
+class _Row:
+    """The lines of a table, of which one row takes only so many characters."""
+
+    def __init__(self, lines: Iterator[str]):
+        self._lines = lines
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.taken += len(line)
+            if self.taken > LONGEST_ROW:
+                raise ArtifactDamaged(f"a row has more than {LONGEST_ROW} characters")
+            yield line
+
+
+def _rows(source: Source, delimiter: str, longest: int) -> Iterator[list[str]]:
+    csv.field_size_limit(LONGEST_ROW)
+    row = _Row(lines(source, longest))
+    try:
+        for cells in csv.reader(row, delimiter=delimiter, strict=True):
+            row.taken = 0
+            yield cells
+    except (csv.Error, struct.error) as error:
+        raise ArtifactDamaged(f"it is no table ({error})") from None

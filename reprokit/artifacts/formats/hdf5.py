@@ -1,0 +1,165 @@
+"""HDF5: datasets as tensors, attributes as values; another process with bounds parses the file.
+
+That process says where the datasets stand that are stored in one piece; of others it sends the bytes. It is not
+trusted: what it says is checked like what stands in a file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from reprokit.artifacts import dtypes
+from reprokit.artifacts.formats import keras_config
+from reprokit.artifacts.parts import Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.sources import BLOCK, File, exactly, piece
+from reprokit.artifacts.unpacked import write
+from reprokit.errors import ArtifactDamaged
+
+HEAD = struct.Struct("<IQ")
+MODULE = "reprokit.artifacts.hdf5_process"
+# The path of modules is given, not the place where the user stands, in which others may have put modules.
+COMMAND = f"import sys; sys.path[:] = sys.argv[2:]; from {MODULE} import main; main(int(sys.argv[1]))"
+UNWANTED = ("HDF5_", "LD_PRELOAD", "PYTHON")
+ENVIRONMENT = {
+    "HDF5_PLUGIN_PRELOAD": "::",  # no plugins
+    "HDF5_PLUGIN_PATH": "/nonexistent",
+    "HDF5_USE_FILE_LOCKING": "FALSE",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """The members by their paths, their attributes behind an @."""
+    if importlib.util.find_spec("h5py") is None:
+        raise ArtifactDamaged("h5py is not there: pip install 'reprokit-harness[hdf5]'")
+    with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
+        file = source if isinstance(source, File) else _copied(source, copy)
+        most = max(0, limits.unpacked - limits.spent.unpacked)
+        process = _started(file, most, errors)
+        try:
+            assert process.stdout is not None
+            yield from _Messages(process.stdout, source, limits).parts()
+        except _Ended:
+            raise ArtifactDamaged(_reason(process, errors)) from None
+        finally:
+            process.kill()
+            process.communicate()
+
+
+class _Spool:
+    """Bytes that were sent, in a file without a name, which goes with the last of the tensors in it."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self.size = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), max(0, min(length, self.size - offset)), offset)
+
+    def append(self, data: bytes) -> None:
+        """Keep bytes behind those that are there."""
+        write(self._file, data)
+        self.size += len(data)
+
+
+class _Ended(Exception):
+    """The process has ended before it said so."""
+
+
+def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
+    """A file that the process can read."""
+    for at in range(0, source.size, BLOCK):
+        write(copy, exactly(source, at, min(BLOCK, source.size - at)))
+    copy.flush()
+    return copy
+
+
+def _started(file: File | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
+    fd = file.fd if isinstance(file, File) else file.fileno()
+    command = [sys.executable, "-I", "-c", COMMAND, str(most), *filter(os.path.isabs, sys.path)]
+    return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/")
+
+
+def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
+    """Why the process has ended."""
+    code = process.wait()
+    if code < 0:
+        return f"HDF5 gave up on it (ended by {signal.Signals(-code).name})"
+    errors.seek(0)
+    lines = errors.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+    return f"HDF5 gave up on it ({lines[-1][:200] if lines else f'exit status {code}'})"
+
+
+@dataclass
+class _Messages:
+    """What the process says, part by part."""
+
+    pipe: IO[bytes]
+    source: Source
+    limits: Limits
+
+    def parts(self) -> Iterator[Part]:
+        """All parts; the bytes that are sent are kept in one file without a name."""
+        kept = _Spool()
+        while True:
+            head = HEAD.unpack(self._exactly(HEAD.size))
+            if head[0] > 8 * self.limits.text:
+                raise ArtifactDamaged(f"a value has {head[0]} bytes")
+            header = json.loads(self._exactly(head[0]))
+            if header["kind"] == "end":
+                return
+            if header["kind"] == "error":
+                raise ArtifactDamaged(_one_line(header["text"]))
+            yield from self._part(header, head[1], kept)
+
+    def _exactly(self, size: int) -> bytes:
+        found = self.pipe.read(size)
+        if len(found) < size:
+            raise _Ended
+        return found
+
+    def _part(self, header: dict[str, Any], size: int, kept: _Spool) -> Iterator[Part]:
+        name, kind = str(header["name"]), header["kind"]
+        if kind == "value":
+            yield Value(name, str(header["text"]))
+        elif kind == "noise":
+            yield Noise(name, str(header["text"]))
+        elif kind == "json":
+            yield from keras_config.values(name, str(header["text"]), self.limits)
+        elif kind == "place":
+            yield self._tensor(header, piece(self.source, int(header["offset"]), int(header["bytes"])))
+        else:
+            yield self._tensor(header, self._spooled(kept, size))
+
+    def _tensor(self, header: dict[str, Any], data: Source) -> Tensor:
+        dtype, shape = str(header["dtype"]), tuple(map(int, header["shape"]))
+        if any(length < 0 for length in shape) or dtypes.named(dtype).file_size(math.prod(shape)) != data.size:
+            raise ArtifactDamaged(f"{str(header['name'])[:200]!r} has another size than its type and shape need")
+        return Tensor(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
+
+    def _spooled(self, kept: _Spool, size: int) -> Source:
+        """The bytes that follow, behind those of earlier parts."""
+        start = kept.size
+        self.limits.spent.unpacked += size
+        if self.limits.spent.unpacked > self.limits.unpacked:
+            raise ArtifactDamaged(f"it unpacks to more than {self.limits.unpacked} bytes in all")
+        for at in range(0, size, BLOCK):
+            kept.append(self._exactly(min(BLOCK, size - at)))
+        return piece(kept, start, size)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(str(text).split())[:300]

@@ -1,0 +1,59 @@
+"""JSON: every value by its path; numbers exactly as they are written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.artifacts.formats import strict_json
+from reprokit.artifacts.formats.strict_json import Number, Pairs
+from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.sources import Memory, whole
+from reprokit.errors import ArtifactDamaged
+
+MANY = 256  # numbers of a list that are compared as a tensor
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """The values of the document."""
+    yield from values("value", strict_json.loads(whole(source, strict_json.LARGEST), "it"), limits.nesting)
+
+
+def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
+    """A value and all that is in it: a path and a text each."""
+    if nesting < 0:
+        raise ArtifactDamaged("its values are nested too deep")
+    yield Value(name, _text(value))
+    if isinstance(value, Pairs):
+        for key, inner in value.items:
+            yield from values(f"{name}/{escaped(key)}", inner, nesting - 1)
+    elif isinstance(value, list) and len(value) >= MANY and all(isinstance(one, Number) for one in value):
+        yield from _numbers(name, value)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from values(f"{name}/{index}", inner, nesting - 1)
+
+
+def _numbers(name: str, texts: list[Number]) -> Iterator[Part]:
+    """Many numbers as one tensor, and the digest of how they are written."""
+    data = struct.pack(f"<{len(texts)}d", *map(float, texts))
+    yield Tensor(f"{name}/numbers", "float64", (len(texts),), Memory(data))
+    yield Value(f"{name}/as written", hashlib.sha256(",".join(texts).encode()).hexdigest())
+
+
+def escaped(key: str) -> str:
+    """A key within a path, as JSON Pointer has it."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, Pairs):
+        return f"object of {len(value.items)}"
+    if isinstance(value, list):
+        return f"list of {len(value)}"
+    return json.dumps(value)

@@ -1,0 +1,135 @@
+"""NumPy's .npy: one array."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.artifacts import dtypes
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value, Within
+from reprokit.artifacts.sources import exactly, piece
+from reprokit.errors import ArtifactDamaged
+
+MAGIC = b"\x93NUMPY"
+LONGEST_HEADER = 1 << 16
+DEEPEST = 32  # brackets within brackets
+_TOKEN = re.compile(r"'[^'\\\n]*'|\"[^\"\\\n]*\"|[0-9]+|True|False|None|[\[\](){},:]|[ \n]+")
+_TYPE = re.compile(r"([<>|=])([a-zA-Z])([0-9]{0,9})(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
+_NUMBERS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+_SIZES = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """The array, and what a .npy file may hold besides."""
+    yield from array("array", source)
+
+
+def array(name: str, source: Source) -> Iterator[Part]:
+    """The parts of a .npy file whose array is to have this name."""
+    header, start = _header(source)
+    descr, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
+    if descr == "|O":  # a pickle, which is looked at like any other
+        yield Value(f"{name}/shape", str(list(shape)))
+        yield Within(f"{name}/objects", piece(source, start, source.size - start))
+        return
+    dtype, big_endian, unit = _type(descr)
+    if unit:
+        yield Value(f"{name}/type", unit)
+    size = math.prod(shape) * dtypes.named(dtype).element_size
+    if start + size > source.size:
+        raise ArtifactDamaged(f"its array needs {size} bytes, there are {source.size - start}")
+    strides = _fortran(shape) if is_fortran else None
+    yield Noise(f"{name}/memory order", "Fortran" if is_fortran else "C")
+    yield Noise(f"{name}/byte order", "big-endian" if big_endian else "little-endian")
+    yield Tensor(name, dtype, shape, source, start, strides, big_endian)
+    if start + size < source.size:
+        yield Blob(f"{name}/bytes behind the array", piece(source, start + size, source.size - start - size))
+
+
+def _fortran(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[:axis]) for axis in range(len(shape)))
+
+
+def _header(source: Source) -> tuple[dict[str, Any], int]:
+    """What the header says, and where the data begin."""
+    head = exactly(source, 0, 12)
+    major, minor = head[6], head[7]
+    if not head.startswith(MAGIC) or major not in (1, 2, 3) or minor != 0:
+        raise ArtifactDamaged(f"its format version {major}.{minor} is not known")
+    start = 10 if major == 1 else 12
+    length = int.from_bytes(head[8:start], "little")
+    if length > LONGEST_HEADER:
+        raise ArtifactDamaged(
+            f"its header is said to have {length} bytes, more than the {LONGEST_HEADER} that are read"
+        )
+    text = exactly(source, start, length).decode("utf-8" if major == 3 else "latin-1")
+    return _checked(_literal(text)), start + length
+
+
+def _literal(text: str) -> Any:
+    """What a header spells: Python's own reader is used only on what cannot be deep."""
+    depth = at = 0
+    while (token := _TOKEN.match(text, at)) is not None:
+        at = token.end()
+        depth += (token[0] in ("(", "[", "{")) - (token[0] in (")", "]", "}"))
+        if depth > DEEPEST:
+            break
+    if at < len(text):
+        raise ArtifactDamaged("its header is damaged")
+    try:
+        return ast.literal_eval(text.strip(" \n"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise ArtifactDamaged("its header is damaged") from None
+
+
+def _checked(header: Any) -> dict[str, Any]:
+    if not isinstance(header, dict) or header.keys() != {"descr", "shape", "fortran_order"}:
+        raise ArtifactDamaged("its header has other entries than descr, shape and fortran_order")
+    shape = header["shape"]
+    is_shape = isinstance(shape, tuple) and all(type(length) is int and length >= 0 for length in shape)
+    if not is_shape or len(shape) > 64 or not isinstance(header["fortran_order"], bool):
+        raise ArtifactDamaged("its header names no shape")
+    return header
+
+
+def _type(descr: Any) -> tuple[str, bool, str]:
+    """The type of elements, whether it is big-endian, and what the type says beyond that."""
+    if not isinstance(descr, str):
+        return f"raw{_record_size(descr)}", False, str(descr)
+    found = _TYPE.fullmatch(descr)
+    if found is None:
+        raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
+    order, kind, digits, unit = found.groups()
+    size, big_endian = int(digits or 0), order == ">"
+    if kind in _NUMBERS and size in _SIZES[kind]:
+        return f"{_NUMBERS[kind]}{8 * size}", big_endian, ""
+    if kind == "b" and size == 1:
+        return "bool", False, ""
+    if kind in "mM" and size == 8:
+        return "int64", big_endian, f"{kind}8{unit or ''}"
+    width = 4 * size if kind == "U" else size
+    is_long = size in {"f": (10, 12, 16), "c": (20, 24, 32)}.get(kind, ())
+    if not (is_long or kind in "SVUa") or not 0 < width <= dtypes.LONGEST_RAW:
+        raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
+    return f"raw{width}", False, descr
+
+
+def _record_size(descr: Any, depth: int = 0) -> int:
+    """Bytes of a structured type."""
+    if not isinstance(descr, list) or not descr or depth > 16:
+        raise ArtifactDamaged("its type is not known")
+    return sum(_field_size(field, depth) for field in descr)
+
+
+def _field_size(field: Any, depth: int) -> int:
+    if not isinstance(field, tuple) or len(field) not in (2, 3):
+        raise ArtifactDamaged("its type is not known")
+    shape = field[2] if len(field) == 3 else ()
+    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+        raise ArtifactDamaged("its type is not known")
+    if not isinstance(field[1], str):
+        return _record_size(field[1], depth + 1) * math.prod(shape)
+    return dtypes.named(_type(field[1])[0]).element_size * math.prod(shape)

@@ -1,0 +1,184 @@
+"""What a pickle builds here: inert nodes instead of objects, in which names stay text and calls are never made.
+
+None, truth values, numbers and short strings stand for themselves. All else is a node, and the same node wherever
+the pickle means the same object. Nothing here is ever hashed or compared by its contents.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from reprokit.artifacts.parts import Source
+from reprokit.artifacts.sources import BLOCK
+from reprokit.errors import ArtifactDamaged
+
+ATOM = 4096  # characters or bytes of the longest string that is no node
+
+
+class OldString(bytes):
+    """A `str` of Python 2, of which nobody knows whether it means text or bytes."""
+
+
+@dataclass(frozen=True)
+class Global:
+    """The name of a class or function, which is never looked up."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        if not all(part.isidentifier() for part in f"{self.module}.{self.name}".split(".")):
+            return f"{self.module!r}.{self.name!r}"
+        return f"{self.module}{':' if '.' in self.name else '.'}{self.name}"
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """A list, tuple, set or frozenset."""
+
+    kind: str
+    items: list[Item]
+
+
+@dataclass(eq=False, slots=True)
+class Mapping:
+    """A dict: its pairs as they were set, the same key twice if that is what the pickle does."""
+
+    items: list[tuple[Item, Item]]
+
+
+@dataclass(eq=False, slots=True)
+class Octets:
+    """Long bytes, a bytearray or a long string: where they stand."""
+
+    kind: str  # bytes, bytearray, str, string (of Python 2)
+    source: Source
+
+
+class How(Enum):
+    """How an object comes to be."""
+
+    CALL = "call"  # function(*arguments)
+    NEW = "new"  # class.__new__(class, *arguments)
+    INSTANCE = "instance"  # of a class of Python 2
+    PERSISTENT = "persistent"  # looked up by whoever reads the pickle
+    EXTENSION = "extension"  # a number of copyreg's registry
+    BUFFER = "buffer"  # handed over beside the pickle
+
+
+@dataclass(eq=False, slots=True)
+class Object:
+    """What a call would return, and what is done to it afterwards."""
+
+    how: How
+    function: Item
+    arguments: list[Item]
+    keywords: Mapping | None = None
+    number: int = 0  # of the calls of a pickle, from one on; 0 for what is no call
+    changes: list[tuple[str, Item, Item]] = field(default_factory=list)  # state, append, set or add, with key and value
+
+    def called(self, *names: str) -> bool:
+        """Whether it comes of a call of one of these functions, written module.name."""
+        return self.how is How.CALL and isinstance(self.function, Global) and str(self.function) in names
+
+    def state(self) -> Item:
+        """What one BUILD sets, where nothing else is done to it; else None."""
+        if len(self.changes) == 1 and self.changes[0][0] == "state":
+            return self.changes[0][2]
+        return None
+
+
+@dataclass(eq=False, slots=True)
+class Array:
+    """A NumPy array whose elements follow the object that describes it, as joblib writes them."""
+
+    description: Object
+    elements: Source | None
+    objects: Item = None  # instead of elements
+
+
+Node: TypeAlias = "Sequence | Mapping | Octets | Object | Array"
+Atom: TypeAlias = "bool | int | float | str | bytes | OldString | Global | None"
+Item: TypeAlias = "Node | Atom"
+
+
+@dataclass(frozen=True)
+class Latin1:
+    """Bytes that a pickle before protocol 3 holds as text: byte 0x80 and up as two bytes of UTF-8."""
+
+    base: Source
+    marks: tuple[int, ...]  # where every BLOCK bytes of the result begin in the base
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        stop = min(offset + length, self.size)
+        if offset >= stop:
+            return b""
+        first, last = offset // BLOCK, (stop - 1) // BLOCK
+        end = self.marks[last + 1] if last + 1 < len(self.marks) else self.base.size
+        start = self.marks[first]
+        text = self.base.read(start, end - start).decode("utf-8")
+        return text[offset - first * BLOCK : stop - first * BLOCK].encode("latin-1")
+
+
+def latin1(base: Source) -> Latin1:
+    """The bytes that a text of characters below U+0100 stands for, read once to see that they are."""
+    marks, count, at = [0], 0, 0
+    while at < base.size:
+        block = base.read(at, BLOCK)
+        if block and block[-1] & 0xC0 == 0xC0:
+            block = block[:-1]  # a character's first byte
+        try:
+            block.decode("utf-8").encode("latin-1")
+        except UnicodeError:
+            raise ArtifactDamaged("bytes written as text have characters beyond U+00FF") from None
+        wanted = len(marks) * BLOCK - count
+        length = len(block) - sum(block.count(byte) for byte in (0xC2, 0xC3))
+        if not block:
+            raise ArtifactDamaged("bytes written as text end within a character")
+        if length >= wanted:
+            marks.append(at + len(block.decode("utf-8")[:wanted].encode("utf-8")))
+        count += length
+        at += len(block)
+    return Latin1(base, tuple(marks), count)
+
+
+def exact(item: Item) -> str | None:
+    """An atom, or a tuple of few atoms, as text that says it exactly; None for a node."""
+    if isinstance(item, float):
+        return exact_float(item)
+    if isinstance(item, OldString):
+        return f"str8 {bytes(item)!r}"
+    if isinstance(item, int) and not isinstance(item, bool):
+        return repr(item) if item.bit_length() < 10_000 else hex(item)  # repr takes quadratic time
+    if isinstance(item, Global):
+        return f"<{item}>"
+    if isinstance(item, (Mapping, Octets, Object, Array)):
+        return None
+    if isinstance(item, Sequence):
+        return exact_tuple(item)
+    return repr(item)
+
+
+def exact_float(number: float) -> str:
+    """The shortest decimals that give this number again; a NaN with its bits."""
+    if number == number:
+        return repr(number)
+    bits = struct.pack(">d", number).hex()
+    return "nan" if bits == "7ff8000000000000" else f"nan {bits}"
+
+
+def exact_tuple(item: Sequence) -> str | None:
+    """A tuple or list of up to eight short atoms."""
+    if item.kind not in ("tuple", "list") or len(item.items) > 8:
+        return None
+    texts = [exact(one) if not isinstance(one, Sequence) else None for one in item.items]
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts) or sum(map(len, known)) > ATOM:
+        return None
+    if item.kind == "list":
+        return f"[{', '.join(known)}]"
+    return f"({known[0]},)" if len(known) == 1 else f"({', '.join(known)})"

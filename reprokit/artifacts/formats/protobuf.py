@@ -1,0 +1,139 @@
+"""Protocol buffers as they stand in a file: fields by number, without code made for their messages.
+
+See https://protobuf.dev/programming-guides/encoding/. Groups, which nobody writes any more, are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reprokit.artifacts.parts import Limits, Source
+from reprokit.artifacts.sources import exactly
+from reprokit.errors import ArtifactDamaged
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+SIZES = {FIXED64: 8, FIXED32: 4}
+AHEAD = 1 << 16  # bytes that are read at once
+LONGEST_VARINT = 10
+MOST_NUMBERS = 1 << 22  # of one packed field whose numbers have no fixed size
+FIELDS_PER_PART = 100  # of those that Limits allows: more fields than that many parts can need
+
+
+class Field(NamedTuple):
+    """One field of a message."""
+
+    number: int
+    kind: int
+    value: int  # of a number its bits, of bytes how many
+    at: int  # where its bytes begin
+
+    @property
+    def end(self) -> int:
+        """Where its bytes end."""
+        return self.at + self.value
+
+
+class Wire:
+    """The messages that stand in one source."""
+
+    def __init__(self, source: Source, limits: Limits):
+        self.source = source
+        self._left = FIELDS_PER_PART * limits.parts
+        self._data, self._start = b"", 0
+
+    def fields(self, at: int, end: int) -> Iterator[Field]:
+        """The fields of the message in these bytes, in their order."""
+        while at < end:
+            self._left -= 1
+            if self._left < 0:
+                raise ArtifactDamaged("its messages have more fields than are read")
+            tag, at = self.varint(at, end)
+            field = self._field(tag, at, end)
+            at = field.end if field.kind == BYTES else field.at
+            yield field
+
+    def _field(self, tag: int, at: int, end: int) -> Field:
+        number, kind = tag >> 3, tag & 7
+        if not 0 < number < 1 << 29:
+            raise ArtifactDamaged(f"before byte {at}: no field has the number {number}")
+        if kind == VARINT:
+            return Field(number, kind, *self.varint(at, end))
+        if kind == BYTES:
+            size, at = self.varint(at, end)
+            if size > end - at:
+                raise ArtifactDamaged(f"a field at byte {at} has {size} bytes, its message {end - at}")
+            return Field(number, kind, size, at)
+        if kind not in SIZES:
+            raise ArtifactDamaged(f"before byte {at}: no field that is read is of the kind {kind}")
+        size = SIZES[kind]
+        if size > end - at:
+            raise ArtifactDamaged(f"a message ends at byte {end}, within a number")
+        return Field(number, kind, int.from_bytes(self.take(at, size), "little"), at + size)
+
+    def varint(self, at: int, end: int) -> tuple[int, int]:
+        """A number of variable length, and where it ends."""
+        value = 0
+        data = self._ahead(at, min(end, at + LONGEST_VARINT))
+        place = at - self._start
+        for shift in range(0, 7 * min(LONGEST_VARINT, max(0, end - at)), 7):
+            byte = data[place]
+            place += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                if value >> 64:
+                    break
+                return value, self._start + place
+        raise ArtifactDamaged(f"at byte {at} there should be a number")
+
+    def _ahead(self, at: int, end: int) -> bytes:
+        """What was read ahead, with these bytes in it."""
+        if at < self._start or end > self._start + len(self._data):
+            length = min(max(AHEAD, end - at), max(0, self.source.size - at))
+            self._data, self._start = exactly(self.source, at, length), at
+            if end > at + length:
+                raise ArtifactDamaged(f"it ends at byte {self.source.size}, within a message")
+        return self._data
+
+    def take(self, at: int, size: int) -> bytes:
+        """Bytes, which must be few."""
+        if size > AHEAD:
+            return exactly(self.source, at, size)
+        data = self._ahead(at, at + size)
+        return data[at - self._start : at - self._start + size]
+
+    def content(self, field: Field) -> bytes:
+        """The bytes of a field."""
+        return self.take(field.at, field.value)
+
+
+def signed(value: int) -> int:
+    """The bits of a number that may be negative."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def zigzag(value: int) -> int:
+    """The bits of a number whose sign stands in its lowest bit."""
+    return value >> 1 ^ -(value & 1)
+
+
+def single(bits: int) -> float:
+    """The float32 of these bits."""
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def double(bits: int) -> float:
+    """The float64 of these bits."""
+    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+
+
+def packed_varints(wire: Wire, field: Field) -> Iterator[int]:
+    """The numbers of a packed field."""
+    at, end, count = field.at, field.end, 0
+    while at < end:
+        count += 1
+        if count > MOST_NUMBERS:
+            raise ArtifactDamaged(f"a field has more than {MOST_NUMBERS} numbers")
+        value, at = wire.varint(at, end)
+        yield value

@@ -1,0 +1,102 @@
+"""safetensors: a JSON header and the bytes of the tensors, one behind the other, as its rules demand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.artifacts import dtypes
+from reprokit.artifacts.formats import strict_json
+from reprokit.artifacts.formats.strict_json import Number, Pairs
+from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.sources import exactly
+from reprokit.errors import ArtifactDamaged
+
+LONGEST_HEADER = 100_000_000  # as the format has it
+_TYPES = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_packed",
+    "F6_E2M3": "float6_e2m3fn_packed",
+    "F6_E3M2": "float6_e3m2fn_packed",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    **{
+        f"{letter}{bits}": f"{name}{bits}" for letter, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
+    },
+}
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """The metadata, then the tensors in the order of their bytes."""
+    header, start = _header(source, limits)
+    tensors = []
+    seen = set()
+    for name, facts in header.items:
+        if name in seen:
+            raise ArtifactDamaged(f"its header has {name[:80]!r} twice")
+        seen.add(name)
+        if name == "__metadata__":
+            yield from _metadata(facts)
+        else:
+            tensors.append((*_tensor(name, facts, source, start), name))
+    end = start
+    for begin, stop, tensor, name in sorted(tensors, key=lambda entry: entry[:2]):
+        if begin != end:
+            raise ArtifactDamaged(f"the bytes of {name[:80]!r} {'overlap others' if begin < end else 'follow a hole'}")
+        end = stop
+        yield tensor
+    if end != source.size:
+        raise ArtifactDamaged(f"its tensors end at byte {end}, the file at {source.size}")
+
+
+def _header(source: Source, limits: Limits) -> tuple[Pairs, int]:
+    length = int.from_bytes(exactly(source, 0, 8), "little")
+    if length > min(LONGEST_HEADER, limits.header, source.size - 8):
+        raise ArtifactDamaged(f"its header is said to have {length} bytes, the file has {source.size}")
+    data = exactly(source, 8, length)
+    found = strict_json.loads(data, "its header") if data.startswith(b"{") else None
+    if not isinstance(found, Pairs):
+        raise ArtifactDamaged("its header is no JSON object")
+    return found, 8 + length
+
+
+def _metadata(facts: Any) -> Iterator[Value]:
+    pairs: list[tuple[str, Any]] = facts.items if isinstance(facts, Pairs) else [("", None)]
+    if not all(type(text) is str for _, text in pairs) or len({key for key, _ in pairs}) != len(pairs):
+        raise ArtifactDamaged("its __metadata__ is no object of texts")
+    yield from (Value(f"__metadata__/{key}", text) for key, text in pairs)
+
+
+def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int, Tensor]:
+    """Where a tensor begins and ends, and the tensor."""
+    entries = dict(facts.items) if isinstance(facts, Pairs) else {}
+    if entries.keys() != {"dtype", "shape", "data_offsets"} or len(entries) != len(facts.items):
+        raise ArtifactDamaged(f"its header does not say what {name[:80]!r} is")
+    shape, offsets = _numbers(name, entries["shape"]), _numbers(name, entries["data_offsets"])
+    kind = _TYPES.get(entries["dtype"]) if type(entries["dtype"]) is str else None
+    if kind is None or len(shape) > 64:
+        raise ArtifactDamaged(f"{name[:80]!r} is of a type that is not known: {str(entries['dtype'])[:40]!r}")
+    count = math.prod(shape)
+    size = dtypes.named(kind).file_size(count)
+    if len(offsets) != 2 or offsets[1] - offsets[0] != size or count * dtypes.named(kind).bits % 8:
+        raise ArtifactDamaged(f"{name[:80]!r} has another size than its type and shape need")
+    begin, end = start + offsets[0], start + offsets[1]
+    if end > source.size:
+        raise ArtifactDamaged(f"{name[:80]!r} ends at byte {end}, the file at {source.size}")
+    return begin, end, Tensor(name, kind, shape, source, begin)
+
+
+def _numbers(name: str, found: Any) -> tuple[int, ...]:
+    texts = [str(number) if isinstance(number, Number) else "" for number in found] if isinstance(found, list) else [""]
+    if not all(text.isdecimal() and text.isascii() and len(text) <= 19 for text in texts):
+        raise ArtifactDamaged(f"the header has no sizes for {name[:80]!r}")
+    return tuple(map(int, texts))

@@ -1,0 +1,88 @@
+"""tar: its members as files within; time stamps, owners, permissions and the order of members are its own."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Callable, Iterator
+
+from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value, Within
+from reprokit.artifacts.sources import BLOCK, Stream, exactly, piece
+from reprokit.errors import ArtifactDamaged
+
+_KINDS = {
+    tarfile.DIRTYPE: "directory",
+    tarfile.SYMTYPE: "symbolic link to",
+    tarfile.LNKTYPE: "link to",
+    tarfile.CHRTYPE: "device",
+    tarfile.BLKTYPE: "device",
+    tarfile.FIFOTYPE: "FIFO",
+}
+_NOISE: dict[str, Callable[[tarfile.TarInfo], object]] = {
+    "time stamps": lambda member: member.mtime,
+    "owners": lambda member: (member.uid, member.gid, member.uname, member.gname),
+    "permissions": lambda member: member.mode,
+}
+
+
+class _Bounded(Stream):
+    """A stream of which nobody reads much at once: the heads of members are small."""
+
+    def __init__(self, source: Source, most: int):
+        super().__init__(source)
+        self._most, self._end = most, source.size
+
+    def read(self, size: int = -1) -> bytes:
+        size = max(0, min(size if size >= 0 else self._end, self._end - self.tell()))
+        if size > self._most:
+            raise ArtifactDamaged(f"the head of a member is said to have {size} bytes")
+        return super().read(size) or b""
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """Each member, then what the container says of them."""
+    digests = dict.fromkeys(_NOISE, 0)
+    order = hashlib.sha256()
+    for member in _members(source):
+        yield _part(member, source)
+        order.update(member.name.encode("utf-8", "surrogateescape") + b"\0")
+        for name, fact in _NOISE.items():  # a sum, so that the order does not matter
+            digests[name] += _number(f"{member.name}\0{fact(member)}")
+    yield from (Noise(name, f"{total:x}") for name, total in digests.items())
+    yield Noise("order of members", order.hexdigest())
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest(), "big")
+
+
+def _members(source: Source) -> Iterator[tarfile.TarInfo]:
+    stream = _Bounded(source, 1 << 20)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                yield member
+                archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
+            end = archive.offset
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
+        raise ArtifactDamaged(f"it is damaged ({error})") from None
+    _require_zeros(source, end)
+
+
+def _require_zeros(source: Source, start: int) -> None:
+    """Refuse an archive that goes on behind its end, where other programs may read on."""
+    if start >= source.size:
+        raise ArtifactDamaged("it has no end: it was cut short")
+    for at in range(start, source.size, BLOCK):
+        if exactly(source, at, min(BLOCK, source.size - at)).strip(b"\0"):
+            raise ArtifactDamaged("there are bytes behind its end")
+
+
+def _part(member: tarfile.TarInfo, source: Source) -> Part:
+    if member.issparse():
+        raise ArtifactDamaged(f"its member {member.name[:80]!r} is sparse, which is not read")
+    if member.isreg():
+        return Within(member.name, piece(source, member.offset_data, member.size))
+    kind = _KINDS.get(member.type, f"member of type {member.type!r}")
+    numbers = f" {member.devmajor},{member.devminor}" if kind == "device" else ""
+    return Value(member.name, f"{kind} {member.linkname}{numbers}".strip())

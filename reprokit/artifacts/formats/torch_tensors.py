@@ -1,0 +1,277 @@
+"""Recognises PyTorch's tensors among the nodes of a pickle, and shows each by its elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from reprokit.artifacts.formats.pickle_nodes import Global, How, Item, Mapping, Object, Sequence, exact
+from reprokit.artifacts.formats.pickle_numpy import shape_of, steps_of
+from reprokit.artifacts.formats.pickle_walk import ROOT, Made, Seen, Step, Walk, under
+from reprokit.artifacts.formats.torch_storages import Reference, Storage, Type, dtype, referred
+from reprokit.artifacts.parts import Part, Tensor
+from reprokit.errors import ArtifactDamaged
+
+MOST_ARGUMENTS = 8
+REBUILD = "torch._utils._rebuild_"
+AGAIN_AND_AGAIN = 2  # how often the bytes of a file are shown by views that overlap
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as PyTorch describes it: a window on a storage, in elements."""
+
+    storage: Reference
+    type: Type
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    properties: str = ""
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last one."""
+        if not self.count:
+            return 0
+        return 1 + sum((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every element between the first and the last one is shown just once."""
+        return self.count == self.extent and all(s or n == 1 for n, s in zip(self.shape, self.strides, strict=True))
+
+
+class Tensors:
+    """The tensors of one archive, by the storages that they are views of."""
+
+    def __init__(self, storages: dict[str, Storage], size: int, *, big_endian: bool = False):
+        self.storages = storages
+        self.big_endian = big_endian
+        self.room = AGAIN_AND_AGAIN * size
+        self.classes: list[tuple[Global, Item]] = []  # with file and source code
+        self.references: dict[str, Reference] = {}  # one to each storage
+
+    def recognise(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """A tensor, a parameter or a storage."""
+        if item.how is How.PERSISTENT:
+            return self.storage(walk, path, item)
+        if item.how is not How.CALL or not isinstance(item.function, Global) or item.keywords is not None:
+            return None
+        name = str(item.function)
+        if name == "torch._tensor._rebuild_from_type_v2":
+            return self.of_type(walk, path, item)
+        if not name.startswith(REBUILD) or item.changes or len(item.arguments) > MOST_ARGUMENTS:
+            return None
+        handler = {
+            "tensor": self.tensor, "tensor_v2": self.tensor, "tensor_v3": self.tensor, "qtensor": self.quantised,
+            "parameter": self.parameter, "parameter_with_state": self.parameter, "sparse_tensor": self.sparse,
+        }.get(name.removeprefix(REBUILD))  # fmt: skip
+        return handler(walk, path, item) if handler else None
+
+    def tensor(self, walk: Walk, path: str, item: Object, kind: str = "") -> Seen | None:
+        """_rebuild_tensor(storage, offset, size, stride, requires_grad, hooks, [dtype,] metadata)"""
+        given = list(item.arguments)
+        type_ = None
+        if str(item.function).endswith("_v3") and len(given) > 6:
+            type_ = dtype(given.pop(6))
+            if type_ is None:
+                return None
+        if len(given) not in (4, 6, 7) or (len(given) > 5 and not is_empty(given[5])):
+            return None
+        view = view_of(given[:4], type_)
+        grad = exact(given[4]) if len(given) > 4 else "False"
+        if view is None or grad not in ("True", "False"):
+            return None
+        for one in (given[0], *given[5:6]):
+            if isinstance(one, Object):
+                walk.meet(one)
+        walk.meet(item)
+        view = replace(view, properties=f"{kind or 'tensor'}, requires_grad {grad}, on {view.storage.location}")
+        metadata = given[6] if len(given) > 6 else None
+        return self.shown(walk, path, view), iter([] if metadata is None else [(under(path, "(metadata)"), metadata)])
+
+    def quantised(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """_rebuild_qtensor(storage, offset, size, stride, quantizer_params, requires_grad, hooks)"""
+        given = item.arguments
+        view = view_of(given[:4], None)
+        if len(given) != 7 or view is None or not is_empty(given[6]):
+            return None
+        if isinstance(given[0], Object):
+            walk.meet(given[0])
+        view = replace(
+            view, properties=f"{view.type.name}, requires_grad {exact(given[5])}, on {view.storage.location}"
+        )
+        steps: list[Step] = [(under(path, "(quantizer)"), given[4])]
+        steps += [("", Made(one)) for one in (given[6], item) if isinstance(one, Object)]
+        return self.shown(walk, path, view), iter(steps)
+
+    def parameter(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """_rebuild_parameter(data, requires_grad, hooks), perhaps with a state"""
+        given = item.arguments
+        if not 3 <= len(given) <= 4 or not isinstance(given[0], Object) or not is_empty(given[2]):
+            return None
+        data = given[0]
+        if not is_plain_tensor(data) or data.changes or id(data) in walk.seen:
+            return None
+        found = self.tensor(walk, path, data, f"parameter with requires_grad {exact(given[1])} of a tensor")
+        if found is None:
+            return None
+        walk.first_seen(data, under(path, "(data)"))
+        parts, below = found
+        steps = [*(below or ()), *(("", Made(one)) for one in given[2:3] if isinstance(one, Object))]
+        steps += [(under(path, "(state)"), one) for one in given[3:]]
+        return parts, iter([*steps, ("", Made(item))])
+
+    def sparse(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """_rebuild_sparse_tensor(layout, data)"""
+        names = {
+            "sparse_coo": ("indices", "values", "size", "coalesced"),
+            "sparse_csr": ("crow_indices", "col_indices", "values", "size"),
+            "sparse_bsr": ("crow_indices", "col_indices", "values", "size"),
+            "sparse_csc": ("ccol_indices", "row_indices", "values", "size"),
+            "sparse_bsc": ("ccol_indices", "row_indices", "values", "size"),
+        }
+        if len(item.arguments) != 2:
+            return None
+        layout, data = layout_of(item.arguments[0]), item.arguments[1]
+        if layout not in names or not isinstance(data, Sequence) or not 3 <= len(data.items) <= 4:
+            return None
+        if walk.first_seen(data, under(path, "(data)")) is not None:
+            return None
+        said = walk.value(path, f"tensor of layout {layout}, {len(data.items)} parts")
+        first: list[Step] = [(under(path, "(layout)"), item.arguments[0])]
+        below = [(under(path, name), one) for name, one in zip(names[layout], data.items, strict=False)]
+        return (said,), iter([*first, *below, ("", Made(item))])
+
+    def of_type(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """_rebuild_from_type_v2(function, type, arguments, state)"""
+        if len(item.arguments) != 4 or item.changes:
+            return None
+        function, type_, given, state = item.arguments
+        if not isinstance(given, Sequence) or not isinstance(type_, Global) or not isinstance(function, Global):
+            return None
+        inner = Object(How.CALL, function, given.items)
+        found = self.recognise(walk, path, inner) if str(function) != str(item.function) else None
+        if found is None:
+            return None
+        parts, below = found
+        steps = [step for step in below or () if not (isinstance(step[1], Made) and step[1].object is inner)]
+        steps += [(under(path, "(state)"), state), ("", Made(item))]
+        return [walk.value(f"{path or ROOT} (type)", str(type_)), *parts], iter(steps)
+
+    def storage(self, walk: Walk, path: str, item: Object) -> Seen | None:
+        """A storage by itself: all of its elements."""
+        found = referred(item)
+        if found is None:
+            return None
+        walk.meet(item)
+        count = found.count if found.view is None else found.view[1]
+        kind = "untyped storage" if found.untyped else "storage"
+        view = View(found, found.type, 0, (count,), (1,), f"{kind} of {found.type.name}, on {found.location}")
+        return self.shown(walk, path, view), None
+
+    def shown(self, walk: Walk, path: str, view: View) -> Iterator[Part]:
+        """The elements of a tensor, and what they alone do not say."""
+        storage = self.storages.get(view.storage.key)
+        if storage is None:
+            raise ArtifactDamaged(f"{path or ROOT}: the file has no storage {view.storage.key[:80]!r}")
+        source, before = storage.viewed(view.storage)
+        yield walk.value(f"{path or ROOT} (tensor)", f"{view.type.name}, {view.properties}")
+        if view.offset < 0 or (view.count and (view.offset + view.extent) * view.type.size > source.size):
+            raise ArtifactDamaged(f"{path or ROOT} goes beyond the {source.size} bytes of {storage.name}")
+        start = before + view.offset * view.type.size
+        size = view.count * view.type.size
+        cost = size if storage.first else 0
+        yield from self.notes(walk, path, view, storage, start)
+        if cost > self.room or size > source.size or not all(view.strides):
+            yield from self.whole(walk, path, view, storage)
+            return
+        self.room -= cost
+        if view.is_dense:
+            storage.shown.append((start, start + size))
+        tensor = Tensor(
+            "", view.type.elements, view.shape, source, view.offset * view.type.size if size else 0, view.strides,
+            self.big_endian,
+        )  # fmt: skip
+        yield walk.tensor(path, tensor, 0)
+
+    def notes(self, walk: Walk, path: str, view: View, storage: Storage, start: int) -> Iterator[Part]:
+        """Which storage a tensor shares, which part of it the tensor is, and how it lies there."""
+        storage.type = storage.type or view.type
+        if storage.first:
+            yield walk.value(f"{path or ROOT} (storage)", f"the same as of {storage.first}, from byte {start}")
+        else:
+            storage.first = under(path, "") or ROOT
+            if view.extent * view.type.size != storage.source.size:
+                yield walk.value(f"{path or ROOT} (storage)", f"from byte {start} of {storage.source.size}")
+        if view.count > 1 and lying(view) != lying(replace(view, strides=steps_of(view.shape, False))):
+            yield walk.noise(f"{path or ROOT} (strides)", f"{view.strides}")
+
+    def whole(self, walk: Walk, path: str, view: View, storage: Storage) -> Iterator[Part]:
+        """A view whose elements overlap: how it looks, and all of its storage once."""
+        text = f"{view.type.name}, shape {view.shape}, strides {view.strides}, from element {view.offset}"
+        yield walk.value(path, f"a view of {text}")
+        yield from self.entire(walk, storage)
+
+    def entire(self, walk: Walk, storage: Storage) -> Iterator[Part]:
+        """All elements of a storage, once."""
+        if storage.entirely or storage.type is None:
+            return
+        storage.entirely = True
+        count, rest = divmod(storage.source.size, storage.type.size)
+        name = f"{storage.first} (all of its storage)"
+        if rest:
+            yield walk.blob(name, storage.source)
+        else:
+            tensor = Tensor("", storage.type.elements, (count,), storage.source, 0, None, self.big_endian)
+            yield walk.tensor(name, tensor, storage.source.size)
+
+    def rest(self, walk: Walk) -> Iterator[Part]:
+        """Storages of which tensors show but a part, and those of which nobody speaks."""
+        for key, storage in self.storages.items():
+            if not storage.first:
+                yield walk.blob(f"(storages)/{key} (unused)", storage.source)
+            elif not storage.entirely and not storage.is_shown():
+                yield from self.entire(walk, storage)
+
+
+def lying(view: View) -> tuple[int, ...]:
+    """The strides that matter."""
+    return tuple(stride for length, stride in zip(view.shape, view.strides, strict=True) if length > 1)
+
+
+def view_of(given: list[Item], type_: Type | None) -> View | None:
+    """Storage, offset, size and stride as a view."""
+    if len(given) != 4:
+        return None
+    storage, offset = referred(given[0]), given[1]
+    shape, strides = shape_of(given[2]), shape_of(given[3])
+    if storage is None or shape is None or strides is None or len(shape) != len(strides) or type(offset) is not int:
+        return None
+    return View(storage, type_ or storage.type, offset, shape, strides)
+
+
+def is_plain_tensor(item: Object) -> bool:
+    return item.called(*(f"{REBUILD}tensor{version}" for version in ("", "_v2", "_v3")))
+
+
+def is_empty(item: Item) -> bool:
+    """Whether these hooks are none: an empty OrderedDict, which PyTorch always writes."""
+    if item is None:
+        return True
+    if isinstance(item, Mapping):
+        return not item.items
+    return isinstance(item, Object) and item.called("collections.OrderedDict") and not (item.arguments or item.changes)
+
+
+def layout_of(item: Item) -> str:
+    """The name of a layout, without its module."""
+    if isinstance(item, Object) and item.called("torch.serialization._get_layout") and len(item.arguments) == 1:
+        item = item.arguments[0]
+    text = item if isinstance(item, str) else str(item) if isinstance(item, Global) else ""
+    return text.removeprefix("torch.")

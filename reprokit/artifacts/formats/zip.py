@@ -1,0 +1,247 @@
+"""zip: its members, found by the directory at its end; other places of the same facts must agree with it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from reprokit.artifacts.formats import refers
+from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value, Within
+from reprokit.artifacts.sources import Summed, exactly, piece
+from reprokit.artifacts.unpacked import BZIP2, DEFLATED, Unpacked
+from reprokit.errors import ArtifactDamaged
+
+_END = struct.Struct("<4s4H2LH")
+_END64_PLACE = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_FULL, _FULL16 = 0xFFFFFFFF, 0xFFFF
+_COMMENT = 0xFFFF  # the longest comment at the end
+_ENCRYPTED, _SIZES_BEHIND, _UTF8 = 0x1, 0x8, 0x800
+_NEWEST = 63  # the version of the format that is known, times ten
+_METHODS = {8: DEFLATED, 12: BZIP2}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member: where it stands, and what its container says of it."""
+
+    name: str
+    source: Source
+    crc: int
+    is_directory: bool
+    date: tuple[int, int]
+    packing: tuple[int, int]  # method and flags
+    attributes: tuple[int, int, int]
+    extra: bytes
+    start: int  # of its local header
+    end: int
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the directory."""
+
+    raw_name: bytes
+    made_by: int
+    flags: int
+    method: int
+    date: tuple[int, int]
+    crc: int
+    packed: int
+    size: int
+    attributes: tuple[int, int]
+    offset: int
+    extra: bytes
+
+
+def read(source: Source, limits: Limits) -> Iterator[Part]:
+    """Each member as a file within."""
+    found = members(source, limits)
+    yield from noise(found)
+    for member in found:
+        yield part(member)
+
+
+def part(member: Member) -> Part:
+    """A member as a part."""
+    if member.is_directory:
+        return Value(member.name, "directory")
+    return Within(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
+
+
+def noise(found: Iterable[Member]) -> Iterator[Noise]:
+    """What the container says of its members besides their bytes."""
+    members_by_name = sorted(found, key=lambda member: member.name)
+    yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
+    yield Noise("compression", _digest(f"{m.packing}" for m in members_by_name))
+    yield Noise("attributes", _digest(f"{m.attributes} {m.extra.hex()}" for m in members_by_name))
+    yield Noise("order of members", _digest(m.name for m in sorted(found, key=lambda m: m.start)))
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def members(source: Source, limits: Limits) -> list[Member]:
+    """All members in the order of the directory; they must not overlap, nor leave the archive."""
+    count, start, end = _directory(source)
+    if end - start > limits.header or count > limits.parts:
+        raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
+    entries = list(_entries(exactly(source, start, end - start), count))
+    found = [_member(source, entry, start, limits) for entry in entries]
+    by_place = sorted(found, key=lambda member: member.start)
+    for one, other in pairwise(by_place):
+        if one.end > other.start:
+            raise ArtifactDamaged(f"its members {one.name[:80]!r} and {other.name[:80]!r} overlap")
+    if by_place and by_place[0].start:
+        raise ArtifactDamaged(f"there are {by_place[0].start} bytes before its first member")
+    by_name = {member.name: member.source for member in found}
+    for member in found:
+        if refers(member.name) and isinstance(member.source, (Summed, Unpacked)):
+            member.source.beside = _Beside(by_name, member.name)
+    return found
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The members of the same directory as one of them."""
+
+    _members: dict[str, Source]
+    _own: str
+
+    @property
+    def name(self) -> str:
+        return self._own.rpartition("/")[2]
+
+    def open(self, name: str) -> Source | None:
+        return None if "/" in name else self._members.get(self._own.removesuffix(self.name) + name)
+
+
+def _directory(source: Source) -> tuple[int, int, int]:
+    """How many entries the directory has, where it begins, and where it ends."""
+    tail_start = max(0, source.size - _COMMENT - _END.size)
+    tail = exactly(source, tail_start, source.size - tail_start)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + _END.size > len(tail):
+        raise ArtifactDamaged("it has no directory at its end")
+    _, disk, first_disk, here, count, size, start, comment = _END.unpack_from(tail, at)
+    end = tail_start + at
+    if at + _END.size + comment != len(tail):
+        raise ArtifactDamaged("there are bytes behind its end")
+    place = end - _END64_PLACE.size
+    is_long = _FULL16 in (here, count) or _FULL in (size, start)
+    if place >= 0 and (located := exactly(source, place, _END64_PLACE.size)).startswith(b"PK\x06\x07"):
+        _, _, end, disks = _END64_PLACE.unpack(located)
+        signature, _, _, _, disk, first_disk, here, count, size, start = _END64.unpack(
+            exactly(source, end, _END64.size)
+        )
+        if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > place:
+            raise ArtifactDamaged("the directory's place is not where it says")
+    elif is_long and count == _FULL16:
+        raise ArtifactDamaged("the directory's place is missing")
+    if disk or first_disk or here != count or start + size != end:
+        raise ArtifactDamaged("its directory does not stand before its end")
+    return count, start, end
+
+
+def _entries(data: bytes, count: int) -> Iterator[_Entry]:
+    at = 0
+    for _ in range(count):
+        if at + _ENTRY.size > len(data):
+            raise ArtifactDamaged("its directory is cut short")
+        fields = _ENTRY.unpack_from(data, at)
+        signature, made_by, needed, flags, method, clock, day, crc, packed, size, name, extra, comment = fields[:13]
+        _, inner, outer, offset = fields[13:]
+        at += _ENTRY.size
+        stop = at + name + extra + comment
+        if signature != b"PK\x01\x02" or stop > len(data):
+            raise ArtifactDamaged("its directory is damaged")
+        if needed > _NEWEST:
+            raise ArtifactDamaged(f"a member needs version {needed / 10} of the format")
+        more = data[at + name : at + name + extra]
+        size, packed, offset = _long_sizes(more, size, packed, offset)
+        rest = _without_long(more) + data[at + name + extra : stop]
+        raw_name = data[at : at + name]
+        yield _Entry(raw_name, made_by, flags, method, (day, clock), crc, packed, size, (inner, outer), offset, rest)
+        at = stop
+    if at != len(data):
+        raise ArtifactDamaged("its directory has other entries than it counts")
+
+
+def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        yield kind, extra[at + 4 : at + 4 + length]
+        at += 4 + length
+
+
+def _without_long(extra: bytes) -> bytes:
+    return b"".join(data for kind, data in _extras(extra) if kind != 1)
+
+
+def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
+    """The sizes and the place, which stand in an extra field where they need more than 32 bits."""
+    long = next((data for kind, data in _extras(extra) if kind == 1), b"")
+    found = [size, packed, offset]
+    values = iter(struct.unpack(f"<{len(long) // 8}Q", long[: len(long) // 8 * 8]))
+    for index, value in enumerate(found):
+        if value == _FULL:
+            found[index] = next(values, value)
+    return found[0], found[1], found[2]
+
+
+def _member(source: Source, entry: _Entry, limit: int, limits: Limits) -> Member:
+    name = entry.raw_name.decode("utf-8" if entry.flags & _UTF8 else "cp437", "surrogateescape")
+    start, end = _place(source, entry, name, limit)
+    is_directory = name.endswith("/") and entry.size == 0
+    return Member(
+        name=name,
+        source=_contents(source, entry, name, start, limits),
+        crc=entry.crc,
+        is_directory=is_directory,
+        date=entry.date,
+        packing=(entry.method, entry.flags & ~_UTF8),
+        attributes=(entry.made_by, *entry.attributes),
+        extra=entry.extra,
+        start=entry.offset,
+        end=end,
+    )
+
+
+def _place(source: Source, entry: _Entry, name: str, limit: int) -> tuple[int, int]:
+    """Where a member's bytes begin and end, as its local header says, which must not contradict the directory."""
+    header = exactly(source, entry.offset, _LOCAL.size)
+    signature, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(header)
+    start = entry.offset + _LOCAL.size + name_length + extra
+    if signature != b"PK\x03\x04" or exactly(source, entry.offset + _LOCAL.size, name_length) != entry.raw_name:
+        raise ArtifactDamaged(f"its directory and its member {name[:80]!r} contradict each other")
+    facts = (flags, method), (entry.flags, entry.method)
+    if not flags & _SIZES_BEHIND:
+        more = exactly(source, entry.offset + _LOCAL.size + name_length, extra)
+        size, packed, _ = _long_sizes(more, size, packed, 0)
+        facts = (*facts[0], crc, packed, size), (*facts[1], entry.crc, entry.packed, entry.size)  # type: ignore[assignment]
+    if facts[0] != facts[1] or start + entry.packed > limit:
+        raise ArtifactDamaged(f"its directory and its member {name[:80]!r} contradict each other")
+    return start, start + entry.packed
+
+
+def _contents(source: Source, entry: _Entry, name: str, start: int, limits: Limits) -> Source:
+    packed = piece(source, start, entry.packed)
+    if entry.flags & _ENCRYPTED:
+        raise ArtifactDamaged(f"its member {name[:80]!r} is encrypted")
+    if entry.method == 0:
+        if entry.packed != entry.size:
+            raise ArtifactDamaged(f"its member {name[:80]!r} has two sizes")
+        return Summed(packed, entry.crc)
+    if entry.method not in _METHODS:
+        raise ArtifactDamaged(f"its member {name[:80]!r} is compressed by method {entry.method}, which is not known")
+    return Unpacked(packed, _METHODS[entry.method], limits, entry.size, entry.crc)

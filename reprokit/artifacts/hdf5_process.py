@@ -1,0 +1,256 @@
+"""Reads an HDF5 file in a process of its own, since the library that parses it was not made for hostile files.
+
+Started by formats.hdf5 with the file as standard input; each part goes to standard output as a JSON header behind its
+length and the length of the bytes that follow it. Nothing outside of the file is opened: no external link, no external
+or virtual storage, no plugin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+import h5py
+import numpy
+
+HEAD = struct.Struct("<IQ")
+BLOCK = 4 << 20  # bytes of a dataset that are read at once
+CACHE = 64 << 20  # bytes of unpacked chunks that are kept
+SHORT = 64  # elements of an attribute that are shown as one value
+LONGEST_ATTRIBUTE = 16 << 20
+NUMBERS = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
+NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+MEMORY, SECONDS = 4 << 30, 300  # of address space, of processor time
+
+
+class Refused(Exception):
+    """Why the file is not read on."""
+
+
+def limit() -> None:
+    """Bound what a damaged or hostile file can use up; of the files, only a short message of the end can grow."""
+    for kind, most in (
+        (resource.RLIMIT_AS, MEMORY),
+        (resource.RLIMIT_CPU, SECONDS),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 1 << 16),
+        (resource.RLIMIT_NOFILE, 32),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+class Reader:
+    """One pass over a file."""
+
+    def __init__(self, file: h5py.File, out: IO[bytes], most: int):
+        self._file, self._out, self._left = file, out, most
+        self._seen: dict[tuple[int, int], str] = {}
+
+    def send(self, kind: str, name: str, size: int = 0, **facts: Any) -> None:
+        """The header of a part; so many bytes must follow."""
+        header = json.dumps({"kind": kind, "name": name, **facts}, ensure_ascii=True).encode()
+        self._out.write(HEAD.pack(len(header), size) + header)
+
+    def read(self) -> None:
+        """All groups and datasets, those with the first names first."""
+        self._seen[_place(self._file["/"])] = "/"
+        self._attributes("", self._file["/"])
+        waiting = [("", self._file["/"])]
+        while waiting:
+            path, group = waiting.pop()
+            for name in sorted(group):
+                own = f"{path}/{name}" if path else name
+                item = self._member(own, group, name)
+                if isinstance(item, h5py.Group):
+                    waiting.append((own, item))
+        self.send("end", "")
+
+    def _member(self, path: str, group: Any, name: str) -> Any:
+        """The parts of one member; the member itself where it is met for the first time."""
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            return self.send("value", path, text=f"external link to {link.path!r} in {link.filename!r}")
+        if isinstance(link, h5py.SoftLink):
+            return self.send("value", path, text=f"soft link to {link.path!r}")
+        item = group[name]
+        place = _place(item)
+        if place in self._seen:
+            return self.send("value", path, text=f"the same object as {self._seen[place]!r}")
+        self._seen[place] = path
+        if isinstance(item, h5py.Dataset):
+            self._dataset(path, item)
+        elif isinstance(item, h5py.Datatype):
+            self.send("value", path, text=f"type {_described(item.dtype)}")
+        else:
+            self.send("value", path, text="group")
+        self._attributes(path, item)
+        return item
+
+    def _dataset(self, path: str, dataset: Any) -> None:
+        if dataset.external:
+            return self.send("value", path, text=f"stored outside of the file, in {dataset.external!r}")
+        if dataset.is_virtual:
+            return self.send("value", path, text=f"made of other datasets: {dataset.virtual_sources()!r}")
+        layout = (dataset.chunks, dataset.compression, dataset.compression_opts, dataset.shuffle, dataset.fletcher32)
+        self.send("noise", f"{path}/storage", text=repr((*layout, dataset.scaleoffset)))
+        dtype = dataset.dtype
+        if dataset.shape is None:
+            return self.send("value", path, text=f"empty {_described(dtype)}")
+        if dtype.hasobject:
+            return self._objects(path, dataset, dtype)
+        name, text = _type(dtype)
+        if text:
+            self.send("value", f"{path}/type", text=text)
+        facts = {"dtype": name, "shape": list(dataset.shape), "big": dtype.byteorder == ">"}
+        size = math.prod(dataset.shape) * dtype.itemsize
+        offset = dataset.id.get_offset() if dataset.chunks is None else None
+        if offset is not None and dataset.id.get_create_plist().get_nfilters() == 0:
+            return self.send("place", path, offset=offset, bytes=size, **facts)
+        self._spend(path, size, dataset.id.get_storage_size())
+        self.send("tensor", path, size, **facts)
+        for selection in _blocks(dataset.shape, dtype.itemsize, dataset.chunks):
+            block = numpy.ascontiguousarray(dataset[selection])
+            self._out.write(block.reshape(-1).view(numpy.uint8).data)
+        return None
+
+    def _spend(self, path: str, size: int, stored: int) -> None:
+        self._left -= size
+        if self._left < 0 or size > (256 << 20) + 1100 * stored:
+            raise Refused(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
+
+    def _objects(self, path: str, dataset: Any, dtype: Any) -> None:
+        """Texts, references and lists of any length, one by one."""
+        count = math.prod(dataset.shape)
+        self._spend(path, 16 * count, dataset.id.get_storage_size())
+        self.send("value", path, text=f"{_described(dtype)} {list(dataset.shape)}")
+        number = 0
+        for selection in _blocks(dataset.shape, 4096, dataset.chunks):
+            for item in numpy.asarray(dataset[selection], dtype=object).reshape(-1):
+                self.send("value", f"{path}/{number}", text=self._shown(item))
+                number += 1
+
+    def _attributes(self, path: str, item: Any) -> None:
+        for name in sorted(item.attrs):
+            own = f"{path}@{name}"
+            attribute = item.attrs.get_id(name)
+            size = math.prod(attribute.shape) * attribute.dtype.itemsize
+            if size > LONGEST_ATTRIBUTE:
+                raise Refused(f"the attribute {own[:200]!r} has {size} bytes")
+            self._attribute(own, item.attrs[name])
+
+    def _attribute(self, name: str, value: Any) -> None:
+        if isinstance(value, (str, bytes)):
+            is_json = isinstance(value, str) and value[:1] in ("{", "[")
+            self.send("json" if is_json else "value", name, text=value if is_json else repr(value))
+        elif isinstance(value, h5py.Empty):
+            self.send("value", name, text=f"empty {_described(value.dtype)}")
+        elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject and value.size > SHORT:
+            dtype, text = _type(value.dtype)
+            self.send("value", f"{name}/type", text=f"{text}{value.dtype.byteorder if text else ''}")
+            facts = {"dtype": dtype, "shape": list(value.shape), "big": value.dtype.byteorder == ">"}
+            self.send("tensor", name, value.nbytes, **facts)
+            self._out.write(value.tobytes())
+        elif isinstance(value, numpy.ndarray):
+            texts = [self._shown(item) for item in value.reshape(-1)]
+            self.send("value", name, text=f"{_described(value.dtype)} {list(value.shape)}: {', '.join(texts)}")
+        else:
+            self.send("value", name, text=f"{_described(getattr(value, 'dtype', None))} {self._shown(value)}")
+
+    def _shown(self, item: Any) -> str:
+        """One item exactly, as a text."""
+        if isinstance(item, h5py.RegionReference):
+            return f"region of {self._referred(item)}"
+        if isinstance(item, h5py.Reference):
+            return f"reference to {self._referred(item)}"
+        if isinstance(item, numpy.ndarray):
+            return f"[{', '.join(self._shown(one) for one in item.reshape(-1))}]"
+        if isinstance(item, numpy.void):
+            return repr(item.tobytes()) if not item.dtype.hasobject else repr([self._shown(one) for one in item.item()])
+        if isinstance(item, (numpy.floating, numpy.complexfloating)):
+            return f"{item!r} {item.tobytes().hex()}" if item != item else repr(item.item())
+        return repr(item.item() if isinstance(item, numpy.generic) else item)
+
+    def _referred(self, reference: Any) -> str:
+        if not reference:
+            return "nothing"
+        name = h5py.h5r.get_name(reference, self._file.id)
+        return repr(name.decode("utf-8", "backslashreplace")) if name else "an object without a name"
+
+
+def _place(item: Any) -> tuple[int, int]:
+    found = h5py.h5o.get_info(item.id)
+    return found.fileno, found.addr
+
+
+def _described(dtype: Any) -> str:
+    """A type in words that tell it from all others."""
+    if dtype is None:
+        return "object"
+    enum = h5py.check_enum_dtype(dtype)
+    if enum is not None:
+        return f"enum {dtype.str} {sorted(enum.items(), key=str)}"
+    text = h5py.check_string_dtype(dtype)
+    if text is not None:
+        return f"text {text.encoding} {text.length}"
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "reference"
+    inner = h5py.check_vlen_dtype(dtype)
+    if inner is not None:
+        return f"lists of {_described(inner)}"
+    return str(dtype.descr if dtype.names else dtype.name)
+
+
+def _type(dtype: Any) -> tuple[str, str]:
+    """The type of the elements of a tensor, and what there is to say besides."""
+    enum = h5py.check_enum_dtype(dtype)
+    if enum is None and dtype.kind in NUMBERS and dtype.itemsize in NUMBERS[dtype.kind]:
+        return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", ""
+    if dtype.kind == "b":
+        return "bool", ""
+    if enum is not None:
+        return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", _described(dtype)
+    return f"raw{dtype.itemsize}", _described(dtype)
+
+
+def _blocks(shape: tuple[int, ...], size: int, chunks: tuple[int, ...] | None) -> Iterator[Any]:
+    """Selections that make up a dataset in C order, each of at most a block where that can be."""
+    if not shape:
+        yield ()
+        return
+    if 0 in shape:
+        return
+    axis = 0
+    while axis < len(shape) - 1 and math.prod(shape[axis + 1 :]) * size > BLOCK:
+        axis += 1
+    step = max(1, BLOCK // (math.prod(shape[axis + 1 :]) * size))
+    if chunks and chunks[axis] < step:
+        step -= step % chunks[axis]
+    for before in itertools.product(*(range(length) for length in shape[:axis])):
+        for start in range(0, shape[axis], step):
+            yield (*before, slice(start, min(start + step, shape[axis])))
+
+
+def main(most: int) -> None:
+    """Read standard input, write parts to standard output."""
+    limit()
+    source = os.fdopen(os.dup(0), "rb", buffering=0)
+    with os.fdopen(os.dup(1), "wb", buffering=1 << 16) as out:
+        try:
+            with h5py.File(source, "r", rdcc_nbytes=CACHE) as file:
+                Reader(file, out, most).read()
+        except Exception as error:
+            text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            out.write(HEAD.pack(len(header := json.dumps({"kind": "error", "text": text[:400]}).encode()), 0) + header)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

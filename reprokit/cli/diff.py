@@ -1,0 +1,54 @@
+"""``reprokit diff``: in what do two files or directories differ, tensor by tensor?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from reprokit.cli import tolerances
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+
+QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
+
+
+@click.command()
+@click.argument("left", metavar="A", type=click.Path(path_type=Path))
+@click.argument("right", metavar="B", type=click.Path(path_type=Path))
+@click.option("--all", "every_leaf", is_flag=True, help="Show every difference, with its figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
+@tolerances.options
+@click.pass_context
+def command(
+    context: click.Context,
+    left: Path,
+    right: Path,
+    every_leaf: bool,
+    as_json: bool,
+    rtol: tuple[str, ...],
+    atol: tuple[str, ...],
+    ulp: tuple[str, ...],
+) -> None:
+    """Compare the files or directories A and B by what they hold.
+
+    Knows the formats that trainings write, and says which tensors differ, in how many elements, where
+    first and by how much. Time stamps, the order of members and the like of a container are never a
+    difference. Nothing is unpickled or executed. Exits with 0 if the contents are identical, 1 if they
+    differ, 2 if they cannot be compared; with a tolerance also with 0 if they are within it, and says so.
+    A QUANTITY is tensors or values (single numbers in JSON and CSV).
+    """
+    from reprokit.artifacts.compare import Options
+    from reprokit.artifacts.files import diff
+
+    accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
+    tree = diff(left, right, Options.within(accepted.of.get("tensors"), accepted.of.get("values")))
+    if as_json:
+        from reprokit.verify.artifacts import document
+
+        click.echo(json.dumps(document(tree, left, right), indent=2))
+    else:
+        from reprokit.verify.artifacts import print_tree
+
+        print_tree(tree, left, right, every_leaf=every_leaf)
+    context.exit(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL)

@@ -1,0 +1,60 @@
+"""The options --rtol, --atol and --ulp, which verify and diff share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from reprokit.errors import UsageError
+from reprokit.tolerance import Tolerances, tolerances
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_KINDS = {"rtol": "relative", "atol": "absolute", "ulp": "ulp"}
+_HELP = {
+    "rtol": "Accept a distance of so much times the right number.",
+    "atol": "Accept a distance of so much; added to that of --rtol.",
+    "ulp": "Accept so many representable numbers in between, whatever the distance.",
+}
+
+
+def options(function: Function) -> Function:
+    """Add the three options to a command."""
+    for name in reversed(_KINDS):
+        add = click.option(f"--{name}", multiple=True, metavar="[QUANTITY=]NUMBER", help=_HELP[name])
+        function = add(function)
+    return function
+
+
+def asked(quantities: tuple[str, ...], **texts: tuple[str, ...]) -> Tolerances:
+    """What the options ask for; UsageError for what is no tolerance."""
+    given: list[tuple[str, str | None, float]] = []
+    for option, values in texts.items():
+        for text in values:
+            quantity, number = _parsed(option, text, quantities)
+            if any(kind == _KINDS[option] and named == quantity for kind, named, _ in given):
+                raise UsageError(f"--{option} was given twice for {quantity or 'everything'}; give it once")
+            given.append((_KINDS[option], quantity, number))
+    return tolerances(quantities, given)
+
+
+def _parsed(option: str, text: str, quantities: tuple[str, ...]) -> tuple[str | None, float]:
+    name, equals, number = text.rpartition("=")
+    if equals and name not in quantities:
+        raise UsageError(f"--{option} {text}: there is no quantity {name!r}; there are {', '.join(quantities)}")
+    return name or None, _number(option, text, number, is_named=bool(equals))
+
+
+def _number(option: str, text: str, number: str, *, is_named: bool) -> float:
+    try:
+        value = int(number) if option == "ulp" else float(number)
+    except ValueError:
+        value = -1
+    is_any = option == "atol" and is_named and value == math.inf
+    if not (0 <= value < math.inf or is_any) or (option == "ulp" and value >= 1 << 64):
+        what = "a whole number from 0 on" if option == "ulp" else "a finite number from 0 on"
+        raise UsageError(f"--{option} {text}: {number!r} is not {what}")
+    return value

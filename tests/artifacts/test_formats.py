@@ -1,0 +1,241 @@
+"""Two files of each format and what is said of them; what a container adds by itself is no difference."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from reprokit.artifacts.compare import Options, Side, compare
+from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.statistics import Judgement, Statistics
+from reprokit.difference import Verdict
+from reprokit.tolerance import Tolerance
+from tests.artifacts import samples
+from tests.artifacts.samples import diff
+
+
+def leaves(left: bytes, right: bytes, name: str) -> list[tuple[str, str, str]]:
+    return [(leaf.name, leaf.left, leaf.right) for leaf in diff(left, right, name).leaves()]
+
+
+def detail(left: bytes, right: bytes, name: str) -> str:
+    """What is said of two files with the same content."""
+    found = diff(left, right, name)
+    assert found.verdict is Verdict.IDENTICAL
+    return found.detail
+
+
+def test_arrays() -> None:
+    left = np.arange(6.0).reshape(2, 3)
+    right = left.copy()
+    right[1, 1] = 4.5
+    found = diff(samples.npy(left), samples.npy(right), "x.npy")
+    assert found.detail == "1 of 1 tensor differs"
+    [leaf] = found.leaves()
+    assert (leaf.left, leaf.right) == ("4.0", "4.5")
+    assert leaf.detail == (
+        "1 of 6 elements of float64 [2, 3] differs, first at [1, 1];"
+        " at most 0.5 at [1, 1], relative 0.111 at [1, 1], 562949953421312 ULP at [1, 1]"
+    )
+
+
+@pytest.mark.parametrize("other", [np.asfortranarray, lambda array: array.astype(array.dtype.newbyteorder(">"))])
+@pytest.mark.parametrize("dtype", ["f4", "i8", "c16", "M8[ns]"])
+def test_the_order_of_an_array_is_noise(dtype: str, other: object) -> None:
+    left = np.arange(6).reshape(2, 3).astype(dtype)
+    assert "order" in detail(samples.npy(left), samples.npy(other(left)), "x.npy")  # type: ignore[operator]
+
+
+def test_texts_records_and_objects_in_arrays() -> None:
+    texts = np.array(["one", "two"]), np.array(["one", "tWo"])
+    assert leaves(samples.npy(texts[0]), samples.npy(texts[1]), "x.npy")[0][1:] == (
+        repr("two".encode("utf-32-le"))[1:],
+        repr("tWo".encode("utf-32-le"))[1:],
+    )
+    records = [np.array([(1, 2.0), (3, number)], [("a", "i4"), ("b", "f8")]) for number in (4.0, 5.0)]
+    [record] = diff(samples.npy(records[0]), samples.npy(records[1]), "x.npy").leaves()
+    assert (record.figures["dtype"], record.figures["first"]) == ("raw12", [1])
+    units = np.array([1, 2], "m8[s]"), np.array([1, 2], "m8[ms]")
+    assert leaves(samples.npy(units[0]), samples.npy(units[1]), "x.npy") == [("x.npy/array/type", "m8[s]", "m8[ms]")]
+
+
+def test_a_zip_of_arrays_packed_or_not() -> None:
+    content = samples.arrays()
+    assert "compression" in detail(samples.npz(content), samples.npz(content, compressed=True), "x.npz")
+    other = {**content, "flags": ~content["flags"]}
+    assert leaves(samples.npz(content), samples.npz(other, compressed=True), "x.npz") == [
+        ("x.npz/flags", "True", "False")
+    ]
+
+
+def test_safetensors_with_bfloat16_and_metadata() -> None:
+    one = np.array([1.0, -2.0], ml_dtypes.bfloat16).view(np.uint16)
+    left, right = (samples.safetensors({"w": array}, {"epoch": text}) for array, text in ((one, "1"), (one + 1, "2")))
+    assert leaves(left, right, "m.safetensors") == [
+        ("m.safetensors/__metadata__/epoch", "1", "2"),
+        ("m.safetensors/w", "1", "1.008"),
+    ]
+    spaced = samples.safetensors({"w": one}, {"epoch": "1"}, indent=2)
+    assert "carry nothing" in detail(left, spaced, "m.safetensors")
+
+
+def test_json() -> None:
+    left = b'{"a": [1, 2.50, {"b/c": "x"}], "n": 1, "n": 2, "k": 1e400}'
+    assert "carry nothing" in detail(left, b'{"k":1e400,"n":1,"n":2,"a":[1,2.50,{"b\\u002fc":"x"}]}', "v.json")
+    right = b'{"a": [1, 2.5, {"b/c": "y"}], "n": 1, "n": 3, "k": 1e400}'
+    assert leaves(left, right, "v.json") == [
+        ("v.json/value/a/1", "2.50", "2.5"),
+        ("v.json/value/a/2/b~1c", '"x"', '"y"'),
+        ("v.json/value/n (2)", "2", "3"),
+    ]
+    for one, other in (
+        (b"1", b'"1"'),
+        (b"[1]", b'{"0": 1}'),
+        (b"{}", b"[]"),
+        (b"null", b"0"),
+        (b'{"a/b":1}', b'{"a":{"b":1}}'),
+    ):
+        assert diff(one, other, "v.json").verdict.differs
+
+
+def test_a_double_key_is_no_key_that_is_called_so() -> None:
+    assert diff(b'{"n": 1, "n": 2}', b'{"n": 1, "n (2)": 2}', "v.json").verdict.differs
+    assert diff(b'{"n": 1, "n": 2}', b'{"n": 2, "n": 1}', "v.json").verdict.differs
+
+
+def test_one_name_is_enough_to_tell_the_format_of_both() -> None:
+    left, right = b'{"a": 1}', b'{"a":  1}'
+    assert compare("v", Side(Memory(left), "v.json"), Side(Memory(right), "v.json.old")).verdict is Verdict.IDENTICAL
+    assert compare("v", Side(Memory(left), "v.old"), Side(Memory(right), "v.json")).verdict is Verdict.IDENTICAL
+    assert compare("v", Side(Memory(left), "v.old"), Side(Memory(right), "v.txt")).verdict.differs
+
+
+def test_a_long_list_of_numbers_in_json_is_a_tensor() -> None:
+    texts = [f"{number / 7}" for number in range(1000)]
+    changed = [*texts[:500], texts[500] + "0", *texts[501:998], "-1", "1e999"]
+    left, right = (f"[{', '.join(numbers)}]".encode() for numbers in (texts, changed))
+    tensor, written = diff(left, right, "p.json").leaves()
+    assert (tensor.name, tensor.figures["differing"], tensor.figures["first"]) == ("p.json/value/numbers", 2, [998])
+    assert written.name == "p.json/value/as written"
+
+
+def test_tables() -> None:
+    left, right = b'step,loss\n1,0.5\n2,"x"\n3,1\n', b"step,loss\n1,0.50\n2,y\n4,1\n"
+    assert leaves(left, right, "t.csv") == [
+        ("t.csv: row 2, column 2 (loss)", "0.5", "0.50"),
+        ("t.csv: row 3, column 2 (loss)", "x", "y"),
+        ("t.csv: row 4, column 1 (step)", "3", "4"),
+    ]
+    assert "quotes" in detail(b"a;b\n1;2\n", b'"a";b\r\n1;"2"\r\n', "t.csv")
+    assert diff(b"a\n", b"a\n\n", "t.csv").verdict.differs
+    assert diff(b"a,b\n", b"a\n", "t.csv").verdict.differs
+
+
+def test_texts() -> None:
+    left, right = b"one\ntwo\nthree\n", b"one\nTwo\nthree\nfour"
+    found = diff(left, right, "log")
+    assert found.detail == "2 of 3 and 4 lines differ, place by place"
+    assert leaves(left, right, "log") == [("log: line 2", "two", "Two"), ("log: line 4", "", "four")]
+    assert diff(b"a\n", b"a", "log").verdict.differs
+    assert diff(b"a\n", b"a\r\n", "log").verdict.differs
+    assert "zebra" in diff(b"x" * 900 + b"zebra\n", b"x" * 900 + b"horse\n", "log").children[0].left
+
+
+def test_archives() -> None:
+    members = {"a.txt": b"one\n", "d/w.npy": samples.npy(np.zeros(2)), "x": b"\0\1"}
+    other = {**members, "d/w.npy": samples.npy(np.ones(2))}
+    turned = dict(reversed(members.items()))
+    late = (2030, 1, 1, 0, 0, 0)
+    said = detail(samples.zipped(members), samples.zipped(turned, zipfile.ZIP_DEFLATED, late), "a.zip")
+    assert all(word in said for word in ("time stamps", "compression", "order of members"))
+    assert leaves(samples.zipped(members), samples.zipped(other), "a.zip") == [("a.zip/d/w.npy/array", "0.0", "1.0")]
+    one = samples.tarred(members)
+    two = gzip.compress(samples.tarred(turned, mtime=5, owner="you", form=tarfile.GNU_FORMAT), mtime=9)
+    said = detail(gzip.compress(one, mtime=1), two, "a.tar.gz")
+    assert all(word in said for word in ("time stamp", "owners", "order of members"))
+    assert leaves(lzma.compress(one), lzma.compress(samples.tarred(other)), "a.tar.xz") == [
+        ("a.tar.xz/content/d/w.npy/array", "0.0", "1.0")
+    ]
+    assert leaves(one, samples.tarred({"a.txt": b"one\n"}), "a.tar") == [
+        ("a.tar/d/w.npy", "144 bytes", ""),
+        ("a.tar/x", "2 bytes", ""),
+    ]
+
+
+def test_a_packed_table_keeps_its_name() -> None:
+    left, right = gzip.compress(b"a,b\n1,2\n"), gzip.compress(b"a,b\n1,3\n")
+    assert leaves(left, right, "t.csv.gz") == [("t.csv.gz/content: row 2, column 2 (b)", "2", "3")]
+
+
+def test_the_first_member_of_an_archive_does_not_decide_alone() -> None:
+    members = {"a.txt": b"text", "b.npy": samples.npy(np.arange(3))}
+    swapped = dict(reversed(members.items()))
+    assert not samples.diff(samples.zipped(members), samples.zipped(swapped), "a.zip").verdict.differs
+
+
+def test_bytes_and_formats_that_differ() -> None:
+    [leaf] = diff(bytes(range(256)), bytes(range(255)) + b"\0", "x").leaves()
+    assert leaf.figures == {"bytes": [256, 256], "first_byte": 255, "differing_bytes": 1}
+    found = diff(samples.npy(np.zeros(1)), samples.zipped({"a": b""}), "x")
+    assert found.detail.startswith("the left file is npy, the right one zip; ")
+    assert diff(b"", b"\0", "x").verdict.differs
+
+
+def test_stored_bytes_that_belie_their_sum_are_no_identical_content() -> None:
+    whole = samples.zipped({"a.npy": samples.npy(np.zeros(2))})
+    spaced = whole.replace(b", }", b",}", 1).replace(b"  \n", b"   \n", 1)
+    assert diff(whole, spaced, "a.zip").verdict.differs
+    one, other = (samples.zipped({"a": b"12"}).replace(b"\xcd\x44\x53\x4f", crc) for crc in (b"\0\0\0\0", b"\0\0\0\1"))
+    assert "says 00000000" in diff(one, other, "a.zip").detail
+    large = [samples.zipped({"a": bytes(5000)}).replace(b"\xa8\x0e\xe5\xd8", crc) for crc in (b"\0" * 4, b"\1" * 4)]
+    assert "check sums" in diff(large[0], large[1], "a.zip").children[0].detail
+
+
+def test_differences_beyond_what_is_named_are_counted() -> None:
+    left = {f"m{number}": bytes([number % 250, 250]) for number in range(2100)}
+    right = {name: data + b"\0" for name, data in left.items()}
+    found = diff(samples.zipped(left), samples.zipped(right), "a.zip")
+    assert len(found.children) == 2001
+    assert found.detail.startswith("2100 of 2100 files within differ")
+    assert found.children[-1].name == "a.zip: 100 more"
+
+
+def test_a_judge_may_accept_what_is_not_bitwise_the_same() -> None:
+    def judge(name: str, statistics: Statistics) -> Judgement:
+        if statistics.beyond:
+            return Judgement(Verdict.DIFFERENT)
+        return Judgement(Verdict.TOLERATED, f"{name} within 1 ULP, not bitwise")
+
+    left = {"a": np.ones(2), "b": np.ones(2)}
+    right = {"a": np.nextafter(left["a"], 2), "b": left["b"] + 1}
+    sides = [Side(Memory(samples.npz(content)), "x.npz") for content in (left, right)]
+    options = Options(judge=judge, tolerance=Tolerance(ulp=1))
+    found = compare("x.npz", sides[0], sides[1], options)
+    assert [(leaf.name, leaf.verdict.differs) for leaf in found.leaves()][-1] == ("x.npz/b", True)
+    accepted = compare("x.npz", sides[0], Side(Memory(samples.npz({**right, "b": left["b"]})), "x.npz"), options)
+    assert accepted.verdict is Verdict.TOLERATED
+    assert [leaf.detail for leaf in accepted.leaves()] == ["x.npz/a within 1 ULP, not bitwise"]
+
+
+def test_files_are_closed_and_unpacked_bytes_given_back(tmp_path: Path) -> None:
+    def open_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    big = {f"m{number}": np.random.default_rng(number).random(300_000) for number in range(3)}
+    paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    np.savez_compressed(paths[0], **big)  # type: ignore[arg-type]
+    np.savez_compressed(paths[1], **{**big, "m1": big["m2"]})  # type: ignore[arg-type]
+    before = open_descriptors()
+    files = [open_file(path) for path in paths]
+    found = compare("x", Side(files[0], "a.npz"), Side(files[1], "b.npz"))
+    assert [leaf.name for leaf in found.leaves()] == ["x/m1"]
+    for file in files:
+        file.close()
+    assert open_descriptors() == before
