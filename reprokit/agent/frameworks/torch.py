@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import math
+import os
 import sys
 import weakref
 from _thread import _local
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from .torch_trail import TorchTrail
 
     Function = Callable[..., Any]
 
@@ -65,11 +68,15 @@ class Adapter:
         self._modules = Modules()
         self._thread = _local()  # .backward: inside of one; .epoch: whose batch the coming steps work on
         self._torch: Any = None
+        self._trail: TorchTrail | None = None
+        self._broken: Any = None  # a trail that failed, whose worker may still read what it holds
         self._is_compiling: Callable[[], bool] = lambda: False
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
         self.forget()
 
     def forget(self) -> None:
+        if self._trail is not None:
+            self._trail.forget()
         self._thread.epoch = None
         self._optimizers: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
@@ -82,6 +89,7 @@ class Adapter:
             self._torch = module
             self._agent.framework(name, module)
             for instrument in (
+                self._begin_trail,
                 self._instrument_backward,
                 self._instrument_optimizer,
                 self._instrument_modules,
@@ -105,6 +113,54 @@ class Adapter:
         ledger, call = self._agent.seeds, "torch.Generator.manual_seed"
         replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
+    # The trail
+
+    def _begin_trail(self, torch: Any) -> None:
+        from .. import trail
+
+        library = trail.load(self._agent.run)
+        if library is not None:
+            from .torch_trail import TorchTrail
+
+            self._trail = TorchTrail(self._agent, library, torch)
+            os.register_at_fork(before=lambda: self._trail_does("pause"))
+            for owner, name in [
+                (sys.modules["torch.optim.optimizer"].Optimizer, "zero_grad"),
+                (torch.nn.Module, "zero_grad"),
+                (torch.nn.Module, "load_state_dict"),
+            ]:
+                replace(owner, name, self._make_change)
+
+    def _trail_does(self, what: str, *arguments: Any) -> None:
+        """A trail that fails ends, with a warning, and the training goes on."""
+        trail = self._trail
+        if trail is None:
+            return
+        try:
+            with self._torch._C.DisableTorchFunction():
+                getattr(trail, what)(*arguments)
+        except Exception as error:
+            self._trail, self._broken = None, trail
+            self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
+
+    def _settle(self) -> None:
+        """Wait for who reads gradients and parameters, as they are about to change."""
+        if self._trail is not None and self._trail.reading:
+            self._trail_does("settle")
+
+    def _make_change(self, original: Function) -> Function:
+        """Around a function that changes gradients or parameters in place, which may still be read."""
+        is_compiling, settle = self._is_compiling, self._settle
+        parameter = inspect.signature(original).parameters.get("set_to_none")
+        by_default = parameter is not None and parameter.default is True
+
+        def change(owner: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not is_compiling() and (arguments or keywords or not by_default):  # else they are replaced, not changed
+                settle()
+            return original(owner, *arguments, **keywords)
+
+        return change
+
     # Losses
 
     def _instrument_backward(self, torch: Any) -> None:
@@ -114,10 +170,12 @@ class Adapter:
 
     def _make_backward(self, original: Function) -> Function:
         inside, agent, note_loss, is_compiling = self._thread, self._agent, self._note_loss, self._is_compiling
+        settle = self._settle
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or getattr(inside, "backward", False):
                 return original(tensors, *arguments, **keywords)
+            settle()
             agent.attempt(note_loss, tensors)
             inside.backward = True  # checkpointing calls backward within backward
             try:
@@ -135,6 +193,7 @@ class Adapter:
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         with torch._C.DisableTorchFunction():
             if isinstance(loss, torch.Tensor) and is_plain(loss):
+                self._trail_does("lost", loss)
                 name, epoch = on_thread("loss"), getattr(self._thread, "epoch", None)
                 step = self._agent.number(name)
                 if loss.device.type == "cpu":
@@ -173,6 +232,7 @@ class Adapter:
         replace(module.Optimizer, "__init__", self._make_initializer)
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is not None:
+            module.register_optimizer_step_pre_hook(self._make_step_pre_hook())
             register(self._make_step_hook())
         else:  # PyTorch before 2.0 wraps step in this, once for each class
             replace(module.Optimizer, "_hook_for_profile", self._make_profile_hook)
@@ -196,11 +256,21 @@ class Adapter:
 
         return step_hook
 
+    def _make_step_pre_hook(self) -> Function:
+        is_compiling, settle = self._is_compiling, self._settle
+
+        def step_pre_hook(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+            if not is_compiling():
+                settle()
+
+        return step_pre_hook
+
     def _make_profile_hook(self, original: Function) -> Function:
-        step_hook = self._make_step_hook()
+        step_hook, step_pre_hook = self._make_step_hook(), self._make_step_pre_hook()
 
         def make_step(step: Function) -> Function:
             def counted(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+                step_pre_hook(optimizer, arguments, keywords)
                 result = step(optimizer, *arguments, **keywords)
                 step_hook(optimizer, arguments, keywords)
                 return result
@@ -239,6 +309,7 @@ class Adapter:
         record.stepped(optimizer)
         if not record.name:
             self._adopt(record)
+        self._trail_does("stepped", record)
         epoch = getattr(self._thread, "epoch", None)
         if epoch is not None:
             epoch.steps += 1
@@ -278,11 +349,13 @@ class Adapter:
         def fetch(iterator: Any) -> Any:
             epoch = self._thread.epoch = getattr(iterator, "_reprokit_epoch", None)
             try:
-                return original(iterator)
+                batch = original(iterator)
             except StopIteration:
                 if epoch is not None:
                     epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
                 raise
+            self._trail_does("fetched", batch)
+            return batch
 
         return fetch
 
@@ -334,6 +407,8 @@ class Adapter:
         if record.ended or not record.used or record.generation != self._agent.generation:
             return
         record.ended = True
+        if record.series is not None:
+            self._trail_does("ended", record.series)
         self._end_epochs()
         self._write_weights(record, "end", None)
         line = {"object": record.name, "class": record.kind, "steps": record.steps}
@@ -347,6 +422,7 @@ class Adapter:
                 self._agent.attempt(self._end_epoch, epoch)
 
     def finish(self) -> None:
+        self._trail_does("finish")
         self._agent.attempt(self._end_epochs, True)
         for record in list(self._optimizers.values()):
             self._agent.attempt(self._optimizer_ends, record)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..digests import Tensor
+    from .torch_trail import Series
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
 _MAX_SEARCHES = 8  # of the whole heap: 50 ms each
@@ -120,6 +121,9 @@ class OptimizerRecord:
         self.generation = generation
         self.steps = 0
         self.ended = False
+        self.series: Series | None = None  # of the trail
+        self.tables = 0  # of tensors that the series had
+        self.trailed = 0  # steps in the trail
         self._groups = optimizer.param_groups
         self._state = optimizer.state
         self._names: dict[int, str] = {}
@@ -144,6 +148,12 @@ class OptimizerRecord:
             prefix = f"{model.name}." if len(models) > 1 else ""
             for name, tensor in model.named():
                 self._names.setdefault(id(tensor), prefix + name)
+
+    def parameter_names(self) -> Iterator[str]:
+        """A name for each of parameters()."""
+        for number, group in enumerate(self._groups):
+            for position, parameter in enumerate(group["params"]):
+                yield self._names.get(id(parameter)) or f"param_groups.{number}.params.{position}"
 
     def tensors(self) -> list[Tensor]:
         return distinct(self._entries())

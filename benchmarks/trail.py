@@ -1,0 +1,87 @@
+"""What the trail costs a step of two small trainings (targets: 3 % of a CNN's, 6 % of an MLP's), and on a GPU."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import REPROKIT, in_turn, scratch, show
+
+TRAINING = Path(__file__).with_name("trail_training.py")
+TITLES = {
+    "cnn": "a small CNN, one thread; target: at most 3 %",
+    "mlp": "a small MLP, one thread; target: at most 6 %",
+}
+
+
+def step_times(kind: str, directory: Path, *options: str) -> tuple[float, float]:
+    """Microseconds a step: on the clock, and of all processors."""
+    command = [REPROKIT, "record", "-o", "run", "--overwrite", *options, "--", sys.executable, str(TRAINING), kind]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
+    wall, processor = map(float, done.stdout.split())
+    return wall, processor
+
+
+def bytes_a_step(directory: Path) -> float:
+    """Of the last run's trail."""
+    from reprokit.rundir import RunDirectory
+    from reprokit.trails import read
+
+    run = RunDirectory(directory / "run")
+    steps = sum(series.count for trail in read(run) for series in trail.series)
+    return (run.run.trails.size if run.run.trails is not None else 0) / steps
+
+
+def training(kind: str, runs: int) -> None:
+    """Both sides in turn."""
+    print(TITLES[kind])
+    with scratch() as name:
+        directory = Path(name)
+
+        def side(*options: str) -> Callable[[], tuple[float, float]]:
+            return lambda: step_times(kind, directory, *options)
+
+        times = in_turn({"--no-trail": side("--no-trail"), "trail": side()}, runs)
+        size = bytes_a_step(directory)
+    for part, title in enumerate(("on the clock", "of all processors")):
+        results = {key: [pair[part] for pair in values] for key, values in times.items()}
+        print(f" {title}")
+        show(results, "us", "--no-trail")
+        added = [a - b for a, b in zip(results["trail"], results["--no-trail"], strict=True)]
+        print(f"  the trail adds {statistics.median(added):.1f} us ({min(added):.1f} to {max(added):.1f})")
+    print(f"  {size:.1f} bytes a step on disk")
+
+
+def gpu() -> None:
+    """The kernel's bandwidth, where there is a GPU."""
+    import torch
+
+    from reprokit.agent.frameworks.torch_devices import Kernel
+
+    if not torch.cuda.is_available():
+        print("no GPU: the kernel's bandwidth was not measured")
+        return
+    device = torch.device("cuda", 0)
+    kernel, count = Kernel(torch, device), 8
+    tensors = [torch.randn(64 << 20, device=device) for _ in range(count)]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    rates = []
+    for number in range(12):
+        begin.record()
+        kernel.digests(tensors, [number] * count)
+        end.record()
+        torch.cuda.synchronize()
+        rates.append(sum(tensor.nbytes for tensor in tensors) / begin.elapsed_time(end) / 1e6)
+    print(f"{torch.cuda.get_device_name(device)}: {count} tensors of 256 MiB; target: 60 % of the memory's bandwidth")
+    print(f"  {statistics.median(rates[2:]):.0f} GB/s ({min(rates[2:]):.0f} to {max(rates[2:]):.0f})")
+
+
+def main(runs: int) -> None:
+    for kind in TITLES:
+        training(kind, runs)
+    gpu()

@@ -1,0 +1,266 @@
+"""The trail of a training by TensorFlow: what can be seen of each step without a change to its graphs.
+
+That is what a step returned (its loss and metrics) and the random states; each seventeenth time the weights; of a loop
+that runs eagerly the gradients. Where they are asked for in graphs too, variables take them there, one for each.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+from .. import trail
+from .variables import NotReadableError, is_eager, name_of, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..agent import Agent
+
+EACH = 17  # steps from one look at the weights to the next; with no factor of 16, so that the last 16 looks are kept
+MAX_TABLES = 64  # of one optimizer: its variables may change that often
+MAX_GENERATORS = 64  # of Keras, whose states are read with the weights
+_NOT_RESULTS = frozenset(["batch", "size"])  # in the logs of old Keras
+
+
+class Series:
+    """The steps of one optimizer with the variables that it trains, and what goes with them."""
+
+    def __init__(self, variables: list[Any], library: trail.Library) -> None:
+        self.variables = variables
+        self.ids = list(map(id, variables))
+        self.places = {place: number for number, place in enumerate(self.ids)}
+        self.handle = 0
+        self.sizes = [_size(variable) for variable in variables]
+        self.pointers, self.address = library.buffer(2 * len(variables))
+
+    def named(self) -> Iterator[trail.Named]:
+        """The tensors for the trail's table."""
+        for variable, size in zip(self.variables, self.sizes):  # noqa: B905
+            yield name_of(variable), _dtype(variable), _shape(variable), size
+
+
+class _Steps:
+    """What is known of one optimizer."""
+
+    def __init__(self, library: trail.Library) -> None:
+        self.facts, self.address = library.buffer(trail.FACTS)  # one a step under way: threads may train side by side
+        self.count = 0
+        self.tables = 0
+        self.series: Series | None = None
+        self.gradients: list[tuple[Any, Any]] = []  # of the step under way: variable and gradient
+        self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that takes its gradient
+        self.generators: list[Any] = []
+
+
+class TensorflowTrail:
+    """The trail of this process, as far as TensorFlow makes it."""
+
+    def __init__(self, agent: Agent, library: trail.Library, *, in_graphs: bool) -> None:
+        self._agent = agent
+        self._library = library
+        self._in_graphs = in_graphs
+        self._words = trail.Words()
+        self._salts: dict[Any, int] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._steps: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()
+        self._handle = self._last = 0
+        self._closed = False
+
+    def _of(self, optimizer: Any) -> _Steps:
+        found = self._steps.get(optimizer)
+        if found is None:
+            found = self._steps[optimizer] = _Steps(self._library)
+        return found
+
+    def applies(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+        """Gradients, each with its variable, are about to be applied, be it in a graph that is being built."""
+        steps = self._of(optimizer)
+        if pairs and all(is_eager(gradient) for gradient, _ in pairs):
+            steps.gradients = [(variable, gradient) for gradient, variable in pairs]
+        elif self._in_graphs:
+            for gradient, variable in pairs:
+                _take_in_graph(steps, gradient, variable)
+
+    def stepped(self, optimizer: Any, name: str, model: Any, results: Any) -> None:
+        """A step was taken, which returned this; model: an object with variables, or a list of them."""
+        if self._closed:
+            return
+        steps = self._of(optimizer)
+        looks = steps.count % EACH == 0
+        if looks or steps.series is None:
+            self._choose(steps, optimizer, name, model)
+        series = steps.series
+        assert series is not None
+        held, whole = self._point(steps, series, looks=looks)
+        known, loss = self._results(results)
+        self._put(steps, trail.LOSS * known | (0 if whole else trail.PARTIAL), loss)
+        self._library.step(series.handle, steps.address, series.address)
+        del held
+        steps.count += 1
+        steps.gradients = []
+        self._last = series.handle
+
+    def _choose(self, steps: _Steps, optimizer: Any, name: str, model: Any) -> None:
+        """The series of this step: a new one where the variables are others."""
+        variables = list(model.weights if hasattr(model, "weights") else model)
+        steps.generators = _generators(model)
+        if steps.series is not None and steps.series.ids == list(map(id, variables)):
+            return
+        if not self._handle:
+            self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
+        series = Series(variables, self._library)
+        steps.tables += 1
+        if steps.tables <= MAX_TABLES:
+            kind, tensors = type(optimizer).__name__, list(series.named())
+            series.handle = self._library.series(self._handle, name, kind, tensors, steps.count, "tensorflow")
+        if not series.handle:
+            raise RuntimeError("the trail ends here, as an optimizer's variables became others too often")
+        steps.series = series
+
+    def _point(self, steps: _Steps, series: Series, *, looks: bool) -> tuple[list[Any], bool]:
+        """Write down where gradients and weights lie; what must live until they were read, and whether that is all."""
+        count = len(series.variables)
+        pointers = [0] * (2 * count)
+        held = [_array(value) for value in _values(series.variables)] if looks else []
+        for place, array in enumerate(held):
+            pointers[count + place] = _address(array, series.sizes[place])
+        gradients = steps.gradients or [(variable, _value(holder)) for variable, holder in steps.holders.values()]
+        for variable, gradient in gradients:
+            found = series.places.get(id(variable))
+            array = _array(gradient)
+            held.append(array)
+            if found is not None:
+                pointers[found] = _address(array, series.sizes[found])
+        series.pointers[:] = pointers
+        return held, all(array is not None for array in held)
+
+    def _results(self, results: Any) -> tuple[bool, int]:
+        """The digest of what a step returned."""
+        if isinstance(results, dict):
+            parts = [results[key] for key in sorted(results) if key not in _NOT_RESULTS]
+        else:
+            parts = list(results) if isinstance(results, (list, tuple)) else [results]
+        arrays = [array for array in map(_array, parts) if array is not None]
+        digest = 0
+        for array in arrays:
+            digest = self._fold(digest, array)
+        return bool(arrays), digest
+
+    def _fold(self, digest: int, array: Any) -> int:
+        key = array.dtype, array.shape
+        salt = self._salts.get(key)
+        if salt is None:
+            salt = self._salts[key] = trail.salt(array.dtype.name, array.shape)
+        return self._library.fold(digest, array.__array_interface__["data"][0], array.nbytes, salt)  # type: ignore[no-any-return]
+
+    def _random(self, generators: list[Any]) -> int:
+        """TensorFlow's random state: the seeds that eager code draws, and what Keras's generators count; 0: unknown."""
+        context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+        address = self._words.of(getattr(context, "_rng", None))
+        digest = self._library.fold(0, address, trail.WORDS, self._words.salt) if address else 0
+        for generator in generators:
+            array = _array(_value(generator))
+            if array is not None:
+                digest = self._fold(digest, array)
+        return digest
+
+    def _put(self, steps: _Steps, flags: int, loss: int) -> None:
+        python, numpy = self._words.python(), self._words.numpy()
+        random = self._random(steps.generators if steps.count % EACH == 0 else [])
+        flags |= trail.TORCH * bool(random) | trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
+        facts = [flags, trail.HERE, 0, loss, 0, 0, 0, random, python, numpy, self._words.salt, 0, 0]
+        steps.facts[: len(facts)] = facts
+
+    def finish(self) -> None:
+        """Give back the room that the file has at its end."""
+        self._closed = True
+        handle, self._handle = self._handle, 0
+        if handle:
+            self._library.close(handle, self._last)
+
+
+def _take_in_graph(steps: _Steps, gradient: Any, variable: Any) -> None:
+    """In a graph that is being built: a variable beside takes each gradient. It works in compiled graphs too."""
+    if not hasattr(gradient, "graph") or hasattr(gradient, "indices"):  # of another library, or sparse
+        return
+    found = steps.holders.get(id(variable))
+    if found is None:
+        ops, tensorflow = sys.modules["tensorflow.python.framework.ops"], sys.modules["tensorflow"]
+        with ops.init_scope():
+            zeros = tensorflow.zeros(variable.shape, gradient.dtype)
+            found = variable, tensorflow.Variable(zeros, trainable=False, name="reprokit_gradient")
+        steps.holders[id(variable)] = found
+    found[1].assign(gradient)
+
+
+def _generators(model: Any) -> list[Any]:
+    """The states of the seed generators of a model of Keras 3."""
+    found = getattr(model, "variables", None)
+    states = [one for one in found if "seed_generator_state" in name_of(one)] if isinstance(found, list) else []
+    return states[:MAX_GENERATORS]
+
+
+def _values(variables: list[Any]) -> list[Any]:
+    """The values as they are now, copied only where they come out of a session; None of what cannot be read."""
+    if any(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable") for variable in variables):
+        try:
+            return read(variables)
+        except NotReadableError:
+            return [None] * len(variables)
+    return [_value(variable) for variable in variables]
+
+
+def _value(variable: Any) -> Any:
+    """The value of a variable, without the copy that its own methods make."""
+    resource = getattr(variable, "_value", variable)
+    handle = getattr(resource, "handle", None)
+    if handle is None or not hasattr(handle, "_numpy"):  # of several devices, or of a graph
+        return None
+    ops = sys.modules["tensorflow.python.framework.ops"]
+    with ops.init_scope():  # no tape is to see it
+        return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=handle, dtype=resource.dtype)
+
+
+def _array(value: Any) -> Any:
+    """A view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
+    if value is None:
+        return None
+    if hasattr(value, "_numpy"):
+        if "CPU:" not in value.device:
+            return None
+        value = value._numpy()
+    array = sys.modules["numpy"].asarray(value)
+    return None if array.dtype.hasobject or not array.flags.c_contiguous else array
+
+
+def _address(array: Any, size: int) -> int:
+    if array is None or array.nbytes != size:
+        return 0
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+
+
+def _dtype(variable: Any) -> str:
+    dtype = getattr(variable, "dtype", "")
+    return dtype if isinstance(dtype, str) else dtype.base_dtype.name
+
+
+def _shape(variable: Any) -> list[int]:
+    return [int(size) for size in variable.shape]
+
+
+def _size(variable: Any) -> int:
+    bytes_each = _width(variable)
+    for size in _shape(variable):
+        bytes_each *= size
+    return bytes_each
+
+
+def _width(variable: Any) -> int:
+    dtype = getattr(getattr(variable, "_value", variable), "dtype", None)
+    return int(getattr(dtype, "size", 0) or 0)

@@ -1,0 +1,276 @@
+"""Digests of tensors on the device where they lie: by a kernel of ours on NVIDIA's GPUs, else by PyTorch's operations.
+
+Nothing here waits for a device. What was digested is copied to this side behind the step's own work, and is read some
+steps later, when it has arrived.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import deque
+
+from ..trail import MULTIPLIERS, STEP, salt
+from .torch_tensors import dtype_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MAX_LATE = 8  # steps that may be on their way
+MAX_LOSS = 1024  # elements of a loss that is digested
+BLOCK = 1 << 22  # words that are digested at once by PyTorch's operations
+PART = 8192  # RKT_PART of native/trail/kernel.cu: words of a tensor that a block of threads takes
+THREADS = 256
+_SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "_shim")
+
+
+# PyTorch's operations
+
+
+def _signed(number: int) -> int:
+    number &= (1 << 64) - 1
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _folded(words: Any, by: int) -> Any:
+    """x ^ (x >> by), the shift without a sign."""
+    return words ^ ((words >> by) & ((1 << (64 - by)) - 1))
+
+
+def mixed(words: Any) -> Any:
+    """mix() of docs/format.md for each integer of a tensor of int64."""
+    words = _folded(words, 30) * _signed(MULTIPLIERS[0])
+    return _folded(_folded(words, 27) * _signed(MULTIPLIERS[1]), 31)
+
+
+def _words(torch: Any, tensor: Any) -> Any:
+    """The tensor's bytes as integers of 64 bits, zeros behind the last one."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    data = tensor.contiguous().reshape(-1).view(torch.uint8)
+    missing = -data.numel() % 8
+    if missing:
+        data = torch.cat([data, data.new_zeros(missing)])
+    elif data.storage_offset() % 8:
+        data = data.clone()
+    return data.view(torch.int64)
+
+
+def digest(torch: Any, tensor: Any, salted: int) -> Any:
+    """The digest of a tensor as a tensor of int64 on its device."""
+    words = _words(torch, tensor)
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for begin in range(0, words.numel(), BLOCK):
+        block = words[begin : begin + BLOCK]
+        places = torch.arange(begin + 1, begin + 1 + block.numel(), dtype=torch.int64, device=words.device)
+        total = total + mixed(block + places * _signed(STEP)).sum()
+    return mixed(total + _signed(salted))
+
+
+class Operations:
+    """Works on any device, and is slow: some fifteen operations for each tensor."""
+
+    each = 64  # steps of which one is digested, after the first
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def digests(self, tensors: list[Any], salts: list[int]) -> Any:
+        """Those of the tensors of one device, 0 for None."""
+        torch, device = self._torch, next(tensor.device for tensor in tensors if tensor is not None)
+        none = torch.zeros((), dtype=torch.int64, device=device)
+        found = [none if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]  # noqa: B905
+        return torch.stack(found)
+
+
+# The kernel
+
+
+def sources() -> tuple[bytes, bytes]:
+    """The kernel and the header that it includes."""
+    found = []
+    for name in ("kernel.cu", "digest.h"):
+        with open(os.path.join(_SHIM, name), "rb") as file:
+            found.append(file.read())
+    return found[0], found[1]
+
+
+def _check(what: str, status: int) -> None:
+    if status:
+        raise RuntimeError(f"{what}: error {status}")
+
+
+def compiled(nvrtc: Any, architecture: str) -> bytes:
+    """The kernel as code of an architecture (sm_90), by the library that PyTorch brings; needs no GPU."""
+    kernel, header = sources()
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    headers, names = (ctypes.c_char_p * 1)(header), (ctypes.c_char_p * 1)(b"digest.h")
+    _check("nvrtc", nvrtc.nvrtcCreateProgram(ctypes.byref(program), kernel, b"kernel.cu", 1, headers, names))
+    try:
+        options = (ctypes.c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++14")
+        _check("nvrtc cannot compile the kernel", nvrtc.nvrtcCompileProgram(program, 2, options))
+        _check("nvrtc", nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check("nvrtc", nvrtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def load_nvrtc(torch: Any) -> Any:
+    """The library, from where PyTorch's wheels have it, or from the system."""
+    major = torch.version.cuda.partition(".")[0]
+    beside = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
+    name = f"libnvrtc.so.{major}"
+    for path in (f"nvidia/cuda_nvrtc/lib/{name}", f"nvidia/cu{major}/lib/{name}", f"torch/lib/{name}"):
+        if os.path.exists(os.path.join(beside, path)):
+            return ctypes.CDLL(os.path.join(beside, path))
+    return ctypes.CDLL(name)
+
+
+def parts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Tensor and part of it for each block of threads."""
+    for tensor, size in enumerate(sizes):
+        for part in range(-(-size // (8 * PART))):
+            yield tensor, part
+
+
+class Kernel:
+    """The fused kernel on one GPU. It is believed only after it came to what PyTorch's operations come to."""
+
+    each = 1
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch, self._device = torch, device
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        major, minor = torch.cuda.get_device_capability(device)
+        code, module = compiled(load_nvrtc(torch), f"sm_{major}{minor}"), ctypes.c_void_p()
+        self._tables: tuple[Any, ...] = ()
+        with torch.cuda.device(device):
+            _check("cuModuleLoadData", self._driver.cuModuleLoadData(ctypes.byref(module), code))
+            self._sums, self._digests = self._function(module, b"sums"), self._function(module, b"digests")
+            self._prove()
+
+    def _function(self, module: Any, name: bytes) -> Any:
+        function = ctypes.c_void_p()
+        found = self._driver.cuModuleGetFunction(ctypes.byref(function), module, b"reprokit_" + name)
+        _check("cuModuleGetFunction", found)
+        return function
+
+    def _prove(self) -> None:
+        torch = self._torch
+        whole = torch.arange(3 * 8 * PART + 5, dtype=torch.int64, device=self._device).to(torch.uint8)
+        tensors, salts = [whole, None, whole[1:], whole[4:100], whole[:0]], [1, 2, 3, 4, 5]
+        expected = Operations(torch).digests(tensors, salts)
+        if not torch.equal(self.digests(tensors, salts), expected):
+            raise RuntimeError("the kernel does not come to what it should")
+
+    def digests(self, tensors: list[Any], salts: list[int]) -> Any:
+        """Those of the tensors of this device, 0 for None."""
+        torch = self._torch
+        tensors = [tensor if tensor is None else tensor.detach().contiguous() for tensor in tensors]
+        sizes = [0 if tensor is None else tensor.nbytes for tensor in tensors]
+        self._prepare(sizes, salts)
+        _, _, on_device, of_salts, owners, blocks = self._tables
+        # A tensor without elements has no address, but a digest.
+        addresses = [0 if tensor is None else tensor.data_ptr() or owners.data_ptr() for tensor in tensors]
+        pointers = torch.tensor(addresses, dtype=torch.int64).pin_memory().to(self._device, non_blocking=True)
+        result = torch.zeros(len(tensors), dtype=torch.int64, device=self._device)
+        with torch.cuda.device(self._device):
+            if blocks:
+                self._launch(self._sums, blocks, pointers, on_device, owners, result)
+            grid = -(-len(tensors) // THREADS)
+            self._launch(self._digests, grid, pointers, of_salts, result, ctypes.c_uint32(len(tensors)))
+        return result
+
+    def _prepare(self, sizes: list[int], salts: list[int]) -> None:
+        """Tables on the device, which stay while the tensors have the sizes that they had."""
+        if self._tables and self._tables[0] == sizes and self._tables[1] == salts:
+            return
+        torch, device = self._torch, self._device
+        owners = [number for pair in parts(sizes) for number in pair]
+        self._tables = (
+            sizes,
+            salts,
+            torch.tensor(sizes, dtype=torch.int64, device=device),
+            torch.tensor([_signed(number) for number in salts], dtype=torch.int64, device=device),
+            torch.tensor(owners or [0], dtype=torch.int32, device=device),
+            len(owners) // 2,
+        )
+
+    def _launch(self, function: Any, blocks: int, *arguments: Any) -> None:
+        values = [a if isinstance(a, ctypes.c_uint32) else ctypes.c_uint64(a.data_ptr()) for a in arguments]
+        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        stream = ctypes.c_void_p(self._torch.cuda.current_stream(self._device).cuda_stream)
+        _check(
+            "cuLaunchKernel",
+            self._driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, addresses, None),
+        )
+
+
+# What is on its way
+
+
+class Late:
+    """The digests of a step that are on their way from their device."""
+
+    def __init__(self, handle: int, step: int, digests: Any, losses: list[Any], event: Any) -> None:
+        self.handle, self.step, self.digests, self.losses, self.event = handle, step, digests, losses, event
+
+
+class Devices:
+    """Digests the tensors of steps that were made on GPUs."""
+
+    def __init__(self, torch: Any, warn: Any) -> None:
+        self._torch, self._warn = torch, warn
+        self._by_device: dict[Any, Any] = {}
+        self._late: deque[Late] = deque()
+        self._known_salts: dict[tuple[Any, Any], int] = {}
+
+    def _digester(self, device: Any) -> Any:
+        found = self._by_device.get(device)
+        if found is None:
+            try:
+                found = Kernel(self._torch, device)
+            except Exception as error:  # no NVRTC, another driver, ROCm
+                found = Operations(self._torch)
+                self._warn(f"the trail has one step in {found.each} of {device}, without a kernel: {error}")
+            self._by_device[device] = found
+        return found
+
+    def is_due(self, device: Any, step: int) -> bool:
+        """Whether a step's gradients and parameters are digested."""
+        return step % int(self._digester(device).each) == 0
+
+    def begin(self, handle: int, step: int, device: Any, tensors: list[Any], losses: list[Any]) -> None:
+        """Digest tensors of a device, and copy losses, which are small."""
+        torch, has_any = self._torch, any(tensor is not None for tensor in tensors)
+        digests = self._to_here(self._digester(device).digests(tensors, self._salts(tensors))) if has_any else None
+        copies = [self._to_here(loss) for loss in losses]
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        self._late.append(Late(handle, step, digests, copies, event))
+
+    def _salts(self, tensors: list[Any]) -> list[int]:
+        known = self._known_salts
+        for tensor in tensors:
+            if tensor is not None and (tensor.dtype, tensor.shape) not in known:
+                known[tensor.dtype, tensor.shape] = salt(dtype_name(tensor), tensor.shape)
+        return [0 if tensor is None else known[tensor.dtype, tensor.shape] for tensor in tensors]
+
+    def _to_here(self, tensor: Any) -> Any:
+        here = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return here.copy_(tensor.detach(), non_blocking=True)
+
+    def arrived(self, all_of_them: bool = False) -> Iterator[Late]:
+        """Those that are here; one is waited for where too many are on their way."""
+        while self._late:
+            late = self._late[0]
+            if all_of_them or len(self._late) > MAX_LATE:
+                late.event.synchronize()
+            elif not late.event.query():
+                return
+            yield self._late.popleft()

@@ -1,0 +1,442 @@
+"""The trail of a training by PyTorch: what each optimizer step was made of, digested beside the training.
+
+Gradients do not change from one step to the next backward, nor parameters to the next step, as a rule; until then
+the worker of the library may read them where they lie. Whoever is about to change them waits for it: backward,
+zero_grad, step, load_state_dict. A training that changes them in between by itself is found out in its first steps,
+which are digested at once and looked at again, and by the version counters of its tensors; its steps are then
+digested before it goes on.
+"""
+
+from __future__ import annotations
+
+from _thread import _local
+from collections.abc import Mapping
+
+from .. import trail
+from ..arrays import array_entry
+from .torch_tensors import dtype_name, entry, is_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+    from .torch_devices import Devices
+    from .torch_records import OptimizerRecord
+
+PROBATION = 16  # steps that are looked at again
+AGAIN_EACH = 256  # and one in so many later
+MAX_TABLES = 64  # of one optimizer: its tensors may change that often
+MAX_SALTS = 10_000
+MAX_TENSORS = trail.ITEMS // 2  # of batch or loss that wait for the step
+MAX_LOSS = 1024  # elements of a loss on a GPU
+MAX_DEPTH = 16  # of what a DataLoader gives
+_GRADIENTS, _PARAMETERS = 1, 2
+_WORD = (1 << 64) - 1
+_ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
+
+
+class _Gathered:
+    """What comes together until the step: a digest so far, and tensors that the step takes with it."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self.is_partial = False  # so that it is not known after all
+        self.digest = 0
+        self.tensors: list[Any] = []
+
+    def fold(self, contents: Contents) -> None:
+        """Digest the tensors now."""
+        for tensor in self.tensors:
+            self.digest = contents.tensor(self.digest, tensor)
+        self.tensors = []
+
+    def clear(self) -> None:
+        self.known, self.is_partial, self.digest, self.tensors = False, False, 0, []
+
+
+class _State(_local):
+    """Of one thread."""
+
+    def __init__(self, library: trail.Library) -> None:
+        self.facts, self.address = library.buffer(trail.FACTS)
+        self.read: tuple[Any, ...] = ()  # what the facts point at
+        self.batch = _Gathered()
+        self.loss = _Gathered()
+        self.far_losses: list[Any] = []  # on a GPU
+        self.pending: list[Series] = []  # whose tensors are still read
+
+
+class Series:
+    """The steps of one optimizer with the tensors that it has."""
+
+    def __init__(
+        self, parameters: list[Any], readable: list[bool], device: Any, strided: Any, library: trail.Library
+    ) -> None:
+        self.ids = list(map(id, parameters))
+        self.handle = 0
+        self.steps = 0
+        self.device = device  # a GPU that all of them are on
+        self.here = False  # digest before the training goes on
+        self.probing = False
+        self.ticket = 0
+        self.watched: list[Any] = []  # the parameters, while they are read
+        self.versions = (0, 0)
+        self.sizes = [p.nbytes if known else 0 for p, known in zip(parameters, readable)]  # noqa: B905
+        self.is_small = 2 * sum(self.sizes) <= trail.SMALL
+        self._readable = readable
+        self._whole = all(readable)
+        self._strided = strided
+        self._pointers, self.address = library.buffer(2 * len(parameters))
+        self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
+        self._seen = [0] * len(parameters)
+        self.held: list[Any] = []
+
+    def point(self, parameters: list[Any]) -> bool:
+        """Write down where gradients and parameters lie; whether all that there are can be read."""
+        held: list[Any] = []
+        of_parameters = self._of_parameters(parameters, held)
+        whole = self._whole
+        of_gradients = []
+        for parameter, size in zip(parameters, self.sizes):  # noqa: B905
+            gradient = parameter.grad
+            if gradient is None:
+                of_gradients.append(0)
+            elif gradient.layout is self._strided and gradient.is_contiguous() and gradient.nbytes == size:
+                held.append(gradient)
+                of_gradients.append(gradient.data_ptr())
+            else:
+                copy = self._copy(gradient, size)
+                held.append(copy)
+                of_gradients.append(0 if copy is None else copy.data_ptr())
+                whole = whole and copy is not None
+        self.held = held
+        self._pointers[:] = of_gradients + of_parameters
+        return whole
+
+    def _of_parameters(self, parameters: list[Any], held: list[Any]) -> list[int]:
+        """One that lies where it lay is what it was, as its storage is held."""
+        if self._whole:
+            addresses = [parameter.data_ptr() for parameter in parameters]
+            if addresses == self._seen:
+                return addresses
+        self._seen, self._whole = [0] * len(parameters), True
+        return [self._address(position, parameter, held) for position, parameter in enumerate(parameters)]
+
+    def _address(self, position: int, parameter: Any, held: list[Any]) -> int:
+        size = self.sizes[position]
+        if self._readable[position] and parameter.is_contiguous() and parameter.nbytes == size and parameter.is_cpu:
+            self._storages[position] = parameter.untyped_storage()
+            self._seen[position] = address = parameter.data_ptr()
+            return address  # type: ignore[no-any-return]
+        copy = self._copy(parameter, size) if self._readable[position] else None
+        self._whole = self._whole and copy is not None
+        held.append(copy)
+        return 0 if copy is None else copy.data_ptr()
+
+    def _copy(self, tensor: Any, size: int) -> Any:
+        """In C order; None of what has no such bytes on this side."""
+        if tensor.layout is not self._strided or tensor.nbytes != size or not tensor.is_cpu:
+            return None
+        return tensor.detach().contiguous()
+
+    def far_tensors(self, parameters: list[Any]) -> tuple[list[Any], bool]:
+        """Gradients and parameters on a GPU, None for what cannot be read; whether all that there are can."""
+        given = [*[parameter.grad for parameter in parameters], *parameters]
+        tensors = [tensor if self._is_far(tensor, size) else None for tensor, size in zip(given, self.sizes * 2)]  # noqa: B905
+        return tensors, all((tensor is None) is (found is None) for tensor, found in zip(given, tensors))  # noqa: B905
+
+    def _is_far(self, tensor: Any, size: int) -> bool:
+        is_dense = tensor is not None and tensor.layout is self._strided
+        return is_dense and tensor.nbytes == size and tensor.device == self.device
+
+    def watch(self, parameters: list[Any], ticket: int, probing: bool) -> None:
+        """From here to let_go() nobody should change what was pointed at."""
+        self.watched, self.ticket, self.probing = parameters, ticket, probing
+        self.versions = self._versions()
+
+    def _versions(self) -> tuple[int, int]:
+        """What changes in place raise."""
+        held = [tensor._version for tensor in self.held if tensor is not None]
+        return sum(held), sum([tensor._version for tensor in self.watched])
+
+    def let_go(self) -> int:
+        """Nothing is read any more; which parts were changed meanwhile, as far as their tensors know."""
+        gradients, parameters = self._versions()
+        changed = _GRADIENTS * (gradients != self.versions[0]) | _PARAMETERS * (parameters != self.versions[1])
+        self.held, self.watched, self.ticket = [], [], 0
+        return changed
+
+
+class TorchTrail:
+    """The trail of this process, as far as PyTorch makes it."""
+
+    def __init__(self, agent: Agent, library: trail.Library, torch: Any) -> None:
+        self._agent = agent
+        self._library = library
+        self._torch = torch
+        self._contents = Contents(library, torch)
+        self._words = trail.Words()
+        self._state_salt = trail.salt("uint8", tuple(torch.default_generator.get_state().shape))
+        self.forget()
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._state = _State(self._library)
+        self._handle = 0
+        self._done: Any = None
+        self._devices: Devices | None = None
+        self._last = 0
+        self.reading = 0  # steps whose tensors are still read
+        self._closed = False
+
+    # What comes together until the step
+
+    def fetched(self, batch: Any) -> None:
+        """A DataLoader gave this. Tensors are digested with the step, to which they are as they came, as a rule."""
+        gathered = self._state.batch
+        gathered.known = True
+        if gathered.tensors:
+            gathered.fold(self._contents)
+        if type(batch) in (list, tuple) and len(batch) <= MAX_TENSORS and all(map(self._contents.is_simple, batch)):
+            gathered.tensors = list(batch)
+        else:
+            gathered.digest = self._contents.value(gathered.digest, batch)
+            gathered.is_partial, self._contents.missed = gathered.is_partial or self._contents.missed, False
+
+    def lost(self, loss: Any) -> None:
+        """backward() is called of this."""
+        gathered = self._state.loss
+        if loss.is_cuda and loss.numel() <= MAX_LOSS and len(self._state.far_losses) < MAX_TENSORS:
+            self._state.far_losses.append(loss.detach())
+        elif loss.is_cpu:
+            gathered.known = True
+            if len(gathered.tensors) >= MAX_TENSORS or not self._contents.is_simple(loss):
+                gathered.fold(self._contents)
+            gathered.tensors.append(loss.detach())
+
+    # Who is about to change what is read
+
+    def settle(self) -> None:
+        """Wait until nothing that this thread's steps left behind is read any more."""
+        pending = self._state.pending
+        while pending:
+            self._settle(pending.pop())
+
+    def _settle(self, series: Series) -> None:
+        if self._closed or not series.watched:  # let go of already
+            return
+        if series.ticket > self._done.value:
+            self._library.wait(self._handle, series.ticket)
+        probing = series.probing
+        changed = self._library.changed(series.handle, _GRADIENTS | _PARAMETERS) if probing else 0
+        seen = series.let_go()
+        self.reading -= 1
+        if seen and not probing:
+            self._library.unsteady(series.handle, seen * trail.UNSTEADY_GRADIENTS)
+        series.here = series.here or bool(changed or seen)
+
+    # Steps
+
+    def stepped(self, record: OptimizerRecord) -> None:
+        """An optimizer has stepped."""
+        if self._closed or self._is_capturing():
+            return
+        self.settle()
+        parameters = record.parameters()
+        series = record.series
+        if series is not None:
+            self._settle(series)  # another thread's step may have left it
+        if series is None or series.ids != list(map(id, parameters)):
+            if not parameters:
+                return
+            series = self._begin(record, parameters)
+        if series.device is not None:
+            self._step_far(record, series, parameters)
+            return
+        probing = series.steps < PROBATION or series.steps % AGAIN_EACH == 0
+        whole = series.point(parameters)
+        self._gather(0 if whole else trail.PARTIAL, trail.HERE if probing or series.here else 0)
+        step = self._library.step if series.is_small else self._library.long_step
+        ticket = step(series.handle, self._state.address, series.address)
+        series.steps += 1
+        record.trailed += 1
+        self._last = series.handle
+        if ticket or (probing and not series.here):
+            series.watch(parameters, ticket, probing)
+            self._state.pending.append(series)
+            self.reading += 1
+        else:
+            series.held = []
+
+    def _step_far(self, record: OptimizerRecord, series: Series, parameters: list[Any]) -> None:
+        """A step on a GPU, whose digests come later."""
+        if self._devices is None:
+            from .torch_devices import Devices
+
+            self._devices = Devices(self._torch, self._agent.warn)
+        tensors, whole = series.far_tensors(parameters)
+        losses, self._state.far_losses = self._state.far_losses, []
+        self._gather(0 if whole else trail.PARTIAL, trail.LATER)
+        self._library.step(series.handle, self._state.address, series.address)
+        is_due = self._devices.is_due(series.device, series.steps)
+        if losses or is_due:
+            self._devices.begin(series.handle, record.trailed, series.device, tensors if is_due else [], losses)
+        self._take_in(all_of_them=False)
+        series.steps += 1
+        record.trailed += 1
+        self._last = series.handle
+
+    def _take_in(self, all_of_them: bool) -> None:
+        """Write down what has arrived from GPUs."""
+        for late in self._devices.arrived(all_of_them) if self._devices is not None else ():
+            loss = 0
+            for tensor in late.losses:
+                loss = self._contents.tensor(loss, tensor)
+            self._library.given(late.handle, late.step, loss, 0 if late.digests is None else late.digests.data_ptr())
+
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is being recorded, into which nothing of ours may get."""
+        cuda = self._torch.cuda
+        return bool(cuda._initialized and cuda.is_current_stream_capturing())
+
+    def _begin(self, record: OptimizerRecord, parameters: list[Any]) -> Series:
+        if record.series is not None:
+            self.ended(record.series)
+        if not self._handle:
+            self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
+            self._done = self._library.done(self._handle)
+        devices = {p.device for p in parameters}
+        device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None
+        strided, is_far = self._torch.strided, device is not None
+        readable = [is_plain(p) and p.layout is strided and p.is_cpu is not is_far for p in parameters]
+        series = Series(parameters, readable, device, strided, self._library)
+        tensors = [
+            (name, dtype_name(p), [int(size) for size in p.shape], size)
+            for name, p, size in zip(record.parameter_names(), parameters, series.sizes)  # noqa: B905
+        ]
+        record.tables += 1
+        if record.tables <= MAX_TABLES:
+            series.handle = self._library.series(self._handle, record.name, record.kind, tensors, record.trailed)
+        if not series.handle:
+            raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
+        record.series = series
+        return series
+
+    def _gather(self, flags: int, how: int) -> None:
+        """Put together what is known beside the tensors of the series."""
+        state, words = self._state, self._words
+        batch, loss = state.batch, state.loss
+        generator = self._torch.default_generator.get_state()
+        python, numpy = words.python(), words.numpy()
+        flags |= trail.TORCH | trail.BATCH * (batch.known and not batch.is_partial) | trail.LOSS * loss.known
+        flags |= (trail.PYTHON if python else 0) | (trail.NUMPY if numpy else 0)
+        facts = [flags, how, batch.digest, loss.digest, generator.data_ptr(), generator.numel(), self._state_salt]
+        facts += [self._generators() if self._torch.cuda._initialized else 0, python, numpy, words.salt]
+        facts += [len(batch.tensors), len(loss.tensors)]
+        for tensor in batch.tensors + loss.tensors:
+            facts += [tensor.data_ptr(), tensor.nbytes, self._contents.salt(tensor)]
+        state.facts[: len(facts)] = facts
+        state.read = generator, batch.tensors, loss.tensors  # live until they were
+        batch.clear()
+        loss.clear()
+
+    def _generators(self) -> int:
+        """The states of the devices' generators: seed and offset, without waiting for a device."""
+        numbers = []
+        for generator in self._torch.cuda.default_generators:
+            numbers += [generator.initial_seed(), generator.get_offset() if hasattr(generator, "get_offset") else 0]
+        return self._library.of_list([number & _WORD for number in numbers])
+
+    # The end
+
+    def ended(self, series: Series) -> None:
+        """Its optimizer is gone, or has other tensors now."""
+        if series in self._state.pending:
+            self._state.pending.remove(series)
+        self._settle(series)
+
+    def pause(self) -> None:
+        """Before a fork: the worker ends what it does, and is made again when it is needed."""
+        if self._handle:
+            self._library.pause(self._handle)
+
+    def finish(self) -> None:
+        """Wait for all that is read, and give back the room that the file has at its end."""
+        if self._handle:
+            self.settle()
+            self._take_in(all_of_them=True)
+            self._closed = True
+            handle, self._handle = self._handle, 0
+            self._library.close(handle, self._last)
+
+
+class Contents:
+    """Digests of what trainings pass around: tensors, arrays, and what they come packed in."""
+
+    def __init__(self, library: trail.Library, torch: Any) -> None:
+        self._library = library
+        self._fold = library.fold
+        self._tensor = torch.Tensor
+        self._strided = torch.strided
+        self.missed = False  # a tensor that does not lie on this side
+        self._salts: dict[tuple[Any, Any], int] = {}
+
+    def is_simple(self, tensor: Any) -> bool:
+        """Whether its bytes lie here and in order."""
+        return (
+            type(tensor) is self._tensor
+            and tensor.layout is self._strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj())
+        )
+
+    def salt(self, tensor: Any) -> int:
+        """What stands for its dtype and shape."""
+        key = (tensor.dtype, tensor.shape)
+        salt = self._salts.get(key)
+        if salt is None:
+            if len(self._salts) > MAX_SALTS:
+                self._salts.clear()
+            salt = self._salts[key] = trail.salt(dtype_name(tensor), tensor.shape)
+        return salt
+
+    def tensor(self, digest: int, tensor: Any) -> int:
+        """The digest so far, and what this tensor adds to it."""
+        if self.is_simple(tensor):
+            return self._fold(digest, tensor.data_ptr(), tensor.nbytes, self.salt(tensor))  # type: ignore[no-any-return]
+        if type(tensor) is not self._tensor and not is_plain(tensor):
+            return self._text(digest, type(tensor).__name__)
+        if not tensor.is_cpu:
+            self.missed = True
+            return digest
+        if tensor.layout is not self._strided or tensor.is_quantized:
+            return trail.mix(digest + int(entry("", tensor)[3][7:23], 16))
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        return self._fold(digest, tensor.data_ptr(), tensor.nbytes, self.salt(tensor))  # type: ignore[no-any-return]
+
+    def value(self, digest: int, value: Any, depth: int = 0) -> int:
+        """Likewise of anything, part by part."""
+        if isinstance(value, self._tensor):
+            return self.tensor(digest, value)
+        if isinstance(value, (list, tuple)) and depth < MAX_DEPTH and not _are_atoms(value):
+            for part in value:
+                digest = self.value(digest, part, depth + 1)
+            return digest
+        if isinstance(value, Mapping) and depth < MAX_DEPTH:
+            for key in value:
+                digest = self.value(self._text(digest, repr(key)), value[key], depth + 1)
+            return digest
+        if hasattr(value, "__array_interface__"):
+            return trail.mix(digest + int(array_entry("", value)[3][7:23], 16))
+        is_atom = type(value) in _ATOMS or isinstance(value, (list, tuple))
+        return self._text(digest, repr(value) if is_atom else type(value).__name__)
+
+    def _text(self, digest: int, text: str) -> int:
+        return trail.mix(digest + self._library.text(text))
+
+
+def _are_atoms(values: Any) -> bool:
+    """Whether their text says all that there is."""
+    return not values or (type(values[0]) in _ATOMS and _ATOMS.issuperset(map(type, values)))

@@ -1,0 +1,362 @@
+"""Reads the trails of a run: for each optimizer step the digests of what it was made of. See docs/format.md.
+
+The files may come from somebody else: every length is compared with what is there before it is used, and what
+does not fit is RunDamaged. Memory is bounded by the names of the tensors, however long the training was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from reprokit import native, rundir
+from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
+from reprokit.rundir import TRAIL, RunDirectory, SealedFile
+
+FORMAT = 1  # RKT_FORMAT of native/trail/trail.h
+ENDING = ".trail"
+MAX_FILES = 10_000
+MAX_FILE = 4 << 30
+MAX_SERIES = 4096  # of a file
+MAX_TEXT = 64 << 20  # bytes of the names of a series' tensors
+MAX_TENSORS = 1_000_000
+MAX_KEPT = 16
+LATE = 64  # steps at the end of a series that a killed process may have left unfinished
+QUANTITIES = ("batch", "random", "loss", "gradients", "parameters")  # in causal order; random: of three generators
+
+_HEAD = struct.Struct("<8sIIII256sQ QIIQ")
+_CHUNK = struct.Struct("<IHHQQIIQQQQ")
+_RECORD = struct.Struct("<II7Q")
+_HEAD_SIZE, _CHUNK_SIZE, _RECORD_SIZE, _CHUNK_MAGIC = 512, 64, 64, 0x4B435254
+_SERIES, _STEPS, _TENSORS = 1, 2, 3
+_GENERATORS = ("torch", "python", "numpy")
+_FIELDS = ("batch", "loss", "gradients", "parameters", *_GENERATORS)
+_PARTIAL, _UNSTEADY = 256, {"gradients": 512, "parameters": 1024}
+_REASONS = (
+    "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
+    "memory could not be mapped",
+)  # fmt: skip
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One optimizer step. None: not known, which is no difference but nothing to compare."""
+
+    number: int
+    batch: int | None  # what came from DataLoaders since the step before
+    loss: int | None
+    gradients: int | None  # as they were after the step
+    parameters: int | None  # likewise: what the step made of them
+    torch: int | None  # the random states after the step
+    python: int | None
+    numpy: int | None
+    partial: bool = False  # some tensors could not be read, and are left out of gradients and parameters
+    unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """A parameter; its gradient goes by the same name."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """The digests of a step, tensor by tensor, in the order of the table. 0: there was nothing to read."""
+
+    tensors: list[Tensor]
+    gradients: Sequence[int]
+    parameters: Sequence[int]
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """What stands in a series' chunk."""
+
+    name: str
+    kind: str = msgspec.field(name="class")
+    tensors: list[Tensor] = []
+    framework: str = "torch"
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """The tensors that an optimizer updated from one step on, until they became others."""
+
+    series: int
+    first: int
+    tensors: list[Tensor]
+    chunks: tuple[tuple[int, int, int], ...]  # first step, offset of the records, count
+    kept: tuple[int, int] | None  # offset of the digests of single tensors, steps at each end
+
+
+class _File:
+    """A trail file in memory that the kernel reads in as it is touched."""
+
+    def __init__(self, path: Path, fd: int):
+        self.path = path
+        self.check = native.checker()
+        with os.fdopen(fd, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE:
+                raise self.damaged(0, f"it is larger than {MAX_FILE} bytes")
+            if size < _HEAD_SIZE:
+                raise self.damaged(0, "it is cut short")
+            self.size = size
+            self.map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+    def damaged(self, offset: int, what: str) -> RunDamaged:
+        return RunDamaged(f"{self.path}, at byte {offset}: {what}; the run cannot be used")
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of the file, which may have become shorter since."""
+        if offset + size > self.size or os.stat(self.path).st_size < offset + size:
+            raise self.damaged(offset, "it is cut short")
+        return self.map[offset : offset + size]
+
+
+class Series:
+    """The steps of one optimizer of one process, in order."""
+
+    def __init__(self, file: _File, process: str, incarnation: int, text: _Text, tables: list[_Table]):
+        self.process, self.incarnation = process, incarnation
+        self.name = text.name  # "optimizer#0", as in metrics.jsonl
+        self.kind = text.kind  # its class
+        self.framework = text.framework  # whose random state `torch` is
+        self._file, self._tables = file, tables
+        self.count = self._count()
+
+    def _count(self) -> int:
+        """How many steps there are: up to the last record that is one."""
+        for table in reversed(self._tables):
+            for first, offset, count in reversed(table.chunks):
+                for position in range(count - 1, -1, -1):
+                    if any(self._file.read(offset + position * _RECORD_SIZE, 4)):
+                        return first + position + 1
+        return 0
+
+    def steps(self, start: int = 0, stop: int | None = None) -> Iterator[Step]:
+        """The steps with these numbers."""
+        for low, offset, count in self._places(start, self.count if stop is None else min(stop, self.count)):
+            yield from self._read(low, offset, count)
+
+    def records(self, start: int, stop: int) -> bytes:
+        """The steps as they stand in the file: what is equal here is equal."""
+        places = self._places(start, min(stop, self.count))
+        return b"".join(self._file.read(offset, count * _RECORD_SIZE) for _, offset, count in places)
+
+    def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """First step, offset and count of records that lie together; a table ends where the next begins."""
+        ends = [*(table.first for table in self._tables[1:]), stop]
+        for table, end in zip(self._tables, ends, strict=True):
+            for first, offset, count in table.chunks:
+                low, high = max(start, first), min(stop, end, first + count)
+                if low < high:
+                    yield low, offset + (low - first) * _RECORD_SIZE, high - low
+
+    def _read(self, number: int, offset: int, count: int) -> Iterator[Step]:
+        for position in range(0, count, 4096):
+            some = min(4096, count - position)
+            data = self._file.read(offset + position * _RECORD_SIZE, some * _RECORD_SIZE)
+            for index in range(some):
+                step, at = number + position + index, index * _RECORD_SIZE
+                yield self._step(step, offset + position * _RECORD_SIZE + at, data[at : at + _RECORD_SIZE])
+
+    def _step(self, number: int, offset: int, record: bytes) -> Step:
+        check, flags, *values = _RECORD.unpack(record)
+        expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
+        if check != expected:
+            if number + LATE < self.count:
+                raise self._file.damaged(offset, f"step {number} does not match its check")
+            flags = 0
+        known = {
+            name: value if flags & 1 << bit and not flags & _UNSTEADY.get(name, 0) else None
+            for bit, (name, value) in enumerate(zip(_FIELDS, values, strict=True))
+        }
+        unsteady = tuple(name for name, flag in _UNSTEADY.items() if flags & flag)
+        return Step(number=number, partial=bool(flags & _PARTIAL), unsteady=unsteady, **known)
+
+    @property
+    def tables(self) -> list[tuple[int, list[Tensor]]]:
+        """From which step on which tensors were updated."""
+        return [(table.first, table.tensors) for table in self._tables]
+
+    def kept(self) -> Iterator[int]:
+        """The steps whose tensors have digests of their own, in no order."""
+        for table in self._tables:
+            offset, kept = table.kept or (0, 0)
+            for slot in range(2 * kept):
+                (number,) = struct.unpack("<Q", self._file.read(offset + slot * (16 + 16 * len(table.tensors)), 8))
+                if number:
+                    yield number - 1
+
+    def tensors(self, step: int) -> list[Tensor]:
+        """The table of tensors that a step updated."""
+        return self._table(step).tensors
+
+    def _table(self, step: int) -> _Table:
+        return next((table for table in reversed(self._tables) if table.first <= step), self._tables[0])
+
+    def digests(self, step: int) -> Digests | None:
+        """The digests of a step's tensors, where they were kept: of the first and the last steps of each table."""
+        table = self._table(step)
+        if table.kept is None or step < table.first:
+            return None
+        offset, kept = table.kept
+        count = len(table.tensors)
+        done, size = step - table.first, 16 + 16 * count
+        slot = done if done < kept else kept + done % kept
+        data = self._file.read(offset + slot * size, size)
+        number, check = struct.unpack_from("<QQ", data)
+        if number != step + 1:
+            return None
+        if self._file.check(data[16:], number) != check:
+            raise self._file.damaged(offset + slot * size, f"the digests of step {step} do not match their check")
+        values = struct.unpack(f"<{2 * count}Q", data[16:])
+        return Digests(table.tensors, values[:count], values[count:])
+
+
+class Trail:
+    """The trail of one process: its series in the order in which they began."""
+
+    def __init__(self, path: Path, fd: int):
+        self._file = file = _File(path, fd)
+        fields = _HEAD.unpack(file.read(0, _HEAD.size))
+        magic, version, self.incarnation, _, _, identity, check, self._used, self._gave_up, _, self.lost = fields
+        if magic != b"RKTRAIL\0":
+            raise file.damaged(0, "it is no trail")
+        if version > FORMAT:
+            raise RunTooNew(f"{path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
+        if check != file.check(file.read(0, 280), 0):
+            raise file.damaged(0, "its head does not match its check")
+        if not _HEAD_SIZE <= self._used <= file.size:
+            raise file.damaged(288, "it is cut short")
+        self.process = identity.partition(b"\0")[0].decode("utf-8", "replace")
+        self.series = self._series(list(self._chunks()))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._file.size
+
+    @property
+    def gave_up(self) -> str:
+        """Why the process stopped to write its trail; empty if it did not."""
+        reason = self._gave_up
+        return _REASONS[reason] if reason < len(_REASONS) else f"reason {reason}"
+
+    def _chunks(self) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
+        """Offset, kind, series, first, count, kept, length and check of the text of each chunk."""
+        at, file = _HEAD_SIZE, self._file
+        while at < self._used:
+            if self._used - at < _CHUNK_SIZE:
+                raise file.damaged(at, "a chunk is cut short")
+            head = file.read(at, _CHUNK_SIZE)
+            magic, kind, series, size, first, count, kept, length, text_check, check, _ = _CHUNK.unpack(head)
+            if magic != _CHUNK_MAGIC or check != file.check(head[:48], 0):
+                raise file.damaged(at, "no chunk")
+            if size < _CHUNK_SIZE or size % 8 or size > self._used - at or kind not in (_SERIES, _STEPS, _TENSORS):
+                raise file.damaged(at, "a chunk is cut short")
+            if _body(kind, count, kept, length) > size - _CHUNK_SIZE:
+                raise file.damaged(at, "a chunk holds less than it says")
+            yield at + _CHUNK_SIZE, kind, series, first, count, kept, length, text_check
+            at += size
+
+    def _series(self, chunks: list[tuple[int, int, int, int, int, int, int, int]]) -> list[Series]:
+        tables: dict[str, list[_Table]] = {}
+        texts: dict[str, _Text] = {}
+        for offset, kind, number, first, count, _, length, check in chunks:
+            if kind != _SERIES:
+                continue
+            text = self._text(offset, count, length, check)
+            before = tables.setdefault(text.name, [])
+            if len(texts) > MAX_SERIES or (before and before[-1].first > first):
+                raise self._file.damaged(offset, "series out of order")
+            texts[text.name] = text
+            before.append(self._table(chunks, number, first, text.tensors))
+        file = self._file
+        return [Series(file, self.process, self.incarnation, texts[name], tables[name]) for name in tables]
+
+    def _text(self, offset: int, count: int, length: int, check: int) -> _Text:
+        data = self._file.read(offset, length)
+        if self._file.check(data, 0) != check:
+            raise self._file.damaged(offset, "the names of the tensors do not match their check")
+        try:
+            text = msgspec.convert(json.loads(data), _Text)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise self._file.damaged(offset, "the names of the tensors cannot be read") from None
+        if len(text.tensors) != count:
+            raise self._file.damaged(offset, f"{len(text.tensors)} names for {count} tensors")
+        return text
+
+    def _table(self, chunks: Sequence[tuple[int, ...]], number: int, first: int, tensors: list[Tensor]) -> _Table:
+        steps, kept, expected = [], None, first
+        for offset, kind, series, begins, count, keeps, _, _ in chunks:
+            if series != number:
+                continue
+            if kind == _STEPS:
+                if begins != expected:
+                    raise self._file.damaged(offset, "steps are missing")
+                steps.append((begins, offset, count))
+                expected = begins + count
+            elif kind == _TENSORS:
+                if count != len(tensors):
+                    raise self._file.damaged(offset, f"digests of {count} tensors, not {len(tensors)}")
+                kept = (offset, keeps)
+        return _Table(number, first, tensors, tuple(steps), kept)
+
+
+def _body(kind: int, count: int, kept: int, length: int) -> int:
+    """Bytes that a chunk with this head must hold; more than any has where the head is absurd."""
+    if kind == _STEPS:
+        return count * _RECORD_SIZE
+    if count > MAX_TENSORS or length > MAX_TEXT or kept > MAX_KEPT or (kind == _TENSORS and not kept):
+        return MAX_FILE
+    return length if kind == _SERIES else 2 * kept * (16 + 16 * count)
+
+
+def read(run: RunDirectory) -> Iterator[Trail]:
+    """The trails of a run's processes, one after the other; nothing where the run has none.
+
+    Where run.json holds a seal, damage is raised before the first.
+    """
+    names = _names(run.path / TRAIL) if run.has(TRAIL) else []
+    sealed = run.run.trails
+    if sealed is not None and seal(run.path / TRAIL) != sealed:
+        raise RunDamaged(f"{run.path / TRAIL} was altered since the run ended; the run cannot be used")
+    for name in names:
+        yield Trail(run.path / TRAIL / name, run.open(f"{TRAIL}/{name}"))
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
+    except PermissionError:
+        raise RunNotReadable(f"{directory} may not be read by this user; run as its owner or ask for a copy") from None
+    except OSError as error:
+        raise RunDamaged(f"{directory}: {error.strerror}; the run cannot be used") from None
+    if os.path.islink(directory) or len(names) > MAX_FILES:
+        raise RunDamaged(f"{directory} is a link, or holds more than {MAX_FILES} files; the run cannot be used")
+    return names
+
+
+def seal(directory: Path) -> SealedFile | None:
+    """Size and digest of all trails of a run that ended, None where there are none."""
+    names = _names(directory) if os.path.isdir(directory) else []
+    digest, size = hashlib.sha256(b"reprokit-trails-1\0"), 0
+    for name in names:
+        try:
+            with open(directory / name, "rb", opener=rundir.open_regular) as file:
+                length = os.fstat(file.fileno()).st_size
+                digest.update(os.fsencode(name) + b"\0" + struct.pack("<Q", length))
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            raise RunDamaged(f"{directory / name}: {error.strerror}; the run cannot be used") from None
+    return SealedFile(size=size, digest="sha256:" + digest.hexdigest()) if names else None

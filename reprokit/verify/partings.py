@@ -1,0 +1,175 @@
+"""Finds where two series of a trail part: for each quantity the first step that differs, and how many do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reprokit.trails import Series, Step, Tensor
+
+BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
+GENERATORS = ("torch", "python", "numpy")
+TENSORS, LENGTH = "tensors", "steps"
+ORDER = (TENSORS, "batch", *GENERATORS, "loss", "gradients", "parameters", LENGTH)  # within a step, cause before effect
+OF_TENSORS = ("gradients", "parameters")
+NEVER = 1 << 63  # later than any step
+
+Point = tuple[int, int]  # a step, and the place of a quantity in ORDER
+
+
+@dataclass
+class Quantity:
+    """Where one quantity differs."""
+
+    known: bool = False
+    first: int | None = None
+    count: int = 0  # steps that differ
+    left: int | None = None  # its digests there
+    right: int | None = None
+    tensors: list[str] | None = None  # that differ there; None: not known
+    last: tuple[int | None, int | None] = (None, None)
+    moves: bool = False  # whether it changed from step to step
+
+    def see(self, values: tuple[int | None, int | None]) -> None:
+        """Take in the values of a step, be they equal or not."""
+        self.known = self.known or None not in values
+        self.moves = self.moves or (None not in self.last and self.last != values)
+        self.last = values
+
+    def add(self, step: int, left: int | None, right: int | None) -> None:
+        """Another step in which it differs."""
+        self.count += 1
+        if self.first is None:
+            self.first, self.left, self.right = step, left, right
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run's series, and whether all that it says is there: not where the run was cut off."""
+
+    series: Series
+    whole: bool
+    asked: str  # what run.json says of the trail
+
+
+@dataclass
+class Found:
+    """What comparing two series came to."""
+
+    left: Series
+    right: Series
+    steps: int = 0  # that differ in anything
+    quantities: dict[str, Quantity] = field(default_factory=lambda: {name: Quantity() for name in ORDER})
+
+    @property
+    def differing(self) -> list[str]:
+        """The quantities that differ, the earliest in cause first."""
+        return sorted((name for name in ORDER if self.quantities[name].first is not None), key=self.point)
+
+    def point(self, name: str) -> Point:
+        """The step in which a quantity differs first, and its place there; what cannot be the cause comes last."""
+        first = self.quantities[name].first
+        assert first is not None
+        return NEVER if self.is_idle(name) else first, ORDER.index(name)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether it is the state of a generator from which nobody drew, as that of Python's own often is."""
+        quantity = self.quantities[name]
+        begins = any(self.quantities[other].first == 0 for other in ORDER if other not in GENERATORS)
+        return name in GENERATORS and quantity.first == 0 and not quantity.moves and not begins
+
+
+def compared(left: Side, right: Side) -> Found:
+    found = Found(left.series, right.series)
+    one, other = left.series, right.series
+    stop = min(one.count, other.count)
+    for start in range(0, stop, BLOCK):
+        end = min(start + BLOCK, stop)
+        known_already = any(quantity.known for quantity in found.quantities.values())
+        if known_already and one.records(start, end) == other.records(start, end):
+            continue
+        for a, b in zip(one.steps(start, end), other.steps(start, end), strict=True):
+            _compare_step(found, a, b, (left, right))
+    _compare_tables(found, stop)
+    _compare_kept(found, stop, whole=left.whole and right.whole and left.asked == right.asked)
+    if (
+        one.count != other.count
+        and (left.whole or one.count > other.count)
+        and (right.whole or other.count > one.count)
+    ):
+        found.quantities[LENGTH].add(stop, one.count, other.count)
+    return found
+
+
+def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side]) -> None:
+    differs = False
+    for name in ORDER[1:-1]:
+        values = getattr(left, name), getattr(right, name)
+        quantity = found.quantities[name]
+        quantity.see(values)
+        if values[0] != values[1] and not _is_excused(name, values, (left, right), sides):
+            quantity.add(left.number, *values)
+            differs = True
+    found.steps += differs
+
+
+def _is_excused(
+    name: str, values: tuple[int | None, int | None], steps: tuple[Step, Step], sides: tuple[Side, Side]
+) -> bool:
+    """Whether a side that does not know it has a reason that is no difference."""
+    not_asked = name == "gradients" and sides[0].asked != sides[1].asked
+    return any(
+        value is None and (name in step.unsteady or not side.whole or not_asked)
+        for value, step, side in zip(values, steps, sides, strict=True)
+    )
+
+
+def _compare_tables(found: Found, stop: int) -> None:
+    """The names, types and shapes of the tensors, and from which step on they are updated."""
+    starts = sorted({0, *(first for side in (found.left, found.right) for first, _ in side.tables if first < stop)})
+    for step in starts:
+        tables = found.left.tensors(step), found.right.tensors(step)
+        if tables[0] != tables[1] or found.left.kind != found.right.kind:
+            quantity = found.quantities[TENSORS]
+            quantity.add(step, None, None)
+            quantity.tensors = quantity.tensors or _other_names(*tables)
+
+
+def _other_names(left: list[Tensor], right: list[Tensor]) -> list[str]:
+    known = {tensor.name: tensor for tensor in left}
+    changed = [tensor.name for tensor in right if known.get(tensor.name) != tensor]
+    names = {tensor.name for tensor in right}
+    return changed + [tensor.name for tensor in left if tensor.name not in names]
+
+
+def _compare_kept(found: Found, stop: int, *, whole: bool) -> None:
+    """Name the tensors of the first steps that differ; and take in a step whose tensors differ though it does not."""
+    kept = {*found.left.kept()}, {*found.right.kept()}
+    if found.left.count == found.right.count and found.steps == 0 and kept[0] != kept[1] and whole:
+        found.quantities[TENSORS].add(min(kept[0] ^ kept[1]), None, None)
+    for step in sorted(kept[0] & kept[1]):
+        if step >= stop:
+            break
+        differing = _kept_tensors(found, step)
+        for name in OF_TENSORS:
+            quantity = found.quantities[name]
+            if differing is None or not _is_steady(found, step, name):
+                continue
+            if differing[name] and (quantity.first is None or step < quantity.first):
+                quantity.count, quantity.first = quantity.count + 1, step
+            if quantity.first == step:
+                quantity.tensors = differing[name]
+
+
+def _is_steady(found: Found, step: int, name: str) -> bool:
+    steps = [*found.left.steps(step, step + 1), *found.right.steps(step, step + 1)]
+    return all(getattr(one, name) is not None for one in steps)
+
+
+def _kept_tensors(found: Found, step: int) -> dict[str, list[str]] | None:
+    """The names of the tensors that differ in a step; None where one run has no digests of them."""
+    left, right = found.left.digests(step), found.right.digests(step)
+    if left is None or right is None or left.tensors != right.tensors:
+        return None
+    names = [tensor.name for tensor in left.tensors]
+    both = {name: zip(names, getattr(left, name), getattr(right, name), strict=True) for name in OF_TENSORS}
+    return {name: [tensor for tensor, one, other in both[name] if one != other] for name in OF_TENSORS}

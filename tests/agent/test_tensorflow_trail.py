@@ -1,0 +1,186 @@
+"""The trail of a training by TensorFlow and Keras: what it holds of each step, and that graphs stay what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy
+import pytest
+
+from reprokit.trails import Series, Step
+from tests import trails
+from tests.agent.test_trail import Trailed
+from tests.agent.training import Outcome
+from tests.interpreters import tf114_python
+
+pytestmark = pytest.mark.slow
+
+HEAD = """
+import sys, keras, numpy as np, tensorflow as tf
+variant = sys.argv[1]
+keras.utils.set_random_seed(3)
+x, y = np.random.rand(160, 8).astype("float32"), np.random.randint(0, 3, 160)
+layers = keras.layers
+model = keras.Sequential([layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3),
+                          layers.Dense(3, "softmax")])
+"""
+FIT = (
+    HEAD
+    + """
+class Keep(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        count[0] += 1
+    def on_train_batch_end(self, batch, logs=None):
+        if count[0] in (1, 18):
+            np.savez(f"{count[0] - 1}.npz", *[weight.numpy() for weight in model.weights])
+count = [0]
+model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Keep()])
+model.train_on_batch(x[:16], y[:16])
+"""
+)
+LOOP = (
+    HEAD
+    + """
+model(x)
+optimizer = keras.optimizers.SGD(0.1)
+embedding = tf.Variable(tf.random.normal([20, 3]))
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x, training=True) - 1.0) ** 2) + tf.reduce_sum(tf.gather(embedding, [1, 2]))
+    variables = [*model.trainable_variables, embedding]
+    gradients = tape.gradient(loss, variables)
+    np.savez("gradients.npz", *[gradient.numpy() for gradient in gradients[:-1]])
+    optimizer.apply_gradients(zip(gradients, variables))
+for number in range(18):
+    step()
+other = keras.optimizers.SGD(0.1)
+weight = tf.Variable([1.0, 2.0])
+other.build([weight])
+@tf.function
+def compiled():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight * weight)
+    other.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
+for number in range(4):
+    compiled()
+print(sorted({node.op for node in compiled.get_concrete_function().graph.as_graph_def().node}))
+"""
+)
+
+
+class Graphs(Trailed):
+    """A training whose gradients inside graphs are digested too."""
+
+    def environment(self, python_path: Sequence[Path] = (), **variables: str) -> dict[str, str]:
+        environment = super().environment(python_path, **variables)
+        plan = self.run_directory / "plan.json"
+        plan.write_text(json.dumps({**json.loads(plan.read_text()), "trail_gradients": "in graphs"}))
+        return environment
+
+
+def trained(place: Path, script: str, variant: str = "", kind: type[Trailed] = Trailed) -> tuple[Trailed, Outcome]:
+    place.mkdir(exist_ok=True)
+    training = kind(place)
+    outcome = training.run(script, variant)
+    assert outcome.status == 0, outcome.errors
+    assert [line["text"] for line in outcome.of("warning")] == []
+    return training, outcome
+
+
+def named(training: Trailed, name: str) -> Series:
+    (found,) = [series for trail in training.trails() for series in trail.series if series.name == name]
+    return found
+
+
+def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
+    names = ("torch", "loss", "gradients", "parameters")
+    return [
+        (a.number, name)
+        for a, b in zip(left, right, strict=True)
+        for name in names
+        if getattr(a, name) != getattr(b, name)
+    ]
+
+
+@pytest.mark.tensorflow
+def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each_seventeenth(tmp_path: Path) -> None:
+    (left, _), (right, _) = (trained(tmp_path / name, FIT) for name in ("left", "right"))
+    series = named(left, "optimizer#0")
+    steps = list(series.steps())
+    assert differences(steps, list(named(right, "optimizer#0").steps())) == []
+    assert (series.kind, series.framework, series.count) == ("Adam", "tensorflow", 41)
+    assert len({step.loss for step in steps}) == 41
+    assert None not in [step.torch for step in steps]
+    assert [step.number for step in steps if step.parameters is not None] == [0, 17, 34]
+    assert all(step.gradients is step.batch is None and not step.partial for step in steps)
+    for number in (0, 17):
+        kept = series.digests(number)
+        assert kept is not None
+        with numpy.load(tmp_path / "left" / f"{number}.npz") as saved:
+            values = [saved[f"arr_{place}"] for place in range(8)]
+        assert list(kept.parameters) == [trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values]
+        assert steps[number].parameters == trails.list_digest(kept.parameters)
+
+
+@pytest.mark.tensorflow
+def test_gradients_in_graphs_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
+    (plain, _), (asked, _) = trained(tmp_path / "plain", FIT), trained(tmp_path / "asked", FIT, kind=Graphs)
+    steps = list(named(asked, "optimizer#0").steps())
+    assert None not in [step.gradients for step in steps]
+    assert len({step.gradients for step in steps}) == 41
+    found = differences(steps, list(named(plain, "optimizer#0").steps()))
+    assert {name for _, name in found} == {"gradients"}
+
+
+@pytest.mark.tensorflow
+def test_an_eager_loop_keeps_gradients_and_a_compiled_one_gets_no_operation(tmp_path: Path) -> None:
+    training, outcome = trained(tmp_path / "trailed", LOOP)
+    series = named(training, "optimizer#0")
+    steps = list(series.steps())
+    assert len({step.gradients for step in steps}) == 18
+    assert all(step.partial for step in steps)  # the sparse one
+    kept = series.digests(17)
+    assert kept is not None
+    with numpy.load(training.directory / "gradients.npz") as saved:
+        values = [saved[f"arr_{place}"] for place in range(6)]
+    assert list(kept.gradients) == [*(trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values), 0]
+    bare = training.run_bare(LOOP.replace("sys.argv[1]", "''"))
+    assert bare.output == outcome.output != ""
+    assert [series.name for trail in training.trails() for series in trail.series] == ["optimizer#0"]
+
+
+@pytest.mark.tf114
+def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
+    python = tf114_python()
+    if python is None:
+        pytest.skip("REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14")
+    training = Trailed(tmp_path, python=python)
+    head = HEAD.replace("keras, ", "").replace("keras.utils.set_random_seed(3)", "keras = tf.keras")
+    outcome = training.run(head + FIT_OF_1, "")
+    assert outcome.status == 0, outcome.errors
+    assert not outcome.of("warning")
+    series = named(training, "optimizer#0")
+    steps = list(series.steps())
+    assert len({step.loss for step in steps}) == series.count == 20
+    assert [step.number for step in steps if step.parameters is not None] == [0, 17]
+    assert [tensor.name for tensor in series.tensors(0)][:1] == ["sequential/dense/kernel:0"]
+    with numpy.load(tmp_path / "17.npz") as saved:
+        values = [saved[f"arr_{place}"] for place in range(8)]
+    kept = series.digests(17)
+    assert kept is not None
+    assert list(kept.parameters) == [trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values]
+
+
+FIT_OF_1 = """
+class Keep(keras.callbacks.Callback):
+    count = 0
+    def on_batch_end(self, batch, logs=None):
+        if self.count == 17:
+            np.savez("17.npz", *model.get_weights())
+        self.count += 1
+model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[Keep()])
+"""

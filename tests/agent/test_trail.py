@@ -1,0 +1,523 @@
+"""The trail of a training by PyTorch: what it holds of each step, who waits for it, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprokit.native import trail_path
+from reprokit.trails import Series, Step, Trail
+from tests import trails
+from tests.agent.training import Outcome, Training, poll
+
+pytestmark = pytest.mark.torch
+
+HEAD = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(7)
+torch.set_num_threads(1)
+x, y = torch.randn(96, 64), torch.randn(96, 1)
+model = nn.Sequential(nn.Linear(64, 2400), nn.Dropout(), nn.Linear(2400, 1))  # more than is digested at once
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001, momentum=0.9)
+loader = DataLoader(TensorDataset(x, y), 8)
+variant = sys.argv[1] if len(sys.argv) > 1 else ""
+
+def train(count, before=lambda number: None, after=lambda number: None, between=lambda number: None):
+    number = 0
+    while number < count:
+        for a, b in loader:
+            before(number)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(a), b)
+            loss.backward()
+            between(number)
+            optimizer.step()
+            after(number)
+            number += 1
+            if number == count:
+                break
+"""
+
+
+class Trailed(Training):
+    """A training whose trail is kept."""
+
+    def environment(self, python_path: Sequence[Path] = (), **variables: str) -> dict[str, str]:
+        environment = super().environment(python_path, **variables)
+        plan = self.run_directory / "plan.json"
+        plan.write_text(json.dumps({**json.loads(plan.read_text()), "trail": str(trail_path())}))
+        return {**environment, "OMP_NUM_THREADS": "1"}
+
+    def trails(self) -> list[Trail]:
+        """Of all processes."""
+        paths = sorted((self.run_directory / "trail").glob("*.trail"))
+        return [Trail(path, os.open(path, os.O_RDONLY)) for path in paths]
+
+    def series(self) -> Series:
+        """The only one."""
+        ((series,),) = [trail.series for trail in self.trails()]
+        return series
+
+    def runs(self, script: str, *arguments: str) -> list[Step]:
+        """The steps of a script with one optimizer, which must end well."""
+        assert_well(self.run(HEAD + script, *arguments))
+        return list(self.series().steps())
+
+
+def assert_well(outcome: Outcome) -> None:
+    assert (outcome.status, outcome.errors) == (0, "")
+    assert [line["text"] for line in outcome.of("warning")] == []
+
+
+def pair(tmp_path: Path, script: str, *variants: str) -> list[list[Step]]:
+    """The steps of two runs of a script."""
+    found = []
+    for name, variant in zip(("left", "right"), variants or ("", ""), strict=True):
+        (tmp_path / name).mkdir()
+        found.append(Trailed(tmp_path / name).runs(script, variant))
+    return found
+
+
+QUANTITIES = ("batch", "torch", "loss", "gradients", "parameters")
+
+
+def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
+    """Step and quantity of each difference; Python's and NumPy's own states differ where nobody seeds them."""
+    return [
+        (a.number, name)
+        for a, b in zip(left, right, strict=True)
+        for name in QUANTITIES
+        if getattr(a, name) != getattr(b, name)
+    ]
+
+
+def test_equal_runs_have_equal_trails_of_which_everything_is_known(tmp_path: Path) -> None:
+    left, right = pair(tmp_path, "train(40)")
+    assert [step.number for step in left] == list(range(40))
+    assert differences(left, right) == []
+    assert all(getattr(step, name) is not None for step in left for name in step.__struct_fields__)
+    assert len({step.parameters for step in left}) == len({step.gradients for step in left}) == 40
+    assert len({step.batch for step in left}) == 12
+    assert not any(step.partial for step in left)
+
+
+STATES = """
+import random, struct, numpy
+states = []
+def keep(number):
+    states.append((torch.get_rng_state(), random.getstate()[1], numpy.random.get_state()[1:3]))
+    tensors = [p.detach().clone() for p in model.parameters()] + [p.grad.clone() for p in model.parameters()]
+    torch.save(tensors, f"{number}.pt")
+    random.random(); numpy.random.rand()
+numpy.random.seed(3); random.seed(4)
+train(2, after=keep)
+def packed(python, numpy):
+    return struct.pack("<I624I", python[-1], *python[:-1]), numpy[0].tobytes() + struct.pack("<I", numpy[1])
+torch.save([(torch_state, *packed(python, numpy)) for torch_state, python, numpy in states], "states.pt")
+torch.save([x, y], "data.pt")
+"""
+
+
+def test_the_values_are_those_of_the_definition(tmp_path: Path) -> None:
+    import torch
+
+    training = Trailed(tmp_path)
+    steps = training.runs(STATES)
+    series = training.series()
+
+    def load(name: str) -> Any:
+        return torch.load(tmp_path / name, weights_only=True)
+
+    def digest(tensor: Any) -> int:
+        return trails.digest(tensor.numpy().tobytes(), str(tensor.dtype).partition(".")[2], tuple(tensor.shape))
+
+    x, y = load("data.pt")
+    for number, (step, (state, python, numpy)) in enumerate(zip(steps, load("states.pt"), strict=True)):
+        tensors = [digest(tensor) for tensor in load(f"{number}.pt")]
+        parameters, gradients = tensors[:4], tensors[4:]
+        kept = series.digests(number)
+        assert kept is not None
+        assert (list(kept.gradients), list(kept.parameters)) == (gradients, parameters)
+        assert [(t.name, t.dtype, t.shape) for t in kept.tensors[:2]] == [
+            ("0.weight", "float32", [2400, 64]), ("0.bias", "float32", [2400]),
+        ]  # fmt: skip
+        assert step.gradients == trails.list_digest(gradients)
+        assert step.parameters == trails.list_digest(parameters)
+        assert step.torch == digest(state)
+        assert step.python == trails.digest(python, "uint32", (625,))
+        assert step.numpy == trails.digest(numpy, "uint32", (625,))
+        batch = trails.mix(digest(x[8 * number : 8 * number + 8]))
+        assert step.batch == trails.mix(batch + digest(y[8 * number : 8 * number + 8]) & trails.MASK)
+
+
+CHANGES = """
+def change(number):
+    if number == 21 and variant == "batch": x[:8].neg_()  # the first batch of the next epoch
+    if number == 24 and variant == "seed": torch.manual_seed(8)
+
+def change_gradients(number):
+    if number == 25 and variant == "gradient":
+        gradient = model[2].bias.grad
+        gradient[0] = torch.nextafter(gradient[0], torch.tensor(9.0))
+
+def change_parameters(number):
+    if number == 24 and variant == "update": model[0].weight.data[3, 5] *= -1
+
+if variant == "rate":
+    optimizer.param_groups[0]["lr"] = 0.0002
+train(30, change, change_parameters, change_gradients)
+"""
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
+    """The steps that the changed runs are compared with."""
+    return Trailed(tmp_path_factory.mktemp("unchanged")).runs(CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("variant", "first"),
+    [
+        ("batch", (24, "batch")),
+        ("seed", (24, "torch")),
+        ("gradient", (25, "gradients")),
+        ("update", (25, "loss")),
+        ("rate", (0, "parameters")),
+    ],
+)
+def test_what_is_changed_shows_at_its_step_and_in_causal_order(
+    unchanged: list[Step], tmp_path: Path, variant: str, first: object
+) -> None:
+    found = differences(unchanged, Trailed(tmp_path).runs(CHANGES, variant))
+    order = {name: place for place, name in enumerate(QUANTITIES)}
+    assert min(found, key=lambda difference: (difference[0], order[difference[1]])) == first
+
+
+MUTATING = """
+def gradients(number):
+    for parameter in model.parameters():
+        parameter.grad.zero_()
+
+def clamp(number):
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.01, 0.01)
+
+train(60, after={"gradients": gradients, "clamp": clamp, "": lambda number: None}[variant])
+"""
+
+
+@pytest.mark.parametrize("variant", ["gradients", "clamp"])
+def test_what_a_script_changes_right_after_each_step_is_digested_as_the_step_left_it(
+    tmp_path: Path, variant: str
+) -> None:
+    left, right = pair(tmp_path, MUTATING, variant, variant)
+    assert differences(left, right) == []
+    assert None not in [step.gradients for step in left] + [step.parameters for step in left]
+    if variant == "gradients":  # which the model does not see
+        (tmp_path / "bare").mkdir()
+        assert differences(left, Trailed(tmp_path / "bare").runs(MUTATING, "")) == []
+
+
+LATE = """
+def late(number):
+    if number == 30:
+        with torch.no_grad():
+            model[0].weight.mul_(0.5)
+
+train(40, after=late)
+"""
+
+
+def test_a_change_that_comes_late_makes_no_false_difference(tmp_path: Path) -> None:
+    left, right = pair(tmp_path, LATE)
+    assert differences(left, right) == []
+    assert [step.number for step in left if step.parameters is None] == [30]
+
+
+def test_a_training_comes_to_the_same_with_and_without_a_trail(tmp_path: Path) -> None:
+    script = HEAD + "train(40); torch.save(model.state_dict(), 'end.pt')"
+    for name, kind in (("with", Trailed), ("without", Training)):
+        (tmp_path / name).mkdir()
+        assert_well(kind(tmp_path / name).run(script))
+    assert not (tmp_path / "without" / "run" / "trail").exists()
+    import torch
+
+    ends = [torch.load(tmp_path / name / "end.pt", weights_only=True) for name in ("with", "without")]
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    small = "model = nn.Linear(64, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ntrain(700)"
+    steps = training.runs(small)
+    (path,) = (training.run_directory / "trail").iterdir()
+    assert len(steps) == 700
+    assert path.stat().st_size / 700 < 80
+    assert path.stat().st_mode & 0o777 == 0o600
+    series = training.series()
+    assert [step for step in range(700) if series.digests(step)] == [*range(16), *range(684, 700)]
+
+
+def test_a_killed_training_leaves_a_trail_that_can_be_read(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    process = training.start(
+        HEAD + "import pathlib\ntrain(10**6, after=lambda n: n == 50 and pathlib.Path('going').touch())"
+    )
+    poll((tmp_path / "going").exists)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    steps = list(training.series().steps())
+    assert len(steps) > 50
+    assert all(step.parameters is not None and step.gradients is not None for step in steps[:50])
+
+
+GAN = """
+first, second = model[0], model[2]
+a = torch.optim.Adam(first.parameters())
+b = torch.optim.Adam(second.parameters())
+for number in range(30):
+    for optimizer in a, b:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    if number == 20:
+        b.add_param_group({"params": [torch.zeros(2, requires_grad=True)]})
+"""
+
+
+def test_each_optimizer_has_a_series_and_one_that_gets_other_parameters_goes_on(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    assert_well(training.run(HEAD + GAN))
+    (trail,) = training.trails()
+    assert [(series.name, series.kind, series.count) for series in trail.series] == [
+        ("optimizer#0", "Adam", 30), ("optimizer#1", "Adam", 30),
+    ]  # fmt: skip
+    grown = trail.series[1]
+    assert [len(grown.tensors(step)) for step in (0, 20, 21, 29)] == [2, 2, 3, 3]
+    digests = grown.digests(29)
+    assert digests is not None
+    assert (digests.gradients[2], digests.parameters[2] != 0) == (0, True)
+    assert all(step.batch is None for series in trail.series for step in series.steps())
+
+
+ODD = """
+embedding = nn.Embedding(50, 8, sparse=True)
+conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+class Half(nn.Parameter): pass
+optimizer = torch.optim.SGD([*embedding.parameters(), *conv.parameters()], lr=0.1)
+images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+for number in range(24):
+    optimizer.zero_grad(set_to_none=number % 2 == 0)
+    (embedding(torch.arange(5)).sum() + conv(images).square().sum()).backward()
+    optimizer.step()
+"""
+
+
+def test_sparse_gradients_are_left_out_and_strided_ones_count_in_their_order(tmp_path: Path) -> None:
+    left, right = pair(tmp_path, ODD)
+    assert differences(left, right) == []
+    assert all(step.partial and step.gradients and step.parameters for step in left)
+
+
+ODD_LOOPS = """
+for number, (a, b) in enumerate([*loader] * 4):
+    nn.functional.mse_loss(model(a), b).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    if number % 4 == 3:
+        optimizer.step()
+        model.zero_grad(set_to_none=False)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
+def closure():
+    optimizer.zero_grad(set_to_none=False)
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+for number in range(20):
+    optimizer.step(closure)
+"""
+
+
+def test_closures_and_gradients_that_are_summed_up_and_clipped_repeat(tmp_path: Path) -> None:
+    found = []
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        training = Trailed(tmp_path / name)
+        assert_well(training.run(HEAD + ODD_LOOPS))
+        (trail,) = training.trails()
+        found.append([list(series.steps()) for series in trail.series])
+    assert [len(steps) for steps in found[0]] == [12, 20]
+    for left, right in zip(*found, strict=True):
+        assert differences(left, right) == []
+        assert None not in [step.gradients for step in left]
+
+
+PACKED = """
+import collections
+Pair = collections.namedtuple("Pair", "x y")
+def collate(rows):
+    a, b = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    label = "label" if variant == "text" else "lab" + "el"
+    return {"x": a, "rest": [Pair(label, b.t()), b"Raw" if variant == "bytes" else b"raw"], "array": a.numpy()}
+loader = DataLoader(TensorDataset(x, y), 8, collate_fn=collate)
+for batch in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(batch["x"]), batch["rest"][0].y.t()).backward()
+    optimizer.step()
+"""
+
+
+def test_batches_are_digested_whatever_they_are_packed_in(tmp_path: Path) -> None:
+    same, packed = pair(tmp_path, PACKED, "", "text")
+    assert [step.batch for step in same] == [step.batch for step in packed]
+    (tmp_path / "other").mkdir()
+    other = Trailed(tmp_path / "other").runs(PACKED, "bytes")
+    assert [a.batch != b.batch and a.loss == b.loss for a, b in zip(same, other, strict=True)] == [True] * 12
+
+
+FORKED = """
+import multiprocessing, os
+train(3)
+def work():
+    train(5)
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+train(4)
+child.join()
+assert child.exitcode == 0
+workers = DataLoader(TensorDataset(x, y), 8, num_workers=2)
+for a, b in workers:
+    optimizer.zero_grad(); model(a).sum().backward(); optimizer.step()
+"""
+
+
+def test_a_forked_process_has_a_trail_of_its_own(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    outcome = training.run(HEAD + FORKED)
+    assert outcome.status == 0, outcome.errors
+    counts = {trail.process: [series.count for series in trail.series] for trail in training.trails()}
+    assert counts == {"0": [19], "0/?": [5]}
+
+
+THREADS = """
+import ctypes, os, threading
+ids = lambda: {int(name) for name in os.listdir("/proc/self/task")}
+before = ids()
+train(25)
+(worker,) = ids() - before
+status = open(f"/proc/self/task/{worker}/status").read()
+blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+print(blocked.split()[1])
+pid = os.fork()
+if pid == 0:
+    os._exit(len(ids()) - 1)
+print(os.waitpid(pid, 0)[1], len(ids() - before))
+train(25)
+print(len(ids() - before), threading.active_count())
+"""
+
+
+def test_the_worker_takes_no_signals_and_is_gone_while_a_process_forks(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    outcome = training.run(HEAD + THREADS)
+    assert_well(outcome)
+    blocked, *counts = outcome.output.split()
+    assert int(blocked, 16) | 1 << 8 | 1 << 18 == (1 << 64) - 1  # all that can be: not SIGKILL and SIGSTOP
+    assert counts == ["0", "0", "1", "1"]
+
+
+def test_digests_that_come_late_find_their_step(tmp_path: Path) -> None:
+    from reprokit.agent import trail
+
+    library = trail.Library(str(trail_path()))
+    handle = library.open(str(tmp_path), "0")
+    series = library.series(handle, "optimizer#0", "SGD", [("a", "float32", [2], 8), ("b", "float32", [1], 4)], 0)
+    facts, address = library.buffer(trail.FACTS)
+    for number in range(70):
+        facts[:2] = [trail.BATCH, trail.LATER]
+        facts[2] = number
+        assert library.step(series, address, 0) == 0
+        if number >= 8:
+            digests, place = library.buffer(4)
+            digests[:] = [number, 2, 3, 4]
+            library.given(series, number - 8, 1000 + number, place)
+    library.close(handle, series)
+    (path,) = (tmp_path / "trail").iterdir()
+    (found,) = Trail(path, os.open(path, os.O_RDONLY)).series
+    steps = list(found.steps())
+    assert [step.batch for step in steps] == list(range(70))
+    assert [step.loss for step in steps] == [*range(1008, 1070), *[None] * 8]
+    assert [step.gradients for step in steps[:62]] == [trails.list_digest([n + 8, 2]) for n in range(62)]
+    assert [step.parameters for step in steps[62:]] == [None] * 8
+    kept = found.digests(61)
+    assert kept is not None
+    assert (list(kept.gradients), list(kept.parameters)) == ([69, 2], [3, 4])
+
+
+def test_a_full_disk_or_no_right_to_write_ends_the_trail_and_not_the_training(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    training.run_directory.mkdir()
+    (training.run_directory / "trail").write_text("in the way")
+    outcome = training.run(HEAD + "train(20); print('done')")
+    assert (outcome.status, outcome.output) == (0, "done\n")
+    assert "no further step is kept in the trail" in outcome.one("warning")["text"]
+
+
+def test_a_file_size_limit_ends_the_trail_and_says_so(tmp_path: Path) -> None:
+    training = Trailed(tmp_path)
+    script = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, -1))
+optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1)) for number in range(300)], lr=0.1)
+train(20)
+print("done")
+"""
+    outcome = training.run(HEAD + script)
+    assert (outcome.status, outcome.output) == (0, "done\n")
+    (trail,) = training.trails()
+    assert (trail.gave_up, trail.lost) == ("the file size limit was reached", 20)
+    assert [series.count for series in trail.series] == [0]
+
+
+def test_deterministic_names_of_threads_are_not_moved_by_the_worker(tmp_path: Path) -> None:
+    from tests.support import Reprokit
+
+    reprokit = Reprokit(tmp_path)
+    tail = """
+import threading, os, ctypes
+train(25)
+shim = ctypes.CDLL(None)
+def name():
+    buffer = ctypes.create_string_buffer(256)
+    shim.reprokit_thread_identity(buffer, 256)
+    names.append(buffer.value.decode())
+names = []
+thread = threading.Thread(target=name); thread.start(); thread.join()
+print(*names)
+"""
+    (tmp_path / "train.py").write_text(HEAD + tail)
+    said = {}
+    for name, options in (("with", []), ("without", ["--no-trail"])):
+        done = reprokit.run("record", *options, "-o", name, "--", sys.executable, "train.py")
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout
+    assert said["with"] == said["without"] != "\n"
+    assert reprokit.facts("with")["trails"]["size"] > 0
+    assert reprokit.facts("without")["trails"] is None
+    assert not (tmp_path / "without" / "trail").exists()
+    replayed = reprokit.run("replay", "with", "-o", "again")
+    assert replayed.returncode == 0, replayed.stderr
+    contents = [sorted((tmp_path / name / "trail").iterdir()) for name in ("with", "again")]
+    assert [path.name for path in contents[0]] == [path.name for path in contents[1]]
+    reads = [list(Trail(paths[0], os.open(paths[0], os.O_RDONLY)).series[0].steps()) for paths in contents]
+    assert reads[0] == reads[1]

@@ -1,0 +1,155 @@
+"""Real runs in which one thing was changed: verify calls every one of them different, or damaged, and says where.
+
+Two hundred pairs, or as many as REPROKIT_MUTATIONS says (`make mutations`: a thousand).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reprokit.difference import Difference
+from reprokit.errors import NothingComparable, ReprokitError, RunError
+from reprokit.verify.compare import Comparison, compare, require_whole
+from tests.support import Reprokit
+
+from . import mutated
+from .mutated import EVERYWHERE, WITH_A_TRAIL, Mutant, Mutation, NothingToChangeError
+
+COUNT = int(os.environ.get("REPROKIT_MUTATIONS", "200"))
+
+TORCH = """
+import torch, reprokit
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(7)
+x, y = torch.randn(96, 16), torch.randint(0, 3, (96,))
+model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for epoch in range(4):
+    for a, b in DataLoader(TensorDataset(x, y), 8, shuffle=True):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+    reprokit.log(last=loss, epoch=epoch)
+reprokit.log_predictions(y, model.eval()(x), task="classification")
+reprokit.log_predictions(x[:, 0], x[:, 1], task="regression")
+torch.save(model.state_dict(), "model.pt")
+"""
+
+SKLEARN = """
+import numpy as np, reprokit
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import accuracy_score, log_loss
+np.random.seed(3)
+x, y = np.random.rand(200, 8), np.random.randint(0, 3, 200)
+model = SGDClassifier(loss="log_loss")
+for step in range(20):
+    model.partial_fit(x, y, classes=[0, 1, 2])
+    reprokit.log(loss=float(log_loss(y, model.predict_proba(x))), step=step)
+predicted = model.predict(x)
+reprokit.log(accuracy=accuracy_score(y, predicted))
+np.save("coefficients.npy", model.coef_)
+open("predicted.txt", "w").write(str(predicted))
+"""
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Records a script once."""
+    known: dict[str, Path] = {}
+
+    def record(script: str) -> Path:
+        if script not in known:
+            directory = tmp_path_factory.mktemp("recorded")
+            (directory / "train.py").write_text(script)
+            done = Reprokit(directory).run("record", "-o", "run", "--", sys.executable, "train.py")
+            assert done.returncode == 0, done.stderr
+            known[script] = directory / "run"
+        return known[script]
+
+    return record
+
+
+def verified(left: Path, right: Path) -> Comparison:
+    """As the command does it."""
+    require_whole(right)
+    return compare(left, right)
+
+
+def named(comparison: Comparison, category: str, name: str) -> bool:
+    """Whether the category differs, by a leaf that says what was changed."""
+    found: list[Difference] = [leaf for child in comparison.tree.children if category in ("", child.name)
+                               for leaf in child.leaves() if leaf.verdict.differs]  # fmt: skip
+    return any(name in f"{leaf.name} {leaf.detail}" for leaf in found)
+
+
+def one(run: Path, place: Path, mutation: Mutation, number: int) -> str:
+    """What is wrong with the verdict on one mutant; empty if it is right."""
+    chance = random.Random(f"{run.parent.name[:8]} {mutation.__name__} {number}")
+    for _ in range(50):
+        shutil.copytree(run, place)
+        try:
+            category, name = mutation(Mutant(place, chance))
+            break
+        except NothingToChangeError:
+            shutil.rmtree(place)
+    else:
+        return f"{mutation.__name__} {number}: nothing to change"
+    try:
+        comparison = verified(run, place)
+    except NothingComparable:
+        return ""
+    except ReprokitError as error:
+        return f"{mutation.__name__} {number}: refused: {error}"
+    finally:
+        shutil.rmtree(place)
+    if comparison.identical or not named(comparison, category, name):
+        first = comparison.tree.first()
+        return f"{mutation.__name__} {number}: {category}, {name}: {first.name if first else 'identical'}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("script", "mutations", "share"),
+    [
+        pytest.param(TORCH, EVERYWHERE + WITH_A_TRAIL, 0.5, marks=pytest.mark.torch, id="torch"),
+        pytest.param(SKLEARN, EVERYWHERE, 0.25, id="sklearn"),
+    ],
+)
+def test_every_mutant_is_different_and_named(
+    recorded: Callable[[str], Path], tmp_path: Path, script: str, mutations: tuple[Mutation, ...], share: float
+) -> None:
+    run = recorded(script)
+    assert compare(run, run).identical
+    chosen = [mutations[number % len(mutations)] for number in range(int(COUNT * share))]
+    problems = [one(run, tmp_path / "mutant", mutation, number) for number, mutation in enumerate(chosen)]
+    assert [problem for problem in problems if problem] == []
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(TORCH, marks=pytest.mark.torch, id="torch"), pytest.param(SKLEARN, id="sklearn")]
+)
+def test_every_damage_is_found(recorded: Callable[[str], Path], tmp_path: Path, script: str) -> None:
+    run = recorded(script)
+    problems = []
+    for number in range(COUNT // 8):
+        place = tmp_path / "damaged"
+        shutil.copytree(run, place)
+        name = mutated.damage(Mutant(place, random.Random(number)))
+        if mutated.content(place) == mutated.content(run):
+            continue
+        try:
+            verified(run, place)
+            problems.append(f"{number}: {name} was not found damaged")
+        except RunError:
+            pass
+        finally:
+            shutil.rmtree(place)
+    assert problems == []
