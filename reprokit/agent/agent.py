@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from .evaluation import Evaluation
     from .frameworks import Adapter
     from .seeds import Ledger
 
@@ -31,12 +32,18 @@ class Agent:
         self._run = run
         self.journal = journal
         self._seeds: Ledger | None = None
+        self._evaluation: Evaluation | None = None
         self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
         self._adapters: dict[str, Adapter] = {}
         self._counters: dict[str, int] = {}
         self._warned: set[str] = set()
         self._finished = False
         journal.first_write_of_fork = self._first_write_of_fork
+
+    @property
+    def run(self) -> str:
+        """The run directory."""
+        return self._run
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that an adapter waits for has been executed."""
@@ -115,11 +122,16 @@ class Agent:
 
     def log_predictions(self, y_true: object, y_pred: object, task: object) -> None:
         """Write down what the script logs by reprokit.log_predictions."""
-        from .arrays import describe_array
+        self.evaluation.note("log_predictions", y_pred, y_true, task=None if task is None else str(task))
 
-        name, of_task = self.name("log_predictions"), None if task is None else str(task)
-        for part, facts in [("y_true", describe_array(y_true)), ("y_pred", describe_array(y_pred))]:
-            self.journal.write("predict", {"name": f"{name}/{part}", **facts, "task": of_task})
+    @property
+    def evaluation(self) -> Evaluation:
+        """The predictions, for processes that make any."""
+        if self._evaluation is None:
+            from .evaluation import Evaluation
+
+            self._evaluation = Evaluation(self._run, self.journal, self.warn)
+        return self._evaluation
 
     def finish(self) -> None:
         """Write what is known at the end; a forked child that never had anything to say stays silent."""
@@ -128,12 +140,14 @@ class Agent:
         self._finished = True
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
+        if self._evaluation is not None:
+            self.attempt(self._evaluation.finish)
         self.attempt(self._computed_with)
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.random_states)
         if self._seeds is not None:
             self.attempt(self._seeds.finish)
-        self.journal.write("end", {})
+        self.journal.write("end", self.attempt(_imported) or {})
 
     def _computed_with(self) -> None:
         """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""
@@ -157,6 +171,8 @@ class Agent:
         self._finished = False
         if self._seeds is not None:
             self._seeds.forget()
+        if self._evaluation is not None:
+            self._evaluation.forget()
         for adapter in self._adapters.values():
             self.attempt(adapter.forget)
 
@@ -165,6 +181,14 @@ class Agent:
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self.finish, exitpriority=-100)
+
+
+def _imported() -> dict[str, object]:
+    """Which packages and which files of the user's were imported."""
+    from .imported import modules
+
+    packages, files = modules()
+    return {"packages": packages, "files": files}
 
 
 def _index(value: Any) -> int | None:

@@ -47,6 +47,7 @@ _NATIVE = (
         {
             "threads": [form.format("get_num_threads") for form in _OPENBLAS],
             "core": [form.format("get_corename") for form in _OPENBLAS],
+            "config": [form.format("get_config") for form in _OPENBLAS],
         },
     ),
     (
@@ -57,7 +58,7 @@ _NATIVE = (
     ("onednn", re.compile(r"lib(dnnl|mkldnn)[-.]"), {"isa": ["dnnl_get_effective_cpu_isa"]}),
     ("blis", re.compile(r"libblis"), {"threads": ["bli_thread_get_num_threads"]}),
 )
-_TEXTS = ("core",)  # facts that are C strings
+_TEXTS = ("core", "config")  # facts that are C strings
 
 
 def facts() -> Iterator[tuple[str, str, Facts]]:
@@ -96,7 +97,17 @@ def _torch(torch: Any) -> Facts:
         "capability": _ask(torch, "backends.cpu.get_cpu_capability"),
         "mkl": _ask(torch, "backends.mkl.is_available"),
         "mkldnn": _ask(torch, "backends.mkldnn.is_available"),
+        **_accelerator(torch),
     }
+
+
+def _accelerator(torch: Any) -> Facts:
+    """CUDA's version as this build has it, and cuDNN's where the training used CUDA: nothing is initialised for it."""
+    version = getattr(torch, "version", None)
+    facts = {name: getattr(version, name, None) for name in ("cuda", "hip", "git_version")}
+    if _ask(torch, "cuda.is_initialized"):
+        facts["cudnn"] = _ask(torch, "backends.cudnn.version")
+    return {name: fact if fact is None else str(fact) for name, fact in facts.items()}
 
 
 def _ask(module: Any, path: str) -> Any:
@@ -124,7 +135,13 @@ def _tensorflow(_: Any) -> Facts:
     """The sizes of TensorFlow's pools, as its eager context was told; 0 and None stand for the usable processors."""
     context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     settings = {"threads": ("intra", "TF_NUM_INTRAOP_THREADS"), "interop_threads": ("inter", "TF_NUM_INTEROP_THREADS")}
-    return {key: _pool_size(context, *setting) for key, setting in settings.items()}
+    built = getattr(sys.modules.get("tensorflow.python.platform.build_info"), "build_info", None)
+    versions: Any = built if hasattr(built, "get") else {}
+    of_build = {name: versions.get(f"{name}_version") for name in ("cuda", "cudnn")}
+    return {
+        **{key: _pool_size(context, *setting) for key, setting in settings.items()},
+        **{name: str(version) for name, version in of_build.items() if version},
+    }
 
 
 def _pool_size(context: Any, kind: str, variable: str) -> int:

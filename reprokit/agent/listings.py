@@ -31,6 +31,8 @@ class Listings:
         """The name under which a directory is noted; None where it is of no interest."""
         if self._lines >= MAX_LISTINGS or self._names >= MAX_NAMES or isinstance(path, int):
             return None
+        if isinstance(path, (bytearray, memoryview)):  # deprecated, and taken still
+            path = bytes(path)
         name = os.path.normpath(os.fsdecode("." if path is None else path))
         left_out = any(name == place or name.startswith(place + "/") for place in _LEFT_OUT)
         return None if left_out or any(part in name for part in _PACKAGES) else name

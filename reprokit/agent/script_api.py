@@ -22,8 +22,10 @@ def log(*, step: int | None = None, epoch: int | None = None, **values: Any) -> 
 
 
 def log_predictions(y_true: Any, y_pred: Any, task: str | None = None) -> None:
-    """Write down what a model predicted beside what was true, as digests.
+    """Write down what a model predicted beside what was true; every prediction is compared, with accuracy or error.
 
+    Predictions are labels, scores of classes (a column each) or numbers; the task, "classification" or "regression",
+    is told by them or given. What is true may be None.
     Outside a run of reprokit it does nothing. It never raises: what cannot be written becomes a warning of the run.
     """
     agent = _agent()

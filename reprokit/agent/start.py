@@ -12,6 +12,7 @@ from .frameworks import WATCHED
 from .journal import Journal
 
 FORMAT = 1
+MAX_PATH = 64  # entries of sys.path
 
 
 def start(run: str, identity: str) -> None:
@@ -48,7 +49,23 @@ def _facts() -> dict[str, object]:
         "argv": _arguments(),
         "pid": os.getpid(),
         "agent": FORMAT,
+        "build": " ".join(sys.version.split()),
+        "gil": getattr(sys, "_is_gil_enabled", _yes)(),
+        "flags": _flags(),
+        "path": [place for place in sys.path if type(place) is str][:MAX_PATH],
     }
+
+
+def _yes() -> bool:
+    return True
+
+
+def _flags() -> list[str]:
+    """The options of the interpreter that are not as usual."""
+    usual = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
+    names = [name for name in dir(sys.flags) if name[0] != "_" and name[:2] != "n_" and name not in ("count", "index")]
+    pairs = [(name, getattr(sys.flags, name)) for name in names]
+    return [f"{name}={value}" for name, value in pairs if value is not None and value not in (usual.get(name, 0), -1)]
 
 
 def _arguments() -> list[str]:

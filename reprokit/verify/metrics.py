@@ -1,4 +1,4 @@
-"""Compares the process and evaluation metrics: losses, epochs, histories, scores, predictions, logs."""
+"""Compares the process metrics: losses, epochs, histories, logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import msgspec
 from reprokit.difference import Difference, group
 from reprokit.verify.lines import Value, shown
 from reprokit.verify.match import Matched, Raw
+from reprokit.verify.near import Near
 from reprokit.verify.words import Point, Wording, leaf, nothing, numbered
 
 
-def compare(matched: Matched) -> Difference:
+def compare(matched: Matched, near: Near | None = None) -> Difference:
     """One leaf a series; losses come first, as they change first."""
-    children = [leaf(pair, wording) for kind, wording in WORDINGS.items() for pair in matched.of(kind)]
+    judged = leaf if near is None else near.leaf
+    children = [judged(pair, wording) for kind, wording in PROCESS.items() for pair in matched.of(kind)]
     children += [leaf(pair, _unknown(pair.key.kind)) for pair in matched.unknown()]
     return group("process metrics", tuple(children))
 
@@ -106,6 +108,21 @@ def _prediction(line: Raw) -> str:
     return f"{line['dtype']} {line['shape']} {line['digest']}"
 
 
+def in_words(line: Raw) -> str:
+    """What a line of kind evaluation says of its predictions, in short."""
+    parts = [f"{line['predictions']['shape'][0]} predictions"]
+    if line.get("accuracy") is not None:
+        parts.append(f"accuracy {share(*line['accuracy'])}")
+    if line.get("error") is not None:
+        parts.append(f"mean absolute error {text(line['error'])}")
+    return ", ".join(parts)
+
+
+def share(right: int, total: int) -> str:
+    """An accuracy with the counts that it is made of."""
+    return f"{right / total:.6g} ({right} of {total})"
+
+
 def _other_point(left: Raw, right: Raw, position: int) -> Point:
     """For keys that this version does not know: the first one that differs."""
     for key in sorted({*left, *right} - {"k", "p", "n", "t"}):
@@ -134,11 +151,15 @@ def _unknown(kind: str) -> Wording:
     return Wording(kind, "line", _other_point, lambda line, position: f"line {position + 1}", nothing)
 
 
-WORDINGS = {
+PROCESS = {
     "loss": Wording("loss", "step", _value_point, _place, _value),
     "log": Wording("log", "value", _value_point, _place, _value),
     "epoch": Wording("epochs", "epoch", _epoch_point, numbered("epoch"), _values),
     "history": Wording("history", "call of fit", _history_point, _ordinal, _history),
-    "evaluate": Wording("scores", "call of evaluate", _scores_point, _ordinal, _values),
-    "predict": Wording("predictions", "call of predict", _predict_point, _ordinal, _prediction),
 }
+EVALUATION = {
+    "evaluate": Wording("scores", "call of evaluate", _scores_point, _ordinal, _values),
+    "predict": Wording("predictions", "call of predict", _predict_point, _ordinal, _prediction),  # of older agents
+    "evaluation": Wording("predictions of", "call", _other_point, _ordinal, in_words),
+}
+WORDINGS = {**PROCESS, **EVALUATION}

@@ -67,7 +67,8 @@ def test_openblas_threads(training: Training) -> None:
 def test_tensorflow_takes_what_it_was_told(training: Training) -> None:
     script = "import tensorflow as tf; tf.config.threading.set_intra_op_parallelism_threads(7); tf.ones(3)"
     outcome = training.run(script, TF_NUM_INTEROP_THREADS="5")
-    assert facts(outcome, "tensorflow") == {"threads": 7, "interop_threads": 5}
+    told = facts(outcome, "tensorflow")
+    assert (told["threads"], told["interop_threads"]) == (7, 5)
 
 
 def test_workers_of_loaders(training: Training) -> None:

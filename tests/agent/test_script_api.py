@@ -8,6 +8,7 @@ import pytest
 
 import reprokit
 from tests.agent.training import Training, float_value, tensor_digest
+from tests.verify.runs import rows_digest
 
 VALUES = {
     "0.1": float_value("float64", 0.1),
@@ -99,12 +100,11 @@ def test_predictions_are_digested(training: Training) -> None:
     )
     import numpy
 
-    expected = tensor_digest(numpy.eye(2, dtype="f4")[:, ::-1])
-    for number in range(2):
-        line = outcome.one("predict", name=f"log_predictions#{number}/y_pred")
-        assert (line["digest"], line["shape"], line["dtype"]) == (expected, [2, 2], "float32")
-        assert line["task"] == "classification"
-        assert outcome.one("predict", name=f"log_predictions#{number}/y_true")["shape"] == [2]
+    first, second = outcome.of("evaluation", name="log_predictions")
+    expected = {"dtype": "float32", "shape": [2, 2], "digest": rows_digest(numpy.eye(2, dtype="f4")[:, ::-1])}
+    assert expected.items() <= first["predictions"].items()
+    assert first["predictions"] == second["predictions"]  # and kept once
+    assert (first["task"], first["truth"]["shape"]) == ("classification", [2])
 
 
 def test_outside_a_run_it_does_nothing() -> None:

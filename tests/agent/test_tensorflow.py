@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from tests.agent.training import Outcome, Training, digests, float_value, object_digest, tensor_digest
+from tests.verify.runs import rows_digest
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
@@ -143,8 +144,10 @@ def test_evaluations_are_named_and_those_inside_fit_are_not_told_twice(fit: tupl
 def test_predictions_and_batches(fit: tuple[Training, Outcome]) -> None:
     training, outcome = fit
     (predicted,) = arrays(training, "predicted.npz")
-    line = outcome.one("predict")
-    assert (line["name"], line["digest"], line["shape"]) == ("predict#0", tensor_digest(predicted), [48, 3])
+    line = outcome.one("evaluation")
+    column = line["predictions"]
+    assert (line["name"], column["digest"], column["shape"]) == ("predict", rows_digest(predicted), [48, 3])
+    assert line["accuracy"] == [round(48 * results(training)[2][0][1]), 48]  # that of evaluate with the same inputs
     assert outcome.of("loss")[-1]["value"]["decimal"] == pytest.approx(results(training)[3][0])
     seed = outcome.one("seed")
     assert (seed["call"], seed["argument"]) == ("keras.utils.set_random_seed", "4")
@@ -198,7 +201,7 @@ print("done")
     )
     assert (outcome.status, outcome.output) == (0, "done\n")
     assert len(outcome.of("warning")) == 3
-    assert outcome.one("predict")
+    assert outcome.one("evaluation")["task"] == "regression"
     assert outcome.one("weights", at="end", object="model#0")
     assert outcome.lines[-1]["k"] == "end"
 

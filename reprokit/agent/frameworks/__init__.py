@@ -61,9 +61,11 @@ _WAITS_FOR = {
         for name in ("framework.random_seed", "ops.stateful_random_ops", "training.optimizer", "client.session")
     ],
     "keras": _KERAS,
-    "sklearn": ["sklearn"],
-    "xgboost": ["xgboost", "xgboost.training"],
-    "lightgbm": ["lightgbm", "lightgbm.engine"],
+    "sklearn": ["sklearn", "sklearn.base"]
+    + [f"sklearn.metrics.{under}{name}" for name in ("classification", "ranking", "regression") for under in ("_", "")],
+    "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
+    "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
+    "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
 }
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import inspect
 import sys
+import weakref
 
 from ..agent import on_thread
-from ..arrays import describe_array
+from ..parts import leaves
 from ..patching import replace
 from ..seeds import seeding
 from ..values import describe
@@ -15,7 +16,7 @@ from .variables import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -33,6 +34,35 @@ _METHODS = {
     "train_on_batch": "train_on_batch",
 }
 
+_LOSSES = {
+    "classification": ("crossentropy", "focal", "hinge"),
+    "regression": ("mean_squared", "mean_absolute", "mse", "mae", "mape", "msle", "huber", "log_cosh", "logcosh"),
+}
+
+MAX_REMEMBERED = 8  # pairs of inputs and true values
+
+
+class Truths:
+    """The true values that fit and evaluate were given with inputs, while both live: predict is given inputs alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+
+    def remember(self, inputs: Any, truth: Any) -> None:
+        try:
+            pair = weakref.ref(inputs), weakref.ref(truth)
+        except TypeError:  # a list, or nothing
+            return
+        self._known.pop(id(inputs), None)
+        self._known[id(inputs)] = pair
+        while len(self._known) > MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def of(self, inputs: Any) -> Any:
+        """The true values of these very inputs, None where nobody knows them."""
+        of_inputs, of_truth = self._known.get(id(inputs), (None, None))
+        return of_truth() if of_inputs is not None and of_truth is not None and of_inputs() is inputs else None
+
 
 class Adapter:
     """Watches a training by Keras."""
@@ -40,6 +70,7 @@ class Adapter:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._records = Records(agent)
+        self._truths = Truths()
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def forget(self) -> None:
@@ -61,15 +92,53 @@ class Adapter:
             for owner in _classes_with(module, "apply_gradients"):
                 replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._records.make_apply)
         else:
+            self._agent.attempt(self._begin_trail)
             for owner in _classes_with(module, "fit"):
+                replace(owner, "make_train_function", self._make_make_train_function)
                 for method in _METHODS:
                     replace(owner, method, getattr(self, f"_make_{_METHODS[method]}"))
+
+    def _begin_trail(self) -> None:
+        from .. import trail
+
+        library = trail.load(self._agent.run) if self._records.trail is None else None
+        if library is not None:
+            from .tensorflow_trail import TensorflowTrail
+
+            in_graphs = trail.wants_gradients_in_graphs(self._agent.run)
+            self._records.trail = TensorflowTrail(self._agent, library, in_graphs=in_graphs)
+
+    def _make_make_train_function(self, original: Function) -> Function:
+        """A model's train_function, which Keras calls for each step, is seen by the trail."""
+
+        def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            made = original(model, *arguments, **keywords)
+            function = model.train_function
+            is_of_tensorflow = _backend(original) == "tensorflow"
+            if self._records.trail is None or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
+                return made
+
+            def train_function(*arguments: Any) -> Any:
+                results = function(*arguments)
+                self._steps(model, results)
+                return results
+
+            train_function._reprokit_model = True  # type: ignore[attr-defined]
+            model.train_function = train_function
+            return made if made is None else train_function
+
+        return make_train_function
+
+    def _steps(self, model: Any, results: Any) -> None:
+        """A model took a step that returned this."""
+        self._agent.attempt(self._records.stepped, getattr(model, "optimizer", None), model, results)
 
     def _make_fit(self, original: Function) -> Function:
         def prepare(
             model: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
         ) -> tuple[str, inspect.BoundArguments]:
             name = self._agent.name("fit")
+            self._remember(arguments, keywords)
             given = inspect.signature(original).bind(model, *arguments, **keywords)
             callbacks = given.arguments.get("callbacks")
             if type(callbacks).__name__ != "CallbackList":  # which Keras takes as it is
@@ -106,15 +175,30 @@ class Adapter:
             if self._records.nested:
                 return original(model, *arguments, **keywords)
             result = self._records.outermost(original, model, *arguments, **keywords)
-            self._agent.attempt(report, model, self._agent.name(kind), result)
+            if kind == "predict":
+                self._agent.attempt(report, model, arguments[0] if arguments else keywords.get("x"), result)
+            else:
+                if kind == "evaluate":
+                    self._agent.attempt(self._remember, arguments, keywords)
+                self._agent.attempt(report, model, self._agent.name(kind), result)
             return result
 
         return call
+
+    def _remember(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Which true values belong to the inputs of fit, its validation, or evaluate."""
+        inputs = arguments[0] if arguments else keywords.get("x")
+        self._truths.remember(inputs, arguments[1] if len(arguments) > 1 else keywords.get("y"))
+        validation = keywords.get("validation_data")
+        if isinstance(validation, (tuple, list)) and len(validation) >= 2:
+            self._truths.remember(*validation[:2])
 
     def _callback(self, fit: Function, name: str) -> Any:
         """A callback of the Keras that this fit belongs to; the last in the list, it sees what the user's did."""
         agent, records = self._agent, self._records
         package = fit.__module__.partition(".engine.")[0].partition(".backend.")[0]
+
+        stepped = self._steps if _sees_batches(fit) else None
 
         class EpochCallback(sys.modules[f"{package}.callbacks"].Callback):  # type: ignore[misc]
             async_safe = True
@@ -122,6 +206,11 @@ class Adapter:
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 agent.attempt(_write_epoch, agent, name, epoch, logs or {}, (self.params or {}).get("steps"))
                 agent.attempt(records.note, self.model, epoch)
+
+            if stepped is not None:
+
+                def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                    stepped(self.model, logs or {})
 
         return EpochCallback()
 
@@ -136,9 +225,11 @@ class Adapter:
         values = {key: describe(result[key]) for key in result}
         self._agent.journal.write("evaluate", {"name": name, "values": values})
 
-    def _write_predictions(self, _model: Any, name: str, result: Any) -> None:
-        for part, array in _leaves(name, result):
-            self._agent.journal.write("predict", {"name": part, **describe_array(array)})
+    def _write_predictions(self, model: Any, inputs: Any, result: Any) -> None:
+        is_one = hasattr(result, "dtype")
+        truth, hint = self._truths.of(inputs) if is_one else None, _task(model) if is_one else None
+        for part, array in leaves("predict", result):
+            self._agent.evaluation.note(part, array, truth, hint=hint)
 
     def _write_loss(self, model: Any, _name: str, result: Any) -> None:
         name = on_thread("loss")
@@ -152,6 +243,18 @@ class Adapter:
     def _note_once(self, model: Any, _name: str = "", _result: Any = None) -> None:
         if model not in self._records:
             self._records.note(model)
+
+
+def _backend(function: Function) -> str:
+    """The backend of Keras 3 that a method is of; of older Keras TensorFlow."""
+    parts = function.__module__.split(".")
+    return parts[parts.index("backend") + 1] if "backend" in parts else "tensorflow"
+
+
+def _sees_batches(fit: Function) -> bool:
+    """Whether steps are seen by a callback: in old Keras, whose models have no train_function of a known form."""
+    owners = _classes_with(sys.modules[fit.__module__], "fit")
+    return _backend(fit) == "tensorflow" and not any("make_train_function" in vars(owner) for owner in owners)
 
 
 def _write_epoch(agent: Agent, name: str, epoch: int, logs: dict[str, Any], steps: int | None) -> None:
@@ -176,13 +279,11 @@ def _metric_names(model: Any, count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a model with several outputs under names of their own."""
-    if isinstance(value, dict):
-        for key in value:
-            yield from _leaves(f"{name}/{key}", value[key])
-    elif isinstance(value, (list, tuple)):
-        for number, part in enumerate(value):
-            yield from _leaves(f"{name}/{number}", part)
-    else:
-        yield name, value
+def _task(model: Any) -> str | None:
+    """The task that a model was compiled for, by the name of its loss."""
+    loss = getattr(model, "loss", None)
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    for task, words in _LOSSES.items():
+        if any(word in str(name).lower() for word in words):
+            return task
+    return None

@@ -1,7 +1,97 @@
-"""scikit-learn: its version."""
+"""scikit-learn: its version, what its estimators predict, and what its metrics are given and answer."""
 
 from __future__ import annotations
 
-from .version_only import VersionOnly as Adapter
+from ..parts import described
+from ..patching import replace
+from .estimators import Estimators, Scoring, is_inside
+from .version_only import VersionOnly
 
-__all__ = ["Adapter"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+
+    Function = Callable[..., Any]
+
+_CLASSIFICATION = (
+    "accuracy_score average_precision_score balanced_accuracy_score brier_score_loss classification_report"
+    " cohen_kappa_score confusion_matrix f1_score fbeta_score hamming_loss hinge_loss jaccard_score log_loss"
+    " matthews_corrcoef multilabel_confusion_matrix precision_recall_fscore_support precision_score recall_score"
+    " roc_auc_score top_k_accuracy_score zero_one_loss"
+)
+_REGRESSION = (
+    "d2_absolute_error_score explained_variance_score max_error mean_absolute_error mean_absolute_percentage_error"
+    " mean_gamma_deviance mean_pinball_loss mean_poisson_deviance mean_squared_error mean_squared_log_error"
+    " mean_tweedie_deviance median_absolute_error r2_score root_mean_squared_error root_mean_squared_log_error"
+)
+METRICS = {
+    **dict.fromkeys(_CLASSIFICATION.split(), "classification"),
+    **dict.fromkeys(_REGRESSION.split(), "regression"),
+}
+_PREDICTIONS = ("y_pred", "y_score", "y_proba", "y_prob", "pred_decision", "y2")
+
+
+class Adapter(VersionOnly):
+    """Watches sklearn, sklearn.base and the modules of sklearn.metrics."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._scoring = Scoring()
+
+    def instrument(self, name: str, module: ModuleType) -> None:
+        if name == "sklearn":
+            super().instrument(name, module)
+        elif name == "sklearn.base":
+            self._instrument_base(module)
+        else:
+            for metric in METRICS:
+                replace(module, metric, self._make_metric)
+
+    def _instrument_base(self, module: Any) -> None:
+        """Every class of an estimator, its mixins included, as it is made."""
+        estimators, agent = Estimators(self._agent, self._scoring), self._agent
+        base: Any = module.BaseEstimator
+        own = vars(base).get("__init_subclass__")
+
+        def __init_subclass__(cls: Any, **keywords: Any) -> None:  # noqa: N807
+            if own is None:
+                super(base, cls).__init_subclass__(**keywords)
+            else:
+                own.__get__(None, cls)(**keywords)
+            agent.attempt(estimators.instrument, cls)
+
+        base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[arg-type]
+
+    def _make_metric(self, original: Function) -> Function:
+        def metric(*arguments: Any, **keywords: Any) -> Any:
+            name = self._scoring.name
+            if not name and is_inside():
+                return original(*arguments, **keywords)
+            self._scoring.name = ""
+            if name:
+                self._agent.attempt(self._note, name, original.__name__, arguments, keywords)
+                return original(*arguments, **keywords)
+            result = original(*arguments, **keywords)
+            self._agent.attempt(self._note, "", original.__name__, arguments, keywords)
+            self._agent.attempt(self._write, original.__name__, result)
+            return result
+
+        return metric
+
+    def _note(self, name: str, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Once for all the metrics that are asked of the same predictions, unless within an estimator's score."""
+        true = arguments[0] if arguments else next(_given(keywords, "y_true", "y1"), None)
+        pred = arguments[1] if len(arguments) > 1 else next(_given(keywords, *_PREDICTIONS), None)
+        task = METRICS[metric]
+        self._agent.evaluation.note(name or f"{task} metrics", pred, true, hint=task, once=not name)
+
+    def _write(self, metric: str, result: Any) -> None:
+        self._agent.journal.write("evaluate", {"name": metric, "values": described(metric, result)})
+
+
+def _given(keywords: dict[str, Any], *names: str) -> Iterator[Any]:
+    return (keywords[name] for name in names if keywords.get(name) is not None)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..digests import Tensor
+    from .tensorflow_trail import TensorflowTrail as Trail
 
     Function = Callable[..., Any]
 
@@ -70,7 +71,7 @@ class Record:
             return self._last
         if counters:
             self.steps = int(values.pop())
-        names = map(_name, self._variables)
+        names = map(name_of, self._variables)
         self._last = distinct(array_entry(name, value) for name, value in zip(names, values))  # noqa: B905
         return self._last
 
@@ -81,12 +82,15 @@ class Records:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._inside = _local()
+        self.trail: Trail | None = None
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
         self._by_owner: weakref.WeakKeyDictionary[Any, list[Record]] = weakref.WeakKeyDictionary()
         self._unread: list[Record] = []  # of dead owners, until a session closes
+        if self.trail is not None:
+            self.trail.forget()
 
     def __contains__(self, owner: object) -> bool:
         return owner in self._by_owner
@@ -128,6 +132,23 @@ class Records:
         else:
             variables += [variable for variable in known[1]._variables if variable not in variables]
             known[1]._variables = variables
+
+    # The trail
+
+    def _trail_does(self, what: str, *arguments: Any) -> None:
+        """A trail that fails ends, with a warning, and the training goes on."""
+        try:
+            if self.trail is not None:
+                getattr(self.trail, what)(*arguments)
+        except Exception as error:
+            self.trail = None
+            self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
+
+    def stepped(self, optimizer: Any, model: Any, results: Any = None) -> None:
+        """An optimizer took a step that returned this."""
+        if self.trail is not None and optimizer is not None:
+            record = self._record(optimizer, "optimizer", optimizer_variables)
+            self._trail_does("stepped", optimizer, record.name, model, results)
 
     def _record(self, owner: Any, kind: str, variables_of: Callable[[Any], list[Any]]) -> Record:
         known = self._by_owner.get(owner)
@@ -182,6 +203,7 @@ class Records:
 
     def finish(self) -> None:
         """Write the end of all that is left."""
+        self._trail_does("finish")
         for record in [record for records in self._by_owner.values() for record in records] + self._unread:
             self._agent.attempt(self._end, record)
 
@@ -189,21 +211,37 @@ class Records:
         """An optimizer's apply or apply_gradients that takes in what it trains."""
 
         def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
+            gradients = list(gradients)
+            if original.__name__ == "apply_gradients":
+                pairs = gradients
+            else:
+                variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or _built(optimizer)
+                pairs = list(zip(gradients, variables))  # noqa: B905
+            pairs = [pair for pair in pairs if pair[0] is not None]
+            self._trail_does("applies", optimizer, pairs)
             if self.nested:
                 return original(optimizer, gradients, *arguments, **keywords)
-            if original.__name__ == "apply_gradients":
-                gradients = list(gradients)
-                trained = [pair[1] for pair in gradients if pair[0] is not None]
-            else:
-                trained = list((arguments and arguments[0]) or keywords.get("trainable_variables") or ())
             result = self.outermost(original, optimizer, gradients, *arguments, **keywords)
+            trained = [variable for _, variable in pairs]
             self._agent.attempt(self.trained, optimizer, trained)
+            if pairs and all(is_eager(gradient) for gradient, _ in pairs):
+                self._agent.attempt(self.stepped, optimizer, trained)
             return result
 
         return apply
 
 
-def _name(variable: Any) -> str:
+def _built(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer of Keras 3 was built for."""
+    return list(getattr(optimizer, "_trainable_variables", ()))
+
+
+def is_eager(tensor: Any) -> bool:
+    """Whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
+    return hasattr(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor, "_numpy")
+
+
+def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name)
 
 

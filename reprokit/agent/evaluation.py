@@ -1,0 +1,229 @@
+"""Writes what models predicted, and what was true: rows into files, counts and digests into lines."""
+
+from __future__ import annotations
+
+import hashlib
+from _thread import allocate_lock, get_ident
+
+from . import tasks
+from .evaluation_files import MAX_BYTES, MAX_FILES, Files
+from .naming import on_thread
+from .rows import FLOAT, rows_of
+from .scores import Accuracy, Error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .evaluation_files import Place
+    from .journal import Journal
+    from .rows import Rows
+
+MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at the end
+MAX_TYPES = 100  # of such predictions beyond
+MAX_REMEMBERED = 64  # arrays that are not written a second time
+MAX_LABELS = 10_000
+
+
+class Column:
+    """Rows of one type, predicted or true, however many pieces they come in."""
+
+    def __init__(self, rows: Rows, append: Callable[[Rows], Place | None]) -> None:
+        self.type = (rows.dtype, rows.shape[1:])
+        self.place: Place | None = None
+        self._append = append
+        self._count = 0
+        shape = ",".join([str(size) for size in rows.shape[1:]])
+        self._state = hashlib.sha256(f"reprokit-rows-1\0{rows.dtype}\0{shape}\0".encode())
+
+    @property
+    def digest(self) -> str:
+        """Of the type and all the rows."""
+        return "sha256:" + self._state.hexdigest()
+
+    def add(self, rows: Rows, known: dict[str, Place]) -> None:
+        """Digest rows and write them; where one piece could not be written, the column has no place."""
+        self._state.update(rows.data)
+        is_first = not self._count
+        self._count += rows.count
+        if is_first:
+            self.place = known.get(self.digest) or self._append(rows)
+        elif self.place is not None and self._append(rows) is None:
+            self.place = None
+
+    def facts(self) -> dict[str, object]:
+        """What a line holds of it."""
+        dtype, row = self.type
+        facts: dict[str, object] = {"dtype": dtype, "shape": [self._count, *row], "digest": self.digest}
+        if self.place is not None:
+            facts["file"], facts["row"] = self.place
+        return facts
+
+
+class Tally:
+    """What one line tells of: predictions of one type and what is true of them."""
+
+    def __init__(self, task: str | None, hint: str | None, classes: Any, append: Callable[[str, Rows], Any]) -> None:
+        self._asked = task
+        self._hint = hint
+        self._classes = None if classes is None else rows_of(classes).flat()[:MAX_LABELS]
+        self._append = append
+        self._columns: dict[str, Column] = {}
+        self._judgement: tasks.Judgement | None = None
+        self._score: Accuracy | Error | None = None
+        self._problem = ""
+        self.calls = 0
+
+    @property
+    def digests(self) -> list[str]:
+        return [column.digest for column in self._columns.values()]
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where the columns stand, by their digests."""
+        return {column.digest: column.place for column in self._columns.values() if column.place is not None}
+
+    def fits(self, *sides: Rows | None) -> bool:
+        """Whether these are of the types of the others."""
+        types = [column.type for column in self._columns.values()]
+        return not types or types == [(rows.dtype, rows.shape[1:]) for rows in sides if rows is not None]
+
+    def add(self, pred: Rows, truth: Rows | None, known: dict[str, Place]) -> None:
+        """Take in predictions."""
+        self.calls += 1
+        for side, rows in (("predictions", pred), ("truth", truth)):
+            if rows is not None:
+                if side not in self._columns:
+                    self._columns[side] = Column(rows, lambda rows, side=side: self._append(side, rows))  # type: ignore[misc]
+                self._columns[side].add(rows, known)
+        if self._judgement is None:
+            self._judgement = tasks.judge(pred, truth, self._asked, self._hint)
+            if self._judgement.task == tasks.REGRESSION:
+                self._score = Error()
+            elif self._judgement.form != tasks.VALUES:
+                self._score = Accuracy(self._judgement.form, self._classes)
+        if truth is not None and self._score is not None:
+            try:
+                self._score.add(pred, truth)
+            except (ValueError, IndexError) as error:
+                self._score, self._problem = None, str(error)
+
+    def facts(self) -> dict[str, object]:
+        """What its line holds."""
+        facts: dict[str, object] = {"calls": self.calls}
+        if self._judgement is not None:
+            facts.update({"task": self._judgement.task, "form": self._judgement.form, "why": self._judgement.why})
+        facts.update({side: self._columns[side].facts() for side in self._columns})
+        if self._classes is not None:
+            facts["labels"] = [str(label) for label in self._classes]
+        facts.update(self._score.facts() if self._score is not None else {})
+        if self._problem:
+            facts["problem"] = self._problem
+        return facts
+
+
+class Evaluation:
+    """The predictions of one process."""
+
+    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
+        self._files = Files(run, lambda: journal.identity)
+        self._journal = journal
+        self._warn = warn
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: what the parent predicted is the parent's."""
+        self._files.forget()
+        self._lock, self._owner = allocate_lock(), 0
+        self._lines: dict[str, int] = {}
+        self._rest: dict[tuple[object, ...], Tally] = {}
+        self._known: dict[str, Place] = {}
+        self._last: dict[str, list[str]] = {}
+
+    def note(
+        self,
+        name: str,
+        pred: Any,
+        truth: Any = None,
+        *,
+        task: str | None = None,
+        hint: str | None = None,
+        classes: Any = None,
+        once: bool = False,
+    ) -> None:
+        """Write a line of what one call predicted; unless the one before told the same, if once is enough."""
+        name, sides = on_thread(name), aligned(pred, truth)
+        if task is not None and task not in tasks.TASKS:
+            self._warn(f"{name}: task {task!r} is none of {', '.join(tasks.TASKS)}; it was inferred")
+            task = None
+        if self._owner == get_ident():
+            self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out")
+            return
+        with self._lock:  # threads may share a name
+            self._owner = get_ident()
+            try:
+                self._note(name, sides, task, hint, classes, once)
+            finally:
+                self._owner = 0
+
+    def _note(
+        self, name: str, sides: tuple[Rows, Rows | None], task: str | None, hint: str | None, classes: Any, once: bool
+    ) -> None:
+        if self._lines.get(name, 0) >= MAX_LINES:
+            self._add_to_rest(name, sides, task, hint)
+            return
+        tally = self.tally(name, task, hint, classes)
+        tally.add(*sides, self._known)
+        for digest, place in tally.places.items():
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[digest] = place
+        if not (once and self._last.get(name) == tally.digests):
+            self._lines[name] = self._lines.get(name, 0) + 1
+            self._last[name] = tally.digests
+            self.write(name, tally)
+
+    def tally(self, name: str, task: str | None = None, hint: str | None = None, classes: Any = None) -> Tally:
+        """A line to be, whose rows go into files of this name."""
+        return Tally(task, hint, classes, lambda side, rows: self._append(f"{name}/{side}", rows))
+
+    def write(self, name: str, tally: Tally) -> None:
+        """Write the line of a tally."""
+        self._journal.write("evaluation", {"name": name, **tally.facts()})
+
+    def _append(self, stream: str, rows: Rows) -> Place | None:
+        try:
+            place = self._files.append(stream, rows)
+        except OSError as error:
+            self._warn(f"predictions were digested and not kept: {error.strerror}")
+            return None
+        if place is None and rows.count:
+            self._warn(f"predictions were digested and not kept beyond {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+        return place
+
+    def _add_to_rest(self, name: str, sides: tuple[Rows, Rows | None], task: str | None, hint: str | None) -> None:
+        """Beyond the bound of lines: one at the end for all predictions of a type."""
+        key = (name, *((rows.dtype, *rows.shape[1:]) for rows in sides if rows is not None))
+        if key not in self._rest:
+            if len(self._rest) >= MAX_TYPES:
+                self._warn(f"{name}: predictions of more than {MAX_TYPES} types; some were left out")
+                return
+            self._rest[key] = self.tally(f"{name}, the rest", task, hint)
+        self._rest[key].add(*sides, {})
+
+    def finish(self) -> None:
+        """Write the lines of what came in many pieces."""
+        rest, self._rest = self._rest, {}
+        for key in rest:
+            self.write(str(key[0]), rest[key])
+
+
+def aligned(pred: Any, truth: Any) -> tuple[Rows, Rows | None]:
+    """Predictions and true values as rows; of PyTorch's scores (N, classes, ...) the classes last."""
+    rows, true = rows_of(pred), None if truth is None else rows_of(truth)
+    shape = rows.shape
+    if true is not None and rows.kind == FLOAT and len(shape) > 2 and true.shape == [shape[0], *shape[2:]]:
+        if true.shape != shape[:-1]:
+            rows = rows.with_last(1)
+    return rows, true

@@ -1,0 +1,211 @@
+"""torchmetrics: the predictions and targets of every update, and the value of every compute.
+
+A batch on a GPU is copied there and read together with others, so that no step waits for it. forward updates and
+computes within itself, in ways of its own: of it the update is told.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from _thread import _local
+
+from ..evaluation import aligned
+from ..parts import described
+from ..patching import replace
+from .torch_tensors import is_plain
+from .version_only import VersionOnly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..agent import Agent
+    from ..evaluation import Tally
+
+    Function = Callable[..., Any]
+
+MAX_PENDING = 64  # batches on a GPU that wait to be read together
+MAX_PENDING_BYTES = 64 << 20
+
+
+class Record:
+    """What is kept of one metric: what it was updated with since it last began."""
+
+    def __init__(self, name: str, task: str | None) -> None:
+        self.name = name
+        self.task = task
+        self.updates = 0
+        self.pending: list[tuple[Any, Any]] = []
+        self.waiting = 0  # bytes
+        self.tally: Tally | None = None
+        self.written = False  # and nothing came since
+
+
+class Adapter(VersionOnly):
+    """Watches torchmetrics.metric.Metric."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._inside = _local()  # .forward: within one
+        self._records: dict[int, Record] = {}
+
+    def forget(self) -> None:
+        self._records.clear()
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name == "torchmetrics":
+            super().instrument(name, module)
+            return
+        replace(module.Metric, "_wrap_update", self._make_wrap_update)
+        replace(module.Metric, "_wrap_compute", self._make_wrap_compute)
+        replace(module.Metric, "forward", self._make_forward)
+        replace(module.Metric, "reset", self._make_reset)
+
+    def finish(self) -> None:
+        for record in list(self._records.values()):
+            self._agent.attempt(self._end, record)
+
+    def _record(self, metric: Any) -> Record:
+        key = id(metric)
+        record = self._records.get(key)
+        if record is None:
+            record = Record(self._agent.name(type(metric).__name__), _task(metric))
+            self._records[key] = record
+            weakref.finalize(metric, self._agent.attempt, self._metric_ends, key, record).atexit = False
+        return record
+
+    def _metric_ends(self, key: int, record: Record) -> None:
+        if self._records.get(key) is record:
+            del self._records[key]
+            self._end(record)
+
+    # What torchmetrics calls. These are functions of the instance, made as it is made or unpickled.
+
+    def _make_wrap_update(self, original: Function) -> Function:
+        def wrap_update(metric: Any, update: Function) -> Function:
+            return self._watched(original(metric, update), metric, self._note_update)
+
+        return wrap_update
+
+    def _make_wrap_compute(self, original: Function) -> Function:
+        def wrap_compute(metric: Any, compute: Function) -> Function:
+            return self._watched(original(metric, compute), metric, self._note_compute)
+
+        return wrap_compute
+
+    def _watched(self, function: Function, metric: Any, note: Function) -> Function:
+        """The function, and what is told of it; the metric that holds it must not be held by it."""
+        reference = weakref.ref(metric)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self._quiet:
+                return function(*arguments, **keywords)
+            self._inside.forward = True
+            try:
+                result = function(*arguments, **keywords)
+            finally:
+                self._inside.forward = False
+            self._agent.attempt(note, reference(), result, arguments, keywords)
+            return result
+
+        return call
+
+    @property
+    def _quiet(self) -> bool:
+        if getattr(self._inside, "forward", False):
+            return True
+        compiler = getattr(sys.modules.get("torch"), "compiler", None)
+        return bool(compiler is not None and getattr(compiler, "is_compiling", bool)())
+
+    def _make_forward(self, original: Function) -> Function:
+        def forward(metric: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._quiet:
+                return original(metric, *arguments, **keywords)
+            self._inside.forward = True
+            try:
+                result = original(metric, *arguments, **keywords)
+            finally:
+                self._inside.forward = False
+            self._agent.attempt(self._note_update, metric, None, arguments, keywords)
+            return result
+
+        return forward
+
+    def _make_reset(self, original: Function) -> Function:
+        def reset(metric: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not self._quiet and id(metric) in self._records:
+                self._agent.attempt(self._end, self._records[id(metric)])
+            return original(metric, *arguments, **keywords)
+
+        return reset
+
+    # What is told of it
+
+    def _note_update(self, metric: Any, _result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        values = [value for value in [*arguments, *keywords.values()] if hasattr(value, "detach")]
+        pred = keywords.get("preds", values[0] if values else None)
+        truth = keywords.get("target", values[1] if len(values) > 1 else None)
+        if pred is None or not is_plain(pred) or _is_capturing(pred):
+            return
+        record = self._record(metric)
+        record.updates += 1
+        record.pending.append((_held(pred), None if truth is None else _held(truth)))
+        record.waiting += pred.numel() * pred.element_size()
+        on_device = pred.device.type != "cpu"
+        if not on_device or len(record.pending) >= MAX_PENDING or record.waiting >= MAX_PENDING_BYTES:
+            self._flush(record)
+
+    def _flush(self, record: Record) -> None:
+        """Read the batches that wait, and write them down."""
+        pending, record.pending, record.waiting = record.pending, [], 0
+        for pred, truth in pending:
+            sides = aligned(pred, truth)
+            if record.tally is None or not record.tally.fits(*sides):
+                self._write(record)
+                record.tally = self._agent.evaluation.tally(record.name, hint=record.task)
+            record.tally.add(*sides, {})
+            record.written = False
+
+    def _note_compute(self, metric: Any, result: Any, _arguments: Any, _keywords: Any) -> None:
+        record = self._record(metric)
+        self._flush(record)
+        if record.updates == metric._update_count:
+            self._write(record)
+        else:  # another of its collection was updated in its place
+            record.tally = None
+        values = described(record.name.partition("#")[0], result)
+        self._agent.journal.write("evaluate", {"name": record.name, "values": values})
+
+    def _write(self, record: Record) -> None:
+        if record.tally is not None and not record.written:
+            record.written = True
+            self._agent.evaluation.write(record.name, record.tally)
+
+    def _end(self, record: Record) -> None:
+        """The metric begins anew, or is gone."""
+        self._flush(record)
+        self._write(record)
+        record.tally, record.updates = None, 0
+
+
+def _is_capturing(tensor: Any) -> bool:
+    """Whether a CUDA graph is being recorded, into which no copy of ours may get."""
+    return tensor.device.type == "cuda" and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+
+
+def _held(tensor: Any) -> Any:
+    """The tensor as it is now; on a GPU a copy there."""
+    return tensor.detach().clone() if tensor.device.type != "cpu" else tensor.detach()
+
+
+def _task(metric: Any) -> str | None:
+    """By the part of torchmetrics that the metric comes from."""
+    for owner in type(metric).__mro__:
+        parts = owner.__module__.split(".")
+        if parts[0] == "torchmetrics" and len(parts) > 1 and parts[1] in ("classification", "regression"):
+            return parts[1]
+    return None

@@ -1,0 +1,44 @@
+"""What a process has imported at its end: top-level names of installed packages, and files that are in no package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_FILES = 2000
+_BY_ITSELF = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports it into every Python
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_STANDARD = os.path.dirname(os.__file__) + "/"
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
+
+
+def modules() -> tuple[list[str], list[str]]:
+    """Names of packages, and absolute paths of the script and of modules that lie outside of every package."""
+    packages: set[str] = set()
+    files: set[str] = set()
+    for path in _files():
+        for place in _INSTALLED:
+            _, found, rest = path.partition(place)
+            if found:
+                packages.add(rest.split("/", 1)[0].split(".", 1)[0])
+                break
+        else:
+            if not path.startswith((_STANDARD, _OWN)) and len(files) < MAX_FILES:
+                files.add(path)
+    return sorted(name for name in packages if name not in _BY_ITSELF and name[:2] != "__"), sorted(files)
+
+
+def _files() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        try:  # past the __getattribute__ of modules that are loaded when they are first used
+            names = ModuleType.__getattribute__(module, "__dict__")
+            path = names.get("__file__") or names["__loader__"].path  # the script has lost the first by now
+        except Exception:  # no module, as anything may stand there
+            continue
+        if type(path) is str and path:
+            yield path if path[0] == "/" else os.path.abspath(path)
