@@ -16,7 +16,7 @@ DEMO := .demo/$(FRAMEWORK)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
 BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
 
-NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch]) CMakeLists.txt
+NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch] native/artifacts/*.[ch] native/trail/*.[ch]) CMakeLists.txt
 BUILD := setup.py pyproject.toml reprokit/version.py $(NATIVE) $(wildcard profiles/*)
 
 # TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.
@@ -52,10 +52,15 @@ test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
 sanitize: $(VENV)/.test ## Run the tests of the shim built with the compiler's sanitizers
 	@$(BIN)/python -m pytest -n $(JOBS) tests/native/test_sanitizers.py $(PYTEST_ARGUMENTS)
 
+.PHONY: mutations
+mutations: $(VENV)/.test ## Change one thing in a thousand copies of recorded runs: verify must name each
+	@REPROKIT_MUTATIONS=1000 $(BIN)/python -m pytest tests/verify/test_mutated_runs.py $(PYTEST_ARGUMENTS)
+
 .PHONY: fuzz
-fuzz: $(VENV)/.test ## Fuzz the readers of entropy files (SECONDS=300 for each)
+fuzz: $(VENV)/.test ## Fuzz the readers of entropy files and of objects (SECONDS=300 for each)
 	@$(BIN)/python -m tests.fuzz python --seconds $(SECONDS)
 	@$(BIN)/python -m tests.fuzz c --seconds $(SECONDS)
+	@$(BIN)/python -m tests.fuzz objects --seconds $(SECONDS)
 
 .PHONY: compatibility
 compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, recorded and replayed (SUITES=...)

@@ -26,8 +26,8 @@ def ends_of_a_command(runs: int) -> None:
         directory = Path(name)
         program = str(directory / "startup")
         subprocess.run(["gcc", "-O2", "-o", program, Path(__file__).with_suffix(".c")], check=True)
-        record = [REPROKIT, "record", "-o", "run", "--overwrite", "--", program]
-        replay = [REPROKIT, "replay", "run", "-o", "replayed", "--overwrite"]
+        record = [REPROKIT, "record", "--", program]  # as users call it most often
+        replay = [REPROKIT, "replay", "last"]
         times: dict[str, list[tuple[float, float]]] = {"bare": [], "record": [], "replay": []}
         for _ in range(runs + 1):
             for side, command in {"bare": [program], "record": record, "replay": replay}.items():

@@ -59,10 +59,13 @@ static enum kind confirmed(int fd) {
 
 static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
 
-static int opened(int fd, int flags) {
+static int opened(int fd, const char *path, int flags) {
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
     if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
-    if (is_written(flags)) rk_written(fd);
+    if (RK_UNLIKELY(is_written(flags)))
+        rk_written(fd);
+    else
+        rk_opened_to_read(fd, path);
     return fd;
 }
 
@@ -97,48 +100,50 @@ static bool is_of_libc(void *function) {
     return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libpthread", 10) == 0;
 }
 
-#define OPEN(name)                                                                                       \
-    RK_EXPORT int name(const char *path, int flags, ...) {                                               \
-        mode_t mode = 0;                                                                                 \
-        MODE(flags, mode)                                                                                \
-        char text[RK_REAL_PATH];                                                                         \
-        path = rk_real_path(path, text);                                                                 \
-        if (RK_LIKELY(opens_directly)) return opened(open_directly(AT_FDCWD, path, flags, mode), flags); \
-        return opened(RK_REAL(name)(path, flags, mode), flags);                                          \
+/* Once more where the path has numbers that stand in for process ids. */
+#define OPENED(call, flags)                                \
+    char text[RK_REAL_PATH];                               \
+    int fd = call;                                         \
+    if (RK_UNLIKELY(fd < 0) && rk_real_path(path, text)) { \
+        path = text;                                       \
+        fd = call;                                         \
+    }                                                      \
+    return opened(fd, path, flags)
+
+#define OPEN(name)                                                                    \
+    RK_EXPORT int name(const char *path, int flags, ...) {                            \
+        mode_t mode = 0;                                                              \
+        MODE(flags, mode)                                                             \
+        OPENED(RK_LIKELY(opens_directly) ? open_directly(AT_FDCWD, path, flags, mode) \
+                                         : RK_REAL(name)(path, flags, mode),          \
+               flags);                                                                \
     }
 OPEN(open)
 OPEN(open64)
 OPEN(__open)
 OPEN(__open64)
 
-#define OPENAT(name)                                                                                      \
-    RK_EXPORT int name(int directory, const char *path, int flags, ...) {                                 \
-        mode_t mode = 0;                                                                                  \
-        MODE(flags, mode)                                                                                 \
-        char text[RK_REAL_PATH];                                                                          \
-        path = rk_real_path(path, text);                                                                  \
-        if (RK_LIKELY(opens_directly)) return opened(open_directly(directory, path, flags, mode), flags); \
-        return opened(RK_REAL(name)(directory, path, flags, mode), flags);                                \
+#define OPENAT(name)                                                                    \
+    RK_EXPORT int name(int directory, const char *path, int flags, ...) {               \
+        mode_t mode = 0;                                                                \
+        MODE(flags, mode)                                                               \
+        OPENED(RK_LIKELY(opens_directly) ? open_directly(directory, path, flags, mode)  \
+                                         : RK_REAL(name)(directory, path, flags, mode), \
+               flags);                                                                  \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-RK_EXPORT int __open_2(const char *path, int flags) {
-    char text[RK_REAL_PATH];
-    return opened(RK_REAL(__open_2)(rk_real_path(path, text), flags), flags);
-}
-RK_EXPORT int __open64_2(const char *path, int flags) {
-    char text[RK_REAL_PATH];
-    return opened(RK_REAL(__open64_2)(rk_real_path(path, text), flags), flags);
-}
+RK_EXPORT int __open_2(const char *path, int flags) { OPENED(RK_REAL(__open_2)(path, flags), flags); }
+RK_EXPORT int __open64_2(const char *path, int flags) { OPENED(RK_REAL(__open64_2)(path, flags), flags); }
 RK_EXPORT int __openat_2(int directory, const char *path, int flags) {
-    return opened(RK_REAL(__openat_2)(directory, path, flags), flags);
+    return opened(RK_REAL(__openat_2)(directory, path, flags), path, flags);
 }
 RK_EXPORT int __openat64_2(int directory, const char *path, int flags) {
-    return opened(RK_REAL(__openat64_2)(directory, path, flags), flags);
+    return opened(RK_REAL(__openat64_2)(directory, path, flags), path, flags);
 }
-RK_EXPORT int creat(const char *path, mode_t mode) { return opened(RK_REAL(creat)(path, mode), O_WRONLY); }
-RK_EXPORT int creat64(const char *path, mode_t mode) { return opened(RK_REAL(creat64)(path, mode), O_WRONLY); }
+RK_EXPORT int creat(const char *path, mode_t mode) { return opened(RK_REAL(creat)(path, mode), path, O_WRONLY); }
+RK_EXPORT int creat64(const char *path, mode_t mode) { return opened(RK_REAL(creat64)(path, mode), path, O_WRONLY); }
 
 /* ---- duplicates --------------------------------------------------------------------------------------- */
 
@@ -302,7 +307,10 @@ static FILE *opened_stream(FILE *stream, const char *path, const char *mode, con
     if (!stream || !rk_active()) return stream;
     int fd = fileno(stream), flags = flags_of(mode);
     enum kind kind = kind_of(fd);
-    if (is_written(flags) && !kind) rk_written(fd);
+    if (is_written(flags) && !kind)
+        rk_written(fd);
+    else if (!kind)
+        rk_opened_to_read(fd, path);
     if ((flags & O_ACCMODE) == O_WRONLY || !kind) return stream;
     fclose(stream); /* and opened again at the same number */
     fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0, RK_MARK);
@@ -322,14 +330,14 @@ static bool was_interrupted(const FILE *stream, const char *path) {
            rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&status, 0, 0, 0) == 0 && S_ISREG(status.st_mode);
 }
 
-#define FOPEN(name)                                            \
-    RK_EXPORT FILE *name(const char *path, const char *mode) { \
-        FILE *stream;                                          \
-        char text[RK_REAL_PATH];                               \
-        path = rk_real_path(path, text);                       \
-        do stream = RK_REAL(name)(path, mode);                 \
-        while (was_interrupted(stream, path));                 \
-        return opened_stream(stream, path, mode, RK_CALLER()); \
+#define FOPEN(name)                                                                                      \
+    RK_EXPORT FILE *name(const char *path, const char *mode) {                                           \
+        FILE *stream;                                                                                    \
+        char text[RK_REAL_PATH];                                                                         \
+        do stream = RK_REAL(name)(path, mode);                                                           \
+        while (was_interrupted(stream, path));                                                           \
+        if (RK_UNLIKELY(!stream) && rk_real_path(path, text)) stream = RK_REAL(name)(path = text, mode); \
+        return opened_stream(stream, path, mode, RK_CALLER());                                           \
     }
 FOPEN(fopen)
 FOPEN(fopen64)

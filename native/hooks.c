@@ -14,6 +14,15 @@ static bool is_of_libc(const void *function) {
     return strcmp(rk_module(function, &offset), rk_module((const void *)gnu_get_libc_version, &offset)) == 0;
 }
 
+#if defined(__x86_64__)
+/* The version of a name where the same library has older ones; another preloaded library has none. */
+RK_BEFORE_TSAN static void *versioned(void *function, const char *name, const char *version) {
+    uint64_t offset;
+    void *newer = dlvsym(RTLD_NEXT, name, version);
+    return newer && strcmp(rk_module(newer, &offset), rk_module(function, &offset)) == 0 ? newer : function;
+}
+#endif
+
 /* Some are absent from older libcs; their hooks are then never called, or do without. */
 RK_BEFORE_TSAN void rk_resolve(void) {
 #define X(name) \
@@ -22,7 +31,7 @@ RK_BEFORE_TSAN void rk_resolve(void) {
 #undef X
 #if defined(__x86_64__)
 /* Before glibc 2.36, RTLD_NEXT finds the oldest version of a name; these have changed since. */
-#define X(name, version) rk_real_##name = (__typeof__(name) *)dlvsym(RTLD_NEXT, #name, version);
+#define X(name, version) rk_real_##name = (__typeof__(name) *)versioned((void *)rk_real_##name, #name, version);
     X(posix_spawn, "GLIBC_2.15")
     X(posix_spawnp, "GLIBC_2.15")
     X(pthread_cond_timedwait, "GLIBC_2.3.2")
@@ -43,4 +52,5 @@ static void *find(const char *library, const char *name) {
 }
 
 void *rk_libstdcxx(const char *name) { return find("libstdc++.so.6", name); }
+void *rk_librt(const char *name) { return find("librt.so.1", name); }
 void *rk_libuuid(const char *name) { return find("libuuid.so.1", name); }

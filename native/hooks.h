@@ -75,7 +75,7 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(sched_setaffinity) X(sched_getaffinity) X(sched_setscheduler) X(sched_getscheduler) \
     X(sched_setparam) X(sched_getparam) X(sched_rr_get_interval) X(setpriority) X(getpriority) \
     X(prlimit) X(prlimit64) X(process_vm_readv) X(process_vm_writev) X(ptrace) X(timer_create) \
-    X(opendir) X(readlink) X(access) X(sigwaitinfo) X(sigtimedwait) \
+    X(clock_getcpuclockid) X(opendir) X(readlink) X(access) X(sigwaitinfo) X(sigtimedwait) \
     \
     X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
     X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create) \

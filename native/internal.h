@@ -252,6 +252,7 @@ ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_r
 
 void rk_devices_start(void);
 void rk_written(int fd);
+void rk_opened_to_read(int fd, const char *path); /* path: as the program named it */
 
 /* ---- text.c: /proc/sys/kernel/random/uuid and boot_id ---------------------------------------------- */
 
@@ -294,9 +295,10 @@ void rk_children_start(void);
 
 struct sigaction;
 void rk_pids_start(void);
-void rk_pids_child(void);                                            /* this process is about to have one */
-pid_t rk_real_pid(pid_t pid);                                        /* behind a number that stands in for one */
-const char *rk_real_path(const char *path, char text[RK_REAL_PATH]); /* the same in a path; the path itself, or text */
+void rk_pids_child(void);     /* this process is about to have one */
+pid_t rk_real_pid(pid_t pid); /* behind a number that stands in for one */
+/* After a call that failed: whether there are such numbers in the path; as text with the real ones. */
+bool rk_real_path(const char *path, char text[RK_REAL_PATH]);
 int rk_sigaction_named(int number, const struct sigaction *action, struct sigaction *before, const void *caller);
 void *rk_own_handler(int number, void *handler);
 bool rk_syscall_pid(long number, const void *caller, long *result);
@@ -306,6 +308,7 @@ bool rk_syscall_pid(long number, const void *caller, long *result);
 void rk_resolve(void);
 extern bool rk_hands_on; /* another preloaded library stands between this one and libc's getrandom */
 void *rk_libstdcxx(const char *name);
+void *rk_librt(const char *name);
 void *rk_libuuid(const char *name);
 
 #endif

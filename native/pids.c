@@ -43,7 +43,8 @@ static bool gets_the_real_one(const void *caller) {
 /* ---- whose number is which ------------------------------------------------------------------------------------- */
 
 struct pair {
-    int number, real;
+    _Alignas(8) int number; /* both are read and written at once */
+    int real;
 };
 
 /* Those that this process met last, and that it has from who forked it: a chroot hides the file. */
@@ -51,10 +52,7 @@ static struct pair known[16];
 static uint32_t met;
 
 static void keep(struct pair pair) {
-    struct pair *place = &known[__atomic_fetch_add(&met, 1, __ATOMIC_RELAXED) % RK_LENGTH(known)];
-    __atomic_store_n(&place->number, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&place->real, pair.real, __ATOMIC_RELEASE);
-    __atomic_store_n(&place->number, pair.number, __ATOMIC_RELEASE);
+    __atomic_store(&known[__atomic_fetch_add(&met, 1, __ATOMIC_RELAXED) % RK_LENGTH(known)], &pair, __ATOMIC_RELEASE);
 }
 
 static int open_list(int flags) {
@@ -98,8 +96,8 @@ static struct pair look_up_in_list(struct pair asked) {
 
 static struct pair look_up(struct pair asked) {
     for (size_t i = 0; i < RK_LENGTH(known); i++) {
-        struct pair pair = {__atomic_load_n(&known[i].number, __ATOMIC_ACQUIRE),
-                            __atomic_load_n(&known[i].real, __ATOMIC_ACQUIRE)};
+        struct pair pair;
+        __atomic_load(&known[i], &pair, __ATOMIC_ACQUIRE);
         if (is_asked_for(pair, asked)) return pair;
     }
     return look_up_in_list(asked);
@@ -214,6 +212,7 @@ TAKES(int, sched_getscheduler, (pid_t pid), rk_real_pid(pid))
 TAKES(int, sched_setparam, (pid_t pid, const struct sched_param *to), rk_real_pid(pid), to)
 TAKES(int, sched_getparam, (pid_t pid, struct sched_param *to), rk_real_pid(pid), to)
 TAKES(int, sched_rr_get_interval, (pid_t pid, struct timespec *to), rk_real_pid(pid), to)
+TAKES(int, clock_getcpuclockid, (pid_t pid, clockid_t *id), rk_real_pid(pid), id)
 TAKES(int, setpriority, (__priority_which_t which, id_t who, int to), which, (id_t)rk_real_pid((pid_t)who), to)
 TAKES(int, getpriority, (__priority_which_t which, id_t who), which, (id_t)rk_real_pid((pid_t)who))
 TAKES(int, prlimit, (pid_t pid, __rlimit_resource_t what, const struct rlimit *to, struct rlimit *from),
@@ -254,38 +253,46 @@ RK_EXPORT int timer_create(clockid_t id, struct sigevent *event, timer_t *timer)
         copy._sigev_un._tid = rk_real_pid(copy._sigev_un._tid);
         event = &copy;
     }
-    return RK_REAL(timer_create)(id, event, timer);
+    __typeof__(timer_create) *real = RK_REAL(timer_create);
+    if (RK_UNLIKELY(!real)) real = rk_librt("timer_create"); /* before glibc 2.34: of an extension module alone */
+    return real(id, event, timer);
 }
 
 /* ---- files of /proc -------------------------------------------------------------------------------------------- */
 
-/* Each part of the path that is a number: /proc/PID, /proc/self/task/TID. */
-const char *rk_real_path(const char *path, char text[RK_REAL_PATH]) {
-    if (RK_LIKELY(!rk_plan.clock) || !path || strncmp(path, "/proc/", 6) != 0) return path;
+/* Each part of the path that is a number: /proc/PID, /proc/self/task/TID. The kernel has read the path, or it
+ * would not say that nothing is there. */
+bool rk_real_path(const char *path, char text[RK_REAL_PATH]) {
+    if (RK_LIKELY(!rk_plan.clock) || errno != ENOENT || strncmp(path, "/proc/", 6) != 0) return false;
     size_t length = 0, digits;
+    bool found = false;
     for (const char *at = path; *at && length + 12 < RK_REAL_PATH; at += digits ? digits : 1) {
         digits = at > path && at[-1] == '/' ? strspn(at, "0123456789") : 0;
         bool whole = digits >= 7 && digits <= 9 && (!at[digits] || at[digits] == '/');
+        found |= whole;
         if (whole)
             length = rk_append_number(text, RK_REAL_PATH, length, (uint64_t)rk_real_pid(atoi(at)));
         else
             for (size_t i = 0; i < (digits ? digits : 1) && length + 1 < RK_REAL_PATH; i++) text[length++] = at[i];
     }
     text[length] = 0;
-    return length + 12 < RK_REAL_PATH ? text : path;
+    return found && length + 12 < RK_REAL_PATH;
 }
 
 RK_EXPORT DIR *opendir(const char *path) {
     char text[RK_REAL_PATH];
-    return RK_REAL(opendir)(rk_real_path(path, text));
+    DIR *directory = RK_REAL(opendir)(path);
+    return RK_UNLIKELY(!directory) && rk_real_path(path, text) ? RK_REAL(opendir)(text) : directory;
 }
 RK_EXPORT ssize_t readlink(const char *restrict path, char *restrict target, size_t size) {
     char text[RK_REAL_PATH];
-    return RK_REAL(readlink)(rk_real_path(path, text), target, size);
+    ssize_t length = RK_REAL(readlink)(path, target, size);
+    return RK_UNLIKELY(length < 0) && rk_real_path(path, text) ? RK_REAL(readlink)(text, target, size) : length;
 }
 RK_EXPORT int access(const char *path, int mode) {
     char text[RK_REAL_PATH];
-    return RK_REAL(access)(rk_real_path(path, text), mode);
+    int result = RK_REAL(access)(path, mode);
+    return RK_UNLIKELY(result < 0) && rk_real_path(path, text) ? RK_REAL(access)(text, mode) : result;
 }
 
 /* ---- who sent a signal -----------------------------------------------------------------------------------------

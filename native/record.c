@@ -138,7 +138,7 @@ static int make_file(void) {
 bool rk_file_ready(void) {
     if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) {
         rk_signals before = rk_block_signals();
-        rk_process->torn |= rk_lock(&rk_process->lock);
+        if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
         if (!rk_process->opened) {
             int error = rk_process->file ? 0 : make_file();
             if (is_passing(error) && rk_plan.mode == RK_MODE_RECORD) {
@@ -207,7 +207,7 @@ static int allocate(struct rk_stream *stream, uint64_t need) {
 bool rk_stream_room(struct rk_stream *stream, uint64_t size) {
     if (RK_LIKELY((uint64_t)(stream->end - stream->at) >= size)) return true;
     rk_signals before = rk_block_signals();
-    rk_process->torn |= rk_lock(&rk_process->lock);
+    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
     int error = allocate(stream, size);
     if (error && !is_passing(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);

@@ -331,7 +331,7 @@ static bool open_reader(struct rk_stream *stream) {
     reader->found = 2; /* looked for, and not there */
     if (!rk_process->profile) return false;
     rk_signals before = rk_block_signals();
-    rk_process->torn |= rk_lock(&rk_process->lock);
+    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
     bool there = find_first(reader, stream->id);
     if (there) rk_process->last_opened = reader->chunk;
     struct rk_slot *slot = there ? slot_of(stream->id) : NULL;
@@ -542,7 +542,7 @@ static bool find_moved(const void *caller, const struct request *request, uint64
     const char *module = rk_module(caller, &offset);
     uint64_t key = rk_site_key(module, strlen(module), offset); /* the same in every run */
     rk_signals before = rk_block_signals();
-    rk_process->torn |= rk_lock(&rk_process->lock);
+    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
     if (RK_UNLIKELY(rk_process->torn)) forget_cursors();
     bool found = steal(key, request, given);
     rk_unlock(&rk_process->lock);

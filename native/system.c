@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "internal.h"
 
@@ -178,6 +179,12 @@ static bool is_dead(uint32_t thread) {
     return rk_call(SYS_tkill, thread, 0, 0, 0, 0, 0) == -ESRCH;
 }
 
+/* A thread of a real-time class would not make room by yielding for an owner of another one. */
+static void rest(void) {
+    const struct timespec moment = {.tv_nsec = 20000};
+    rk_call(SYS_nanosleep, (long)&moment, 0, 0, 0, 0, 0);
+}
+
 /* Held for microseconds with signals blocked, and zeroed in a forked child: only a vfork child, which shares
  * its parent's memory, can leave it held, when it is killed. */
 bool rk_lock(uint32_t *lock) {
@@ -188,7 +195,10 @@ bool rk_lock(uint32_t *lock) {
         if (tries % PATIENCE == 0 && is_dead(owner) &&
             __atomic_compare_exchange_n(lock, &owner, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return true;
-        rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+        if (tries % PATIENCE == 0)
+            rest();
+        else
+            rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
     }
 }
 

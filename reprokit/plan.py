@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reprokit.rundir import ReplayOf
 
 RECORD, REPLAY = "record", "replay"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
+KEEP_OUTPUTS = 64 << 20
+ON, WITHOUT_TRAIL = "on", "off: --no-trail"
+WITH_GRADIENTS = "on: with gradients in graphs"
 WITHOUT_SUPERVISOR = "off: --no-supervisor"  # in run.json: the user's wish, which replays follow
 
 
@@ -32,8 +36,7 @@ def key_of_seed(text: str) -> bytes:
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run to be made: what to execute, where, and what shim and agent must do in it."""
 
     mode: str
@@ -42,22 +45,31 @@ class Plan:
     output: Path | None = None  # None: a directory of its own under .reprokit
     overwrite: bool = False
     policy: str = "derive"
-    key: bytes = field(default_factory=new_key, repr=False)
+    key: bytes = msgspec.field(default_factory=new_key)
     record_crypto: bool = False
     keyed: bool = False  # answer every request from the key, identity and a counter
     clock: bool = False  # record and replay the real-time clock, and stand in for process ids
     supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
+    trail: str = ON  # or WITH_GRADIENTS, or "off: WHY": digest what each step was made of
     prove: bool = False  # run strace beside, and account for every request to the kernel
+    keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
+    data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     replay_of: ReplayOf | None = None
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could
-    pools: Mapping[str, int] = field(default_factory=dict)  # replay: sizes that only the agent can set
+    pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set
     environment_size: int | None = None  # replay: what the recording had
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
 
-    def for_agent(self, shim: Path) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret
+
+    def for_agent(self, shim: Path, trail: Path) -> dict[str, Any]:
         """plan.json: all that the agent needs to know."""
         pools = {"pools": dict(self.pools)} if self.pools else {}
-        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), **pools}
+        trails = {"trail": str(trail)} if self.trail.startswith(ON) else {}
+        if self.trail == WITH_GRADIENTS:
+            trails["trail_gradients"] = "in graphs"
+        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), **trails, **pools}

@@ -32,7 +32,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 
-FORMAT = 2
+FORMAT = 3
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
@@ -42,8 +42,12 @@ METRICS = "metrics.jsonl"
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
+READ = "read.paths"
 MODULES = "modules.paths"
 ENTROPY = "entropy"
+KEPT = "outputs"  # copies of small outputs, named by numbers
+EVALUATION = "evaluation"
+TRAIL = "trail"
 STOPPED = "stopped"
 RESERVE = "reserve"  # room on the disk for what is written at the end
 
@@ -142,12 +146,14 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_crypto: bool = False  # so were the bytes given to cryptographic libraries
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: str = ""  # "on", "on: <what it means>", or "off: <why>"
+    trail: str = ""  # "on", "on: <with what more>", or "off: <why>"
     shim: str = ""  # "loaded", or "not loaded: <why>"
     agent: str = ""  # "loaded", or "not loaded: <why>"
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
+    trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
     proof: Proof | None = None  # --prove
     uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
@@ -163,6 +169,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     content: str = ""  # digest without a container's noise (zip timestamps), where there is any
     container: str = ""  # "zip", "keras", ...: which rule made content
     note: str = ""  # why there is no digest
+    kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # the number of its copy in the run directory
 
 
 class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -286,6 +293,12 @@ class RunDirectory:
 
     def outputs(self) -> OutputsFile | None:
         return self._decode(OUTPUTS, OutputsFile) if self.has(OUTPUTS) else None
+
+    def open_kept(self, file: OutputFile) -> int:
+        """A descriptor of the copy of an output, which lies in the run directory itself."""
+        if not stat.S_ISDIR(os.lstat(self.path / KEPT).st_mode):
+            raise RunDamaged(f"{self.path / KEPT} is not a directory")
+        return self.open(os.path.join(KEPT, str(file.kept)))
 
     def environment(self) -> dict[str, Any] | None:
         return self._decode(ENVIRONMENT, dict[str, Any]) if self.has(ENVIRONMENT) else None

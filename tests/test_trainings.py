@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Reprokit
+from tests.support import Done, Reprokit
 
 TRAININGS = Path(__file__).parent / "trainings"
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -88,17 +88,21 @@ def everything_is_accounted_for(facts: dict[str, Any]) -> None:
     assert facts["proof"]["requests"] > 0
 
 
+def record(reprokit: Reprokit, command: list[str], variables: dict[str, str]) -> Done:
+    """With a proof where there is strace."""
+    proving = ["--prove"] if shutil.which("strace") else []
+    done = reprokit.run("record", *proving, "-o", "recorded", "--", *command, environment=variables)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if proving:
+        everything_is_accounted_for(reprokit.facts("recorded"))
+    return done
+
+
 def reproduces(training: Training, reprokit: Reprokit) -> None:
     bare = [run_bare(training, reprokit.directory) for _ in range(2)]
     assert bare[0] != bare[1]
-    proving = ["--prove"] if shutil.which("strace") else []
-    recorded = reprokit.run(
-        "record", *proving, "-o", "recorded", "--", *training.command, environment=training.variables
-    )
-    assert recorded.returncode == 0, recorded.stderr[-2000:]
+    recorded = record(reprokit, training.command, training.variables)
     assert recorded.stdout not in bare
-    if proving:
-        everything_is_accounted_for(reprokit.facts("recorded"))
     if training.printed:
         assert re.search(r"[0-9a-f]{64}$", recorded.stdout.strip())
     for number in range(3):
@@ -164,8 +168,7 @@ def test_two_ranks(reprokit: Reprokit) -> None:
     for name in ("bare0", "bare1"):
         run_bare(Training(command(), results(name)), reprokit.directory)
     assert read("bare0") != read("bare1")
-    recorded = reprokit.run("record", "-o", "recorded", "--", *command(), environment=results("recorded-results"))
-    assert recorded.returncode == 0, recorded.stderr[-2000:]
+    record(reprokit, command(), results("recorded-results"))
     digests = [line.split()[2] for line in read("recorded-results")]
     assert digests[0] != digests[1]
     for number in range(3):

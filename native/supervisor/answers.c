@@ -33,7 +33,7 @@ static bool may_write(struct program *program, const struct request *request) {
     bool not_allowed = false;
     if (program->is_writable) return true;
     program->is_writable = rk_is_memory(request->thread, request->arguments[0], &not_allowed);
-    if (not_allowed && rk_is_pending(request)) rk_note_fresh();
+    if (not_allowed && rk_is_waiting(request)) rk_note_fresh();
     return program->is_writable;
 }
 
@@ -44,7 +44,7 @@ static struct answer done_or(uint64_t done, int error) {
 /* It has become a program that may not be looked into: the kernel answers all of the request. */
 static struct answer not_let_in(struct thread *thread, const struct request *request) {
     thread->process->program->is_writable = false;
-    if (rk_is_pending(request)) rk_note_fresh();
+    if (rk_is_waiting(request)) rk_note_fresh();
     return go_on;
 }
 
@@ -64,7 +64,9 @@ struct answer rk_answer_getrandom(struct thread *thread, const struct request *r
                                     part, flags);
         if (given <= 0) return done_or(done, -errno);
         if (!rk_is_pending(request)) return sent;
-        ssize_t written = rk_write_memory(request->thread, to + done, bytes, (size_t)given);
+        ssize_t written = thread->process->executing
+                              ? rk_write_waiting(request, to + done, bytes, (size_t)given)
+                              : rk_write_memory(request->thread, to + done, bytes, (size_t)given);
         if (written < 0) return written == -EFAULT ? done_or(done, -EFAULT) : not_let_in(thread, request);
         done += (uint64_t)written;
         if ((size_t)written < part) break;

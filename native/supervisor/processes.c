@@ -20,6 +20,7 @@
 #define DEPTH   64    /* of parents that have not asked for anything yet */
 #define ALONE   DEPTH /* without looking at its relatives */
 #define LISTED  4096  /* threads or children of one process that are looked at */
+#define ANY     (-1)  /* of its threads may have executed a program, and nobody saw it */
 
 static struct process *processes[BUCKETS], *newest;
 static struct thread *threads[BUCKETS];
@@ -167,10 +168,11 @@ static bool is_copy(int pid, const struct program *program, struct process *pare
     return !has_other_random(parent->program, pid);
 }
 
-/* Where no exec is seen, every request may be that of another program; the shim replaces the bytes itself. */
+/* Where no exec is seen, every request may be that of another program; the shim and Go's runtime replace the
+ * bytes themselves. */
 static void cover(struct program *program, int pid, bool is_new) {
     if (is_new) rk_cover_start(program, pid);
-    if (!rk_sees_exec && !program->shimmed) remember_random(program, pid);
+    if (!rk_sees_exec && !program->shimmed && !program->is_go) remember_random(program, pid);
 }
 
 /* ---- processes ------------------------------------------------------------------------------------------ */
@@ -294,7 +296,7 @@ static struct process *meet(int id, int depth) {
  * other addresses or random bytes tell so. */
 static void look_again(struct process *process, int asking) {
     struct status status = {0};
-    bool has_failed = asking == process->executing;
+    bool has_failed = asking == process->executing || process->executing == ANY;
     if (!read_stat(process->id, &status)) return;
     bool is_another =
         status.addresses != process->program->addresses || has_other_random(process->program, process->id);
@@ -397,7 +399,8 @@ static struct process *process_with(int id) {
     return process ? process : meet(owner, 0);
 }
 
-static struct thread *look_for(int id) {
+static struct thread *look_for(struct request *request) {
+    int id = request->thread;
     struct thread *thread = known_thread(id);
     struct process *process = thread ? thread->process : NULL;
     if (process && !is_still(process)) {
@@ -408,15 +411,16 @@ static struct thread *look_for(int id) {
     if (process && !process->executing) return thread;
     if (!process) process = process_with(id);
     if (!process) return NULL;
+    request->in_doubt = process->executing;
     if (process->executing) look_again(process, id);
     thread = thread_of(process, id);
     return thread ? thread : new_thread(process, id);
 }
 
-struct thread *rk_find_thread(const struct request *request) {
+struct thread *rk_find_thread(struct request *request) {
     struct thread *thread = thread_of_this_moment(request);
     if (RK_LIKELY(thread != NULL)) return thread->voice;
-    thread = look_for(request->thread);
+    thread = look_for(request);
     if (!thread) return NULL;
     thread->checked = request->moment;
     return thread->voice;
@@ -429,4 +433,8 @@ void rk_executes(int id) {
     if (!process) return;
     process->executing = id;
     remember_random(process->program, process->id);
+}
+
+void rk_may_have_executed(void) {
+    for (struct process *process = newest; process; process = process->older) process->executing = ANY;
 }

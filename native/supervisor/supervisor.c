@@ -61,21 +61,35 @@ static uint64_t now(void) {
 
 static uint64_t times_let_go(void) { return __atomic_load_n(&shared->let_go, __ATOMIC_ACQUIRE); }
 
-/* Whether the program still waits (seccomp_unotify(2)). It does without being looked at where only its end
- * or the standby can have let it go, and this thread received its request within the same tick. */
-bool rk_is_pending(const struct request *request) {
-    if (rk_is_uninterrupted && request->let_go == times_let_go() && request->moment == now()) return true;
+/* seccomp_unotify(2) */
+bool rk_is_waiting(const struct request *request) {
     return ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &request->id) == 0;
 }
 
-static struct answer answer_to(const struct request *request) {
+/* It does without being looked at where only its end or the standby can have let it go, and this thread
+ * received its request within the same tick. */
+bool rk_is_pending(const struct request *request) {
+    bool is_certain = rk_is_uninterrupted && !request->in_doubt && request->let_go == times_let_go();
+    return (is_certain && request->moment == now()) || rk_is_waiting(request);
+}
+
+/* Among what the standby let go on there may have been an exec. */
+static void look_at_standby(void) {
+    static uint64_t last;
+    uint64_t times = times_let_go();
+    if (RK_UNLIKELY(times != last)) rk_may_have_executed();
+    last = times;
+}
+
+static struct answer answer_to(struct request *request) {
+    look_at_standby();
     if (request->number == SYS_execve || request->number == SYS_execveat) {
         rk_executes(request->thread);
         if (forbids_rights) rk_look_at_exec(request);
         return (struct answer){.go_on = true};
     }
     struct thread *thread = request->thread > 0 ? rk_find_thread(request) : NULL;
-    if (!thread && request->number == SYS_getrandom && rk_is_pending(request)) rk_note_fresh();
+    if (!thread && request->number == SYS_getrandom && rk_is_waiting(request)) rk_note_fresh();
     if (!thread) return (struct answer){.go_on = true};
     return request->number == SYS_getrandom ? rk_answer_getrandom(thread, request) : rk_answer_open(thread, request);
 }
@@ -87,7 +101,7 @@ static void send_answer(uint64_t id, struct answer answer) {
     while (ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_SEND, &response) != 0 && errno == EINTR) continue;
 }
 
-static void answer(const struct request *request) {
+static void answer(struct request *request) {
     __atomic_store_n(&shared->received, request->id, __ATOMIC_RELEASE);
     __atomic_store_n(&is_waited_for, true, __ATOMIC_RELEASE);
     pthread_mutex_lock(&lock);

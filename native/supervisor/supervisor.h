@@ -73,6 +73,7 @@ struct request {
     uint64_t id;
     uint64_t moment; /* when it was received: of a clock whose ticks are some milliseconds */
     uint64_t let_go; /* of struct shared, before that */
+    bool in_doubt;   /* its process was executing a program: by now its id may be that one's */
     int thread;
     int number;
     uint64_t caller;
@@ -92,16 +93,18 @@ extern int rk_listener;
 extern int rk_events;            /* an epoll descriptor */
 extern bool rk_sees_exec;        /* else every request may come from another program than the one before */
 extern bool rk_is_uninterrupted; /* a request that was received ends early by a SIGKILL only */
-bool rk_is_pending(const struct request *request);
-void rk_notice(const char *text); /* once on stderr and in run.json */
+bool rk_is_waiting(const struct request *request); /* whether the program still waits */
+bool rk_is_pending(const struct request *request); /* the same, but for a program that was killed just now */
+void rk_notice(const char *text);                  /* once on stderr and in run.json */
 void rk_watch(int fd, struct watch *watch, uint32_t events);
 void rk_close_watched(int fd);
 
 /* ---- processes.c ------------------------------------------------------------------------------- */
 
 /* NULL where the process is gone or not to be known. */
-struct thread *rk_find_thread(const struct request *request);
+struct thread *rk_find_thread(struct request *request);
 void rk_executes(int thread);
+void rk_may_have_executed(void); /* all of them: the standby let requests go on */
 void rk_forget_all(void);
 void rk_release(struct program *program);
 
@@ -120,6 +123,8 @@ bool rk_is_in_syscall(struct program *program, uint64_t address); /* the functio
 
 bool rk_read_memory(int pid, uint64_t from, void *to, size_t size);
 ssize_t rk_write_memory(int pid, uint64_t to, const void *from, size_t size); /* how much was, or -errno */
+/* The same for one that is executing a program: the next one's memory is left alone. */
+ssize_t rk_write_waiting(const struct request *request, uint64_t to, const void *from, size_t size);
 bool rk_read_text(int pid, uint64_t from, char *text, size_t size);
 /* Whether something is there; not_allowed where the system does not let this process look. */
 bool rk_is_memory(int pid, uint64_t at, bool *not_allowed);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,38 @@ from reprokit.errors import DashesMissing
 
 DASHES = "--"
 OWN_DIRECTORY = click.Path(path_type=Path)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # which click takes arguments depends on its version
+    """Bytes: 65536, 64K, 64M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        if isinstance(value, int):
+            return value
+        digits, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and unit in UNITS):
+            self.fail(f"{value!r} is not a number of bytes, such as 65536, 64M or 1G.", param, ctx)
+        return int(digits) * UNITS[unit]
+
+
+NO_TRAIL = click.option("--no-trail", is_flag=True, help="Keep no digests of the training's steps.")
+TRAIL_GRADIENTS = click.option(
+    "--trail-gradients",
+    is_flag=True,
+    help="Digest gradients inside graphs of TensorFlow too, which changes these graphs.",
+)
+KEEP = click.option(
+    "--keep-outputs",
+    type=Size(),
+    metavar="SIZE",
+    default="64M",
+    show_default=True,
+    help="Keep copies of the files that the run wrote, of so many bytes in all; 0 keeps none.",
+)
 
 
 class CommandBehindDashes(click.Command):
@@ -39,6 +70,8 @@ def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _advice(name: str, own: Sequence[str], rest: Sequence[str]) -> str:
+    import shlex
+
     before = list(own)[: len(own) - len(rest)]
     line = shlex.join(["reprokit", name, *before, DASHES, *rest])
     return f"put -- before the command to run: {line}"

@@ -14,7 +14,7 @@ from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, Syste
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
-COMMANDS = ("record", "replay", "verify", "show", "doctor")
+COMMANDS = ("record", "replay", "verify", "diff", "show", "doctor")
 LAUNCHING = ("record", "replay")  # whose own failures must not look like the training's exit status
 EXIT_INTERRUPTED = 130
 LONGEST_ERROR = 4000

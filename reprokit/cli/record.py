@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
+from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, TRAIL_GRADIENTS, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
-from reprokit.plan import RECORD, Plan, key_of_seed, new_key
+from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_of_seed, new_key
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
@@ -46,6 +46,16 @@ from reprokit.plan import RECORD, Plan, key_of_seed, new_key
 @click.option(
     "--prove", is_flag=True, help="Run strace beside, and name every request to the kernel that was not recorded."
 )
+@NO_TRAIL
+@TRAIL_GRADIENTS
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(exists=True),
+    help="Note the digest of a file or directory that the training depends on; can be given several times.",
+)
+@KEEP
 @click.pass_obj
 def command(
     behind_dashes: tuple[str, ...],
@@ -58,6 +68,10 @@ def command(
     no_supervisor: bool,
     hide_rdrand: bool,
     prove: bool,
+    no_trail: bool,
+    trail_gradients: bool,
+    data: tuple[str, ...],
+    keep_outputs: int,
 ) -> None:
     """Run COMMAND as it is, and record the entropy it is given and what its training comes to.
 
@@ -80,7 +94,10 @@ def command(
         keyed=keyed or seed is not None,
         clock=clock,
         supervisor=not no_supervisor,
+        trail=WITHOUT_TRAIL if no_trail else WITH_GRADIENTS if trail_gradients else ON,
         hide_rdrand=hide_rdrand,
         prove=prove,
+        keep_outputs=keep_outputs,
+        data=data,
     )
     end_as(run(plan))

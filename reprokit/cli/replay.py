@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
+from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import LAST, run_path
-from reprokit.plan import POLICIES
+from reprokit.plan import ON, POLICIES, WITHOUT_TRAIL
 from reprokit.rundir import RunDirectory
 
 
@@ -32,9 +32,18 @@ from reprokit.rundir import RunDirectory
     " that are the same in every replay, live gives fresh ones.",
 )
 @click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
+@NO_TRAIL
+@KEEP
 @click.pass_obj
 def command(
-    behind_dashes: tuple[str, ...], run: str, output: Path | None, overwrite: bool, policy: str, no_supervisor: bool
+    behind_dashes: tuple[str, ...],
+    run: str,
+    output: Path | None,
+    overwrite: bool,
+    policy: str,
+    no_supervisor: bool,
+    no_trail: bool,
+    keep_outputs: int,
 ) -> None:
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
@@ -48,9 +57,17 @@ def command(
     from reprokit.launch.replaying import replay_plan
     from reprokit.launch.run import run as execute
 
-    end_as(
-        execute(replay_plan(_recording(run), behind_dashes, output, overwrite, policy, supervisor=not no_supervisor))
+    plan = replay_plan(
+        _recording(run),
+        behind_dashes,
+        output,
+        overwrite,
+        policy,
+        supervisor=not no_supervisor,
+        trail=WITHOUT_TRAIL if no_trail else ON,
+        keep_outputs=keep_outputs,
     )
+    end_as(execute(plan))
 
 
 def _recording(text: str) -> RunDirectory:

@@ -6,8 +6,10 @@ import json
 
 import click
 
+from reprokit.cli import tolerances
 from reprokit.cli.paths import run_path
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.tolerance import QUANTITIES
 
 
 @click.command()
@@ -15,20 +17,32 @@ from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 @click.argument("run2")
 @click.option("--all", "every_leaf", is_flag=True, help="Show everything that was compared, tensor by tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
+@tolerances.options
 @click.pass_context
-def command(context: click.Context, run1: str, run2: str, every_leaf: bool, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    run1: str,
+    run2: str,
+    every_leaf: bool,
+    as_json: bool,
+    rtol: tuple[str, ...],
+    atol: tuple[str, ...],
+    ulp: tuple[str, ...],
+) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
     RUN1 and RUN2 are run directories, or 'last'. Prints the verdict, then every category in causal order
     with the first difference in it. Times are shown and never compared. Exits with 0 if the runs are
-    identical, 1 if they differ, 2 if they cannot be compared.
+    identical, 1 if they differ, 2 if they cannot be compared; with a tolerance also with 0 if they are
+    within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions, scores, outputs.
     """
     from reprokit.verify.compare import compare, require_whole
 
+    accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
     paths = run_path(run1), run_path(run2)
     for path in paths:
         require_whole(path)
-    comparison = compare(*paths)
+    comparison = compare(*paths, tolerances=accepted)
     if as_json:
         from reprokit.verify.document import document
 
@@ -37,4 +51,4 @@ def command(context: click.Context, run1: str, run2: str, every_leaf: bool, as_j
         from reprokit.verify.report import print_comparison
 
         print_comparison(comparison, every_leaf=every_leaf)
-    context.exit(EXIT_IDENTICAL if comparison.identical else EXIT_DIFFERENT)
+    context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,23 @@ from reprokit import rundir
 
 MAX_READ = 64 << 20  # bytes of metrics.jsonl: processes start and frameworks are imported early
 MAX_WARNINGS = 20
-WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"')
+PYTHON = ("python", "implementation", "executable", "build", "gil")
+MAX_LAST = 4 << 20  # bytes of its end, where a longer one says what was imported
+MAX_NAMES = 10_000  # of packages and files
+WANTED = (b'"agent"', b'"framework"', b'{"k":"end"', b'"seed"', b'"warning"')
 
 
-@dataclass
-class AgentFacts:
+class AgentFacts(msgspec.Struct):
     """The agent's presence, the first process's Python, the frameworks and what went wrong."""
 
     loaded: bool = False
     python: dict[str, str] | None = None
-    frameworks: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    frameworks: dict[str, str] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    path: list[str] = msgspec.field(default_factory=list)  # sys.path of the first process
+    packages: set[str] = msgspec.field(default_factory=set)  # top-level names that were imported
+    modules: set[str] = msgspec.field(default_factory=set)  # files that were imported, of no package
+    told: bool = False  # the first process lived to say what it had imported
     seeds: int = 0
     seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
 
@@ -33,6 +39,10 @@ def read(run: Path) -> AgentFacts:
     try:
         with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
             lines = file.read(MAX_READ).split(b"\n")
+            size = file.seek(0, os.SEEK_END)
+            if size > MAX_READ:
+                file.seek(max(MAX_READ, size - MAX_LAST))
+                lines += file.read(MAX_LAST).split(b"\n")
     except OSError:
         return facts
     for line in lines:
@@ -50,11 +60,22 @@ def _take(facts: AgentFacts, line: bytes) -> None:
     if kind == "agent":
         facts.loaded = True
         if facts.python is None:
-            facts.python = {key: str(value.get(key, "")) for key in ("python", "implementation", "executable")}
+            facts.python = {key: str(value[key]) for key in PYTHON if key in value}
+            facts.python.update({"flags": " ".join(map(str, _texts(value, "flags")))})
+            facts.path = _texts(value, "path")
     elif kind == "framework":
         facts.frameworks.setdefault(str(value.get("name")), str(value.get("version")))
+    elif kind == "end":
+        facts.told = facts.told or value.get("p") == "0"
+        for known, key in ((facts.packages, "packages"), (facts.modules, "files")):
+            known.update(_texts(value, key)[: max(0, MAX_NAMES - len(known))])
     elif kind == "seed":
         facts.seeds += 1
         facts.seeds_replaced += "asked" in value
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         facts.warnings.append(f"the agent: {value.get('text')}")
+
+
+def _texts(value: dict[str, Any], key: str) -> list[str]:
+    found = value.get(key)
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []

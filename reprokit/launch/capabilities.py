@@ -6,7 +6,8 @@ The processor's instruction sets are known by Linux's names for them (flags of /
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from reprokit.launch.computed import Computed
 
@@ -79,8 +80,7 @@ _LIBC = {"fma": ("FMA", "FMA_Usable"), "fma4": ("FMA4", "FMA4_Usable"), "avx2": 
 _ARITHMETIC = ("amx", "avx", "f16c", "fma", "xop", "asimd", "bf16", "fphp", "i8mm", "sme", "sve")
 
 
-@dataclass(frozen=True)
-class Processor:
+class Processor(msgspec.Struct, frozen=True):
     """What libraries look at when they choose their code."""
 
     model: str

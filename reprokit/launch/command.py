@@ -8,9 +8,10 @@ import platform
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from reprokit.errors import CommandNotExecutable, CommandNotFound, NoCommand
 from reprokit.launch.supported import ELF_MACHINES
@@ -27,8 +28,7 @@ PT_INTERP = 3
 MAX_SEGMENTS = 1024
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A command ready to be executed."""
 
     arguments: tuple[str, ...]  # argv, its first as the user typed it

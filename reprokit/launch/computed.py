@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -28,11 +27,10 @@ class _Line(msgspec.Struct):
     facts: dict[str, Fact]
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(msgspec.Struct, frozen=True):
     """What every process told, those nearest to the command first."""
 
-    lines: list[_Line] = field(default_factory=list)
+    lines: list[_Line] = msgspec.field(default_factory=list)
 
     def all(self, library: str, fact: str) -> list[Any]:
         """What the processes told of a library."""

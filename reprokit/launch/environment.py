@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from reprokit import rundir
 
@@ -21,8 +22,7 @@ LEAST_PADDING = 4096  # so that a replay has room for variables that came in bet
 MOST_PADDING = 128 << 10  # the kernel takes no longer string
 
 
-@dataclass(frozen=True)
-class ChildEnvironment:
+class ChildEnvironment(msgspec.Struct, frozen=True):
     """The variables for the child and their total size."""
 
     variables: dict[str, str]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reprokit import entropy, rundir
+from reprokit import entropy, rundir, trails
 from reprokit.errors import ReprokitError
-from reprokit.launch import agentlines, modules, outputs, pinning, replaying
+from reprokit.launch import agentlines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
@@ -101,6 +101,7 @@ class Finish:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines
             run.metrics = rundir.seal_file(self._path / rundir.METRICS)
+            run.trails = trails.seal(self._path / rundir.TRAIL)
 
     def _take_proof(self) -> None:
         if self._tracing is not None:
@@ -117,21 +118,26 @@ class Finish:
         if self._plan.replay_of is not None and facts.seeds:
             same = facts.seeds - facts.seeds_replaced
             say(f"seeds: {same} as the training asked, {facts.seeds_replaced} given again as recorded")
-        environment = gathering.complete(facts.python, facts.frameworks)
+        environment = gathering.complete(facts, self._interrupted)
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         if self._plan.replay_of is not None:
+            from reprokit.launch import replaying
+
             before = RunDirectory(Path(self._plan.replay_of.path)).environment()
             self._run.changed.extend(replaying.later_changes(before or {}, environment))
             self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
 
     def _take_unmet(self, recording: RunDirectory) -> None:
         """Say what computed otherwise than it did, although the replay did what it could."""
+        from reprokit.launch import pinning
+
         for change in pinning.unmet(recording, RunDirectory(self._path)):
             self._run.changed.append(change)
             warn(f"changed: {change}")
 
     def _take_outputs(self) -> None:
-        found = outputs.collect(self._path, self._plan.working_directory, self._interrupted)
+        plan = self._plan
+        found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
 
     def _take_modules(self) -> None:

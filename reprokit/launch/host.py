@@ -7,16 +7,16 @@ outside has a time limit, and none is worth a failure.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-import shutil
 import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,10 +25,13 @@ from reprokit.errors import CannotWriteRun
 from reprokit.launch.messages import warn
 from reprokit.launch.supported import libc
 
-GIT_LIMIT = 2.0  # seconds
+if TYPE_CHECKING:
+    from reprokit.launch.agentlines import AgentFacts
+
 GPU_LIMIT = 5.0  # seconds
 PATIENCE = 8.0  # seconds that the end of a run waits for what is still being gathered
 MAX_DIGESTED = 64 << 20  # bytes of a file of the command
+MAX_DRIVER = 400  # bytes
 MAX_FILES = 64  # of the command's arguments that are looked at
 LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
 
@@ -48,6 +51,13 @@ class Environment(msgspec.Struct, kw_only=True):
     files: dict[str, str] = {}  # arguments that name files, and their digests
     python: dict[str, str] | None = None  # of the first process, as the agent saw it
     frameworks: dict[str, str] = {}  # as the agent saw them
+    packages: dict[str, str] = {}  # distributions that the first process' Python had, and their versions
+    imported: list[str] | None = None  # of them, those that the training imported; None where nobody could tell
+    code: dict[str, str] = {}  # imported files of no package, and their digests
+    accelerator: dict[str, str] = {}  # the kernel's driver
+    declared: list[str] = []  # --data
+    data: list[dict[str, Any]] = []  # of launch/data.py: what the run read
+    unlisted: int = 0  # files that were read, beyond the bounds of the list
 
 
 def system_facts() -> dict[str, str]:
@@ -88,21 +98,18 @@ def limit_facts() -> dict[str, list[int]]:
     return {name.lower(): list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in LIMITS}
 
 
-def git_facts(directory: Path) -> dict[str, Any] | None:
-    """Commit and whether tracked files differ from it, where this is a checkout."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    commit = _output([git, "rev-parse", "HEAD"], directory, GIT_LIMIT)
-    if commit is None:
-        return None
-    status = _output([git, "status", "--porcelain", "--untracked-files=no"], directory, GIT_LIMIT)
-    return {"commit": commit.strip(), "dirty": None if status is None else bool(status.strip())}
+def driver_facts() -> dict[str, str]:
+    """The driver of NVIDIA's GPUs, as the kernel knows it."""
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
+        return {"driver": " ".join(file.readline(MAX_DRIVER).split())}
+    return {}
 
 
 def gpu_facts(directory: Path) -> list[str]:
     """One line a GPU: name, driver, memory."""
-    tool = shutil.which("nvidia-smi")
+    from shutil import which
+
+    tool = which("nvidia-smi")
     if tool is None:
         return []
     query = "--query-gpu=name,driver_version,memory.total"
@@ -112,12 +119,10 @@ def gpu_facts(directory: Path) -> list[str]:
 
 def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
     """What a helper prints; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             arguments,
             cwd=directory,
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -153,9 +158,13 @@ def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
 class Gathering:
     """Gathers the facts beside the training and writes environment.json."""
 
-    def __init__(self, run: Path, program: str, arguments: tuple[str, ...], directory: Path):
+    def __init__(
+        self, run: Path, program: str, arguments: tuple[str, ...], directory: Path, data: tuple[str, ...] = ()
+    ):
         self._run, self._program, self._arguments, self._directory = run, program, arguments, directory
-        self._facts = Environment()
+        self._facts = Environment(declared=list(data))
+        self._deadline = math.inf  # for reading data: the end of the run sets it
+        self._interrupted: Callable[[], bool] = bool
         self._thread = threading.Thread(target=self._attempt, name="host facts", daemon=True)
         with suppress(RuntimeError):  # no more threads are allowed: then there are no host facts
             self._thread.start()
@@ -174,19 +183,40 @@ class Gathering:
         facts.program = {"path": program, "digest": file_digest(Path(program)) or ""}
         facts.system, facts.cpu, facts.memory, facts.limits = system_facts(), cpu_facts(), memory(), limit_facts()
         self._write()
-        facts.git = git_facts(directory)
+        # Only now, as they would have delayed the training's start.
+        from reprokit.launch import data, sources
+
+        facts.accelerator, facts.git = driver_facts(), sources.git(directory)
         facts.gpus = gpu_facts(directory)
+        facts.data = data.declared(facts.declared, directory, self._has_no_time)
 
     def _write(self) -> None:
         with suppress(CannotWriteRun):  # the end of the run tries again, and says so
             rundir.write_json(self._run / rundir.ENVIRONMENT, self._facts)
 
-    def complete(self, python: dict[str, str] | None, frameworks: dict[str, str]) -> Environment:
-        """Wait for the rest, within reason, and add what the agent saw."""
+    def _has_no_time(self) -> bool:
+        return time.monotonic() > self._deadline or self._interrupted()
+
+    def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> Environment:
+        """Wait for the rest, within reason, and add what agent and shim saw."""
+        from reprokit.launch import data, packages, sources
+
+        self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
         if self._thread.ident is not None:
             self._thread.join(PATIENCE)
-        self._facts.python, self._facts.frameworks = python, frameworks
-        return self._facts
+        facts, here = self._facts, self._directory
+        facts.python, facts.frameworks = seen.python, seen.frameworks
+        found = packages.installed(seen.path)
+        facts.packages = {package.name: package.version for package in found}
+        if seen.told:
+            facts.imported = sorted(packages.imported(found, seen.packages, seen.modules))
+        facts.code = sources.modules(seen.modules, here, packages.places(found))
+        written = data.paths_written(self._run)
+        facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
+        told = {os.path.normpath(os.path.join(os.path.realpath(here), path)) for path in facts.code}
+        told |= {os.path.normpath(os.path.join(os.path.realpath(here), entry["path"])) for entry in facts.data}
+        facts.git = sources.without(facts.git, written | told, here)
+        return facts
 
 
 def started_at() -> float:

@@ -111,7 +111,7 @@ def vdso() -> Finding:
     if b"vdso_getrandom\0" not in image and b"kernel_getrandom\0" not in image:
         return good("it has no getrandom: every request to the kernel is a system call")
     if "sl" in flags.split():
-        return absent("it has getrandom and is sealed: programs that call it past libc are not recorded")
+        return good("it has getrandom and is sealed: replaced through /proc/self/mem, or the run says that it is not")
     return good("it has getrandom, which is replaced in each process of a run")
 
 

@@ -8,14 +8,12 @@ import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from reprokit import rundir
-from reprokit.launch.machine_code import AROUND, SCANNERS
 
 MAX_LIST = 16 << 20  # bytes of modules.paths that are read: absolute paths, and words of the shim's
 MAX_MODULES = 20_000
@@ -43,12 +41,11 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
-@dataclass
-class Found:
+class Found(msgspec.Struct):
     """What the modules of a run hold and what the shim could not do, a line each; whether the search was cut short."""
 
-    uncovered: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    uncovered: list[str] = msgspec.field(default_factory=list)
+    refused: list[str] = msgspec.field(default_factory=list)
     interrupted: bool = False
 
 
@@ -136,6 +133,8 @@ def _names(path: str, known: dict[str, Known], interrupted: Callable[[], bool]) 
 
 def _scan(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
     """Names of the instructions in an ELF file of 64 bits; of any other file there are none."""
+    from reprokit.launch.machine_code import SCANNERS  # for new modules only: those of the cache are looked up
+
     head = file.read(_ELF.size)
     if len(head) < _ELF.size or head[:6] != b"\x7fELF\x02\x01":
         return set()
@@ -178,6 +177,8 @@ def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int,
 
     Read and not mapped: a file that becomes shorter meanwhile would end the launcher by SIGBUS.
     """
+    from reprokit.launch.machine_code import AROUND
+
     for at in range(start, start + size, BLOCK):
         begin = min(AROUND, at - start)
         length = min(BLOCK, start + size - at)

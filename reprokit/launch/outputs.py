@@ -7,16 +7,19 @@ import json
 import os
 import re
 import stat
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from reprokit import rundir
+from reprokit.launch.keeping import Keeper
 from reprokit.rundir import OutputFile, OutputsFile
+
+if TYPE_CHECKING:
+    import zipfile
 
 MAX_LIST = 64 << 20  # bytes of written.paths that are read
 MAX_FILES = 100_000
@@ -46,8 +49,7 @@ ESCAPED = re.compile(rb"\\(.)")  # in written.paths a backslash and a line feed 
 NOISE_SUFFIXES = (".pyc", ".pyo")
 
 
-@dataclass
-class Budget:
+class Budget(msgspec.Struct):
     """What may still be read, and whether to stop."""
 
     interrupted: Callable[[], bool]
@@ -58,23 +60,25 @@ class Refused(Exception):
     """Why a file or container has no digest."""
 
 
-def collect(run: Path, working_directory: Path, interrupted: Callable[[], bool]) -> OutputsFile:
-    """All that is left of what the run wrote, in order of path."""
+def collect(run: Path, working_directory: Path, interrupted: Callable[[], bool], keep: int = 0) -> OutputsFile:
+    """All that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept."""
     found = sorted(_results(run, working_directory))
     budget = Budget(interrupted, MAX_BYTES)
-    files = [_describe(path, working_directory, budget) for path in found[:MAX_FILES]]
+    keeper = Keeper(run, keep, interrupted)
+    files = [_describe(path, working_directory, budget, keeper) for path in found[:MAX_FILES]]
     return OutputsFile(files=[file for file in files if file is not None], left_out=max(0, len(found) - MAX_FILES))
 
 
 def _results(run: Path, working_directory: Path) -> set[str]:
     here, own = os.path.realpath(working_directory), os.path.realpath(run)
-    paths = {os.path.realpath(path) for path in _written(run)}
+    paths = {os.path.realpath(path) for path in noted(run / rundir.WRITTEN)}
     return {path for path in paths if _is_result(path, here, own) and _is_regular(path)}
 
 
-def _written(run: Path) -> Iterator[str]:
+def noted(names: Path) -> Iterator[str]:
+    """The paths that the shim noted in a file."""
     try:
-        with open(run / rundir.WRITTEN, "rb", opener=rundir.open_regular) as file:
+        with open(names, "rb", opener=rundir.open_regular) as file:
             data = file.read(MAX_LIST)
     except OSError:
         return
@@ -107,21 +111,36 @@ def _is_regular(path: str) -> bool:
         return False
 
 
-def _describe(path: str, working_directory: Path, budget: Budget) -> OutputFile | None:
+def _describe(path: str, working_directory: Path, budget: Budget, keeper: Keeper) -> OutputFile | None:
     here = os.path.realpath(working_directory)
     name = os.path.relpath(path, here) if _below(path, here) else path
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size
-            digest = _digest(file, budget)
-            content, container = _content(file, path, budget)
+            return _read(file, name, size, budget, keeper)
     except Refused as refusal:
         return OutputFile(path=name, size=size, digest="", note=str(refusal))
     except FileNotFoundError:
         return None
     except OSError as error:
         return OutputFile(path=name, size=0, digest="", note=f"not readable: {error.strerror}")
-    return OutputFile(path=name, size=size, digest=digest, content=content, container=container)
+
+
+def _read(file: IO[bytes], name: str, size: int, budget: Budget, keeper: Keeper) -> OutputFile:
+    """The digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
+    copy = keeper.copy(file)
+    try:
+        source = file if copy is None else copy.file
+        digest = _digest(source, budget)
+        content, container = _content(source, name, budget)
+    except BaseException:
+        if copy is not None:
+            keeper.drop(copy)
+        raise
+    if copy is not None:
+        copy.file.close()
+    kept = None if copy is None else copy.number
+    return OutputFile(path=name, size=size, digest=digest, content=content, container=container, kept=kept)
 
 
 def _digest(file: IO[bytes], budget: Budget) -> str:
@@ -141,6 +160,9 @@ def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
     file.seek(0)
     if file.read(4) != b"PK\x03\x04":
         return "", ""
+    import zipfile  # few files need it, and it takes long to load
+    import zlib
+
     is_keras = path.endswith(".keras")
     with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Refused):
         return _zip_content(file, is_keras, budget), "keras" if is_keras else "zip"
@@ -148,6 +170,8 @@ def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
 
 
 def _zip_content(file: IO[bytes], is_keras: bool, budget: Budget) -> str:
+    import zipfile
+
     digest = hashlib.sha256(b"reprokit-zip-1\0")
     left = MAX_UNPACKED
     with zipfile.ZipFile(file) as container:

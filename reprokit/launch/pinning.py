@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeGuard
+
+import msgspec
 
 from reprokit.launch import capabilities, computed, host
 from reprokit.launch.capabilities import Processor
@@ -33,18 +34,16 @@ _COUNTS = (
 )
 
 
-@dataclass(frozen=True)
-class Pins:
+class Pins(msgspec.Struct, frozen=True):
     """What makes this machine look like the recording's."""
 
-    variables: dict[str, str] = field(default_factory=dict)
-    pools: dict[str, int] = field(default_factory=dict)  # sizes that no variable sets: the agent does
+    variables: dict[str, str] = msgspec.field(default_factory=dict)
+    pools: dict[str, int] = msgspec.field(default_factory=dict)  # sizes that no variable sets: the agent does
     processors: int | None = None  # how many the command may use, where it may use more than it could
     changes: tuple[str, ...] = ()  # in words, with what cannot be made the same
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """The processors of a machine, as far as libraries look at them."""
 
     count: int

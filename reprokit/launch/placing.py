@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 import reprokit
 from reprokit.errors import CannotWriteRun
@@ -17,8 +16,7 @@ from reprokit.errors import CannotWriteRun
 LIST_SEPARATORS = re.compile(r"[\s:;]")  # what no path in LD_PRELOAD may hold: there is no way to quote it
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """Where the child finds the shim and the directory of the agent's sitecustomize."""
 
     shim: Path
@@ -36,6 +34,8 @@ def placed(shim: Path) -> Iterator[Placed]:
     if not LIST_SEPARATORS.search(f"{shim}{agent}"):
         yield Placed(shim, agent / "bootstrap")
         return
+    import shutil  # few installations need it, and it takes long to load
+
     directory = _directory_to_link_in()
     try:
         (directory / shim.name).symlink_to(shim)
@@ -46,6 +46,8 @@ def placed(shim: Path) -> Iterator[Placed]:
 
 
 def _directory_to_link_in() -> Path:
+    import tempfile
+
     for base in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
         if not LIST_SEPARATORS.search(base) and os.access(base, os.W_OK):
             return Path(tempfile.mkdtemp(prefix="reprokit-", dir=base))

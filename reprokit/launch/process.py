@@ -14,10 +14,11 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+import msgspec
 
 from reprokit.launch.command import Command
 from reprokit.launch.group import GroupWatch
@@ -40,8 +41,7 @@ POLL = 0.2  # seconds between two looks at what may have to end the child
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """How the child ended: an exit code or the number of a signal."""
 
     exit_code: int | None = None

@@ -83,7 +83,7 @@ class Tracing:
 
     def _is_recorded(self, request: strace.Request, names: Names) -> bool:
         """Whether the shim made it, in a process that left a file: without its plan, it hands requests on."""
-        return request.module == str(self.shim) and request.process in names
+        return request.module == str(self.shim) and (request.process in names or request.owner in names)
 
     def _wait(self) -> bool:
         """Whether strace has written its last line: it ends with the last process that it traces."""

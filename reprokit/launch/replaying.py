@@ -10,7 +10,7 @@ from typing import Any
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import host, pinning, variables
-from reprokit.plan import RECORD, REPLAY, WITHOUT_SUPERVISOR, Plan
+from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, REPLAY, WITHOUT_SUPERVISOR, Plan
 from reprokit.printable import printable
 from reprokit.rundir import ReplayOf, RunDirectory, RunFile
 from reprokit.version import VERSION
@@ -26,6 +26,8 @@ def replay_plan(
     policy: str,
     *,
     supervisor: bool = True,
+    trail: str = ON,
+    keep_outputs: int = KEEP_OUTPUTS,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
     run = recording.run
@@ -53,6 +55,9 @@ def replay_plan(
         clock=run.clock,
         hide_rdrand=run.hide_rdrand,
         supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
+        trail=_trail(recording, trail),
+        keep_outputs=keep_outputs,
+        data=_declared(recording),
         profile=place / rundir.ENTROPY,
         replay_of=ReplayOf(
             path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
@@ -63,6 +68,20 @@ def replay_plan(
         environment_size=run.environment_size,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
+
+
+def _trail(recording: RunDirectory, wanted: str) -> str:
+    """As in the recording: memory is then used as it was."""
+    if not recording.has(rundir.TRAIL):
+        return "off: the recording has none"
+    return recording.run.trail if wanted == recording.run.trail[: len(ON)] == ON else wanted
+
+
+def _declared(recording: RunDirectory) -> tuple[str, ...]:
+    """The data that the recording was told of."""
+    named = (recording.environment() or {}).get("declared")
+    paths = named if isinstance(named, list) else []
+    return tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
 
 
 def _require_replayable(recording: RunDirectory) -> None:
@@ -160,7 +179,18 @@ def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str
     for name, version in sorted(recorded.items()) if isinstance(recorded, dict) else ():
         yield from _difference(str(name), version, now.frameworks.get(name, "not imported"))
     yield from _difference("git commit", _within(before, "git", "commit"), (now.git or {}).get("commit"))
+    yield from _difference("git changes", _within(before, "git", "changes"), (now.git or {}).get("changes"))
     yield from _difference("GPUs", before.get("gpus"), now.gpus)
+    yield from _data_changes(before.get("data"), now.data)
+
+
+def _data_changes(before: Any, now: list[dict[str, Any]]) -> Iterable[str]:
+    """Data whose digest was known both times and is another one."""
+    known = {entry.get("path"): entry for entry in now}
+    for entry in before if isinstance(before, list) else ():
+        other = known.get(str(entry.get("path"))) if isinstance(entry, dict) else None
+        if other and entry.get("digest") and other.get("digest") and entry["digest"] != other["digest"]:
+            yield f"{_short(entry.get('path'))}: the data has other bytes"
 
 
 def _within(facts: dict[str, Any], part: str, name: str) -> Any:

@@ -7,9 +7,10 @@ import os
 import shlex
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from reprokit import native, rundir
 from reprokit.errors import (
@@ -41,8 +42,7 @@ RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a 
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """Everything that is ready before the child starts."""
 
     plan: Plan
@@ -100,7 +100,7 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
     )
     tracing = _tracing(new.place, place) if plan.prove else None
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
-    rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim))
+    rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim, native.trail_path()))
     if plan.replay_of is not None:
         run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path))
     rundir.write_json(new.path / rundir.RUN, run)
@@ -150,6 +150,7 @@ def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) ->
         clock=plan.clock,
         include_crypto=plan.record_crypto,
         hide_rdrand=plan.hide_rdrand,
+        trail=plan.trail,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),
         launcher_started=host.started_at(),
@@ -175,15 +176,17 @@ def _execute(prepared: Prepared) -> Ended:
     began = time.monotonic()
     child = _start(prepared, supervisor)
     _say_supervised(run, supervisor, not_loaded)
-    gathering = host.Gathering(path, prepared.command.program, prepared.command.arguments, plan.working_directory)
+    command, directory = prepared.command, plan.working_directory
+    gathering = host.Gathering(path, command.program, command.arguments, directory, plan.data)
     run.address_randomization = child.address_randomization
     _write(path, run)
-    from reprokit.launch.finish import Finish  # only now, as it would have delayed the training's start
+    # Only now, as they would have delayed the training's start.
+    from reprokit.launch.finish import Finish
 
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
     interruption = Interruption()
-    goes_on = supervisor is not None and supervisor.has_programs()
+    goes_on = _goes_on(path, supervisor)
     run.warnings.extend(supervisor.stop() if supervisor is not None else ())
     stop = _reason(stopped) if is_strict and stopped.exists() else ""
     if stop:
@@ -194,6 +197,15 @@ def _execute(prepared: Prepared) -> Ended:
     if stop:
         raise ReplayStopped(stop)
     return ended
+
+
+def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
+    """Whether some program of the run does, after its command."""
+    if supervisor is not None and supervisor.is_on:
+        return supervisor.has_programs()
+    from reprokit.launch.stragglers import has_stragglers
+
+    return has_stragglers(path)
 
 
 def _supervisor(prepared: Prepared) -> Supervisor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +22,11 @@ NAMES = frozenset(
         rundir.SEEDS,
         rundir.OUTPUTS,
         rundir.WRITTEN,
+        rundir.READ,
         rundir.MODULES,
         rundir.ENTROPY,
+        rundir.KEPT,
+        rundir.TRAIL,
         rundir.STOPPED,
         rundir.RESERVE,
     }
@@ -54,7 +56,8 @@ class NewRun:
                 os.rename(old, self.place)
             self.discard()
             raise CannotWriteRun(f"{self.place}: {error.strerror}; choose another directory with -o") from None
-        shutil.rmtree(old, ignore_errors=True)
+        if self._replaces:
+            _remove(old)
         self.path = self.place
         if self._is_own:
             _point_last_to(self.place)
@@ -62,7 +65,14 @@ class NewRun:
 
     def discard(self) -> None:
         """Remove what was made; the place asked for stays as it was."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(ImportError, OSError):  # no descriptor is free
+        import shutil  # most runs remove nothing, and it takes long to load
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def shown(path: Path) -> str:

@@ -47,6 +47,7 @@ class Request:
     module: str  # path of the library; empty for the program itself
     offset: int
     shimmed: bool  # the shim is mapped into the process
+    owner: int  # the process whose memory it uses
 
 
 @dataclass
@@ -91,7 +92,8 @@ def requests(trace: Path, shim: str) -> Iterator[Request]:
             _add_mapping(space, text)
         elif not text.startswith(_STARTING) and (request := _request(address, text, space)):
             shimmed = any(path == shim for _, _, path in space.files)
-            yield replace(request, process=_process(pid, births), shimmed=shimmed)
+            owner = _owner(pid, spaces, births)
+            yield replace(request, process=_process(pid, births), shimmed=shimmed, owner=owner)
 
 
 def is_whole(trace: Path) -> bool:
@@ -176,6 +178,15 @@ def _process(pid: int, births: dict[int, _Birth]) -> int:
     return pid
 
 
+def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, _Birth]) -> int:
+    """The process whose memory this one uses: a vfork child its parent's, until it executes a program."""
+    for _ in range(MAX_SPACES):
+        if pid not in births or spaces.get(births[pid].parent) is not spaces[pid]:
+            break
+        pid = births[pid].parent
+    return pid
+
+
 def _request(address: int, text: bytes, space: _Space) -> Request | None:
     """The request that this call is, of process 0; None if it is none, or was given nothing."""
     call, result = _CALL.match(text), _RESULT.search(text)
@@ -189,4 +200,4 @@ def _request(address: int, text: bytes, space: _Space) -> Request | None:
     elif found := _FLAGS.search(text):
         flags = found[1].decode()
     module, offset = space.find(address)
-    return Request(0, space.program, name, source, flags, int(result[1], 0), module, offset, False)
+    return Request(0, space.program, name, source, flags, int(result[1], 0), module, offset, False, 0)

@@ -16,8 +16,11 @@ KEPT_PREFIXES = (
     "CUDNN_",
     "DNNL_",
     "FLAGS_",
+    "FLASH_ATTENTION_",
     "GOMP_",
     "GOTO_",
+    "HCCL_",
+    "HOROVOD_",
     "HSA_",
     "JAX_",
     "KERAS_",
@@ -31,9 +34,11 @@ KEPT_PREFIXES = (
     "NUMBA_",
     "NUMEXPR_",
     "NVIDIA_",
+    "NVTE_",
     "OMP_",
     "ONEDNN_",
     "OPENBLAS_",
+    "PL_",
     "PYTORCH_",
     "ROCR_",
     "SKLEARN_",
@@ -66,6 +71,8 @@ KEPT_PREFIXES = (
 
 KEPT_NAMES = frozenset(
     {
+        "ASCEND_LAUNCH_BLOCKING",
+        "CAUSAL_CONV1D_DETERMINISTIC",
         "GLIBC_TUNABLES",
         "HIP_VISIBLE_DEVICES",
         "JOBLIB_MULTIPROCESSING",
@@ -75,6 +82,8 @@ KEPT_NAMES = frozenset(
         "LOKY_MAX_CPU_COUNT",
         "MALLOC_ARENA_MAX",
         "MALLOC_PERTURB_",
+        "MAMBA_DETERMINISTIC",
+        "PRIMUS_DETERMINISTIC",
         "PYTHONCOERCECLOCALE",
         "PYTHONDEVMODE",
         "PYTHONDONTWRITEBYTECODE",
@@ -96,6 +105,7 @@ KEPT_NAMES = frozenset(
         "PYTHON_GIL",
         "PYTHON_JIT",
         "TZ",
+        "VLLM_BATCH_INVARIANT",
     }
 )
 

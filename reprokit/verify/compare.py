@@ -11,21 +11,27 @@ from reprokit import entropy as entropy_profile
 from reprokit.difference import Difference, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.rundir import ENTROPY, RunDirectory
+from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify import (
     command,
     entropy,
     environment,
+    evaluation,
     metrics,
     outputs,
     processes,
     random_states,
     seeds,
     status,
+    trails,
     weights,
 )
+from reprokit.verify.contents import Contents
 from reprokit.verify.lines import OUTCOMES
 from reprokit.verify.match import Matched, match
+from reprokit.verify.near import Near, judged
 from reprokit.verify.normalise import Normalisations
+from reprokit.verify.rows import overall
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,17 @@ class Comparison:
     tree: Difference
     normalisations: tuple[str, ...]
     notes: tuple[str, ...]  # what a reader must know beside the verdict
+    tolerances: str = ""  # that were asked for, in words
 
     @property
     def identical(self) -> bool:
         """Whether nothing that was compared differs; something was, or there were no comparison."""
-        return not self.tree.verdict.differs
+        return self.verdict is Verdict.IDENTICAL
+
+    @property
+    def verdict(self) -> Verdict:
+        """Identical, different, or within the tolerances that were asked for."""
+        return overall(self.tree)
 
 
 def require_whole(path: Path) -> None:
@@ -53,8 +65,9 @@ def require_whole(path: Path) -> None:
     entropy_profile.check(path / ENTROPY, run.run.profile)
 
 
-def compare(left_path: Path, right_path: Path) -> Comparison:
+def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
     """Compare two finished runs; raises a RunError or NothingComparable where that is impossible."""
+    accepted = (tolerances or Tolerances()).of
     left, right = RunDirectory(left_path), RunDirectory(right_path)
     left.require_finished()
     right.require_finished()
@@ -63,21 +76,39 @@ def compare(left_path: Path, right_path: Path) -> Comparison:
     files = left.outputs(), right.outputs()
     if not (any(map(outputs.comparable, files)) or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
         raise NothingComparable(_nothing(left, right))
+    trail = trails.Pair(left, right)
+    near = Near((left, right), matched, tolerances) if tolerances else None
     children = (
         command.compare(left.run, right.run, normalisations),
         environment.compare((left, right), matched, normalisations),
         entropy.compare(left.run, right.run),
         processes.compare(matched),
         seeds.compare(matched, normalisations),
-        metrics.compare(matched),
-        weights.compare(matched),
+        *_training(trail, matched, near, accepted.get("trail")),
+        judged(weights.compare(matched), accepted.get("weights")),
+        evaluation.compare((left, right), matched, near),
         random_states.compare(matched),
-        outputs.compare(*files, normalisations),
+        outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
         status.compare(left.run, right.run),
         status.times(left.run, right.run, normalisations),
     )
     tree = group("runs", children)
-    return Comparison(left, right, tree, normalisations.applied, tuple(_notes(left, right, matched, tree)))
+    return Comparison(
+        left,
+        right,
+        tree,
+        normalisations.applied,
+        (*_notes(left, right, matched, tree), *trail.notes()),
+        str(tolerances or ""),
+    )
+
+
+def _training(
+    trail: trails.Pair, matched: Matched, near: Near | None, accepted: Tolerance | None
+) -> tuple[Difference, Difference]:
+    """The trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
+    steps, values = judged(trail.compare(), accepted), metrics.compare(matched, near)
+    return (values, steps) if trails.is_after(steps, matched) else (steps, values)
 
 
 def _nothing(left: RunDirectory, right: RunDirectory) -> str:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reprokit.difference import Difference
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import Comparison
+
+if TYPE_CHECKING:
+    from reprokit.rundir import RunDirectory
+    from reprokit.verify.compare import Comparison
 
 FORMAT = 1
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """The whole comparison; every text as it stands in the run directories."""
-    first = comparison.tree.first()
+    first = comparison.tree.first() or comparison.tree.first_tolerated()
     return {
         "format": FORMAT,
-        "verdict": "identical" if comparison.identical else "different",
+        "verdict": comparison.verdict.value,
         "left": _run(comparison.left),
         "right": _run(comparison.right),
-        "first_difference": None if first is None else _node(first),
+        "first_difference": None if first is None else node(first),
+        **({"tolerances": comparison.tolerances} if comparison.tolerances else {}),
         "notes": list(comparison.notes),
         "normalisations": list(comparison.normalisations),
-        "categories": [_node(child) for child in comparison.tree.children],
+        "categories": [node(child) for child in comparison.tree.children],
     }
 
 
@@ -41,13 +44,15 @@ def _run(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def _node(node: Difference) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "verdict": node.verdict.value,
-        "left": node.left,
-        "right": node.right,
-        "detail": node.detail,
-        "can_change_results": node.can_change_results,
-        "children": [_node(child) for child in node.children],
+def node(difference: Difference) -> dict[str, Any]:
+    """A node of the tree with all below it."""
+    found = {
+        "name": difference.name,
+        "verdict": difference.verdict.value,
+        "left": difference.left,
+        "right": difference.right,
+        "detail": difference.detail,
+        "can_change_results": difference.can_change_results,
+        "children": [node(child) for child in difference.children],
     }
+    return {**found, "figures": dict(difference.figures)} if difference.figures else found

@@ -16,6 +16,9 @@ FORMAT = 1  # of an agent's lines: reprokit/agent/start.py
 Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 Hexadecimal = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Part = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Whole = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 
 # How struct names the floating-point types that the standard library can decode.
 _FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
@@ -135,6 +138,41 @@ class Predict(Line, frozen=True, tag="predict"):
     dtype: Any
 
 
+class Column(msgspec.Struct, frozen=True):
+    """Predictions or true values: their type, and where they stand if they were kept."""
+
+    dtype: Annotated[str, msgspec.Meta(max_length=40)]
+    shape: Annotated[list[Size], msgspec.Meta(min_length=1, max_length=64)]
+    digest: Digest
+    file: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}-[0-9]{1,9}\.npy\Z")] | None = None
+    row: Size | None = None
+
+
+class ClassCount(msgspec.Struct, frozen=True, array_like=True):
+    """How many of those with a true label were predicted right."""
+
+    label: str
+    right: Part
+    all: Whole
+
+
+class Evaluation(Line, frozen=True, kw_only=True, tag="evaluation"):
+    """What a model predicted, and how it compares with what was true."""
+
+    name: str
+    calls: Count
+    task: Annotated[str, msgspec.Meta(pattern="^(classification|regression)$")]
+    form: Annotated[str, msgspec.Meta(pattern="^(labels|scores|probability|multilabel|values)$")]
+    why: str
+    predictions: Column
+    truth: Column | None = None
+    accuracy: tuple[Part, Whole] | None = None
+    classes: list[ClassCount] | None = None
+    error: Value | None = None
+    labels: list[str] | None = None
+    problem: str = ""
+
+
 class Tensor(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a model or optimizer."""
 
@@ -215,6 +253,7 @@ KINDS: dict[str, type[Line]] = {
     "history": History,
     "evaluate": Evaluate,
     "predict": Predict,
+    "evaluation": Evaluation,
     "weights": Weights,
     "optimizer": Optimizer,
     "random_state": RandomState,
@@ -227,7 +266,7 @@ KINDS: dict[str, type[Line]] = {
 END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests at epochs
 
 # Kinds that say what came out of a training: two runs without any of them have nothing to compare.
-OUTCOMES = frozenset({"loss", "epoch", "history", "evaluate", "predict", "weights", END_WEIGHTS, "log"})
+OUTCOMES = frozenset({"loss", "epoch", "history", "evaluate", "predict", "evaluation", "weights", END_WEIGHTS, "log"})
 
 _COMMON = ("k", "p", "n", "t")
 _VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
@@ -267,12 +306,20 @@ def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
         kept["value"] = _exact(kept["value"])
     if kind == "seed":
         kept["argument"] = normalisations.argument(kept["argument"])
+    if kind == "evaluation":
+        kept.update({side: _column(kept[side]) for side in ("predictions", "truth") if side in kept})
+        kept["error"] = _exact(kept.get("error"))
     if isinstance(kept.get("values"), dict):
         kept["values"] = {name: _exact(value) for name, value in kept["values"].items()}
     try:
         return msgspec.json.encode(kept, order="sorted")
     except UnicodeEncodeError:  # a file name that is not UTF-8
         return repr(sorted(kept.items())).encode()
+
+
+def _column(column: Any) -> Any:
+    """Without where its rows stand, which may be elsewhere in another run."""
+    return column and {key: column[key] for key in column if key not in ("file", "row")}
 
 
 def _exact(value: Any) -> Any:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import zip_longest
 
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.rundir import OutputFile, OutputsFile
-from reprokit.verify.normalise import CONTAINERS, Normalisations
+from reprokit.tolerance import Tolerance
+from reprokit.verify.contents import Contents
+from reprokit.verify.normalise import CONTAINERS, CONTENTS, Normalisations
 from reprokit.verify.scan import natural
 
 
-def compare(left: OutputsFile | None, right: OutputsFile | None, normalisations: Normalisations) -> Difference:
-    """One leaf a file, matched by its path."""
+def compare(
+    left: OutputsFile | None,
+    right: OutputsFile | None,
+    normalisations: Normalisations,
+    contents: Contents | None = None,
+) -> Difference:
+    """One leaf a file, matched by its path; of files that differ what differs in them, as far as contents are there."""
     if left is None or right is None:
         children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
         return group("outputs", children)
@@ -20,7 +28,10 @@ def compare(left: OutputsFile | None, right: OutputsFile | None, normalisations:
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
-            leaves.append(_file(path, one, other, normalisations))
+            leaf = _file(path, one, other, normalisations)
+            if contents is not None and one is not None and other is not None and leaf.verdict.differs:
+                leaf = _looked_into(leaf, contents.compare(path, one, other), normalisations, contents.tolerance)
+            leaves.append(leaf)
     if left.left_out or right.left_out:
         leaves.append(_left_out(left.left_out, right.left_out))
     return group("outputs", tuple(leaves))
@@ -55,6 +66,23 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalis
         return Difference(path, Verdict.NOT_RECORDED, *texts, f"not compared: {left.note or right.note or 'not read'}")
     meaning = f"{path} has other bytes" if left.size == right.size else f"{path} has another size"
     return compared(path, *texts, meaning, same=False)
+
+
+def _looked_into(
+    leaf: Difference, tree: Difference | None, normalisations: Normalisations, tolerance: Tolerance | None
+) -> Difference:
+    """The leaf of two files with what differs in them."""
+    if tree is None and tolerance is not None:
+        return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
+    if tree is None:
+        return leaf
+    if not tree.verdict.not_bitwise:
+        normalisations.add(CONTENTS)
+        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
+    detail = f"{leaf.detail}; {tree.detail}"
+    if not tree.children:
+        return replace(leaf, judged=tree.judged, detail=detail, figures=tree.figures)
+    return replace(leaf, judged=None, detail=detail, children=tree.children, figures=tree.figures)
 
 
 def _described(file: OutputFile | None) -> str:

@@ -120,10 +120,13 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.epochs:
         yield "metrics", words.counted(summary.epochs, "epoch")
     yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
-    kinds = ("epoch", "history", "evaluate", "predict")
+    kinds = ("epoch", "history", "evaluation", "evaluate", "predict")
     yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
     weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
     yield from _limited("weights", weights)
+    yield from _limited("trail", map(str, summary.trails))
+    if summary.run.trail.startswith("off"):
+        yield "trail", summary.run.trail
     yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from reprokit.difference import Verdict
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import Comparison
-from reprokit.verify.rows import rows, verdict_line
+from reprokit.verify.rows import causes, rows, verdict_line
 from reprokit.verify.screen import Cells, print_rows
+
+if TYPE_CHECKING:
+    from reprokit.rundir import RunDirectory
+    from reprokit.verify.compare import Comparison
 
 STYLES = {
     Verdict.IDENTICAL: "green",
+    Verdict.TOLERATED: "yellow",
     Verdict.DIFFERENT: "bold red",
     Verdict.MISSING: "bold red",
     Verdict.INFORMATION: "cyan",
@@ -21,15 +25,18 @@ STYLES = {
 
 def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
     """Print it, short or with every leaf."""
-    cells = [
+    cells = [Cells(("likely cause", "information", text), STYLES[Verdict.INFORMATION]) for text in causes(comparison)]
+    cells += [
         Cells(("  " * row.depth + row.name, row.verdict.value, row.text), STYLES[row.verdict])
         for row in rows(comparison, every_leaf=every_leaf)
     ]
     footer = [_side("left", comparison.left), _side("right", comparison.right)]
     footer += [f"note: {note}" for note in comparison.notes]
+    if comparison.tolerances:
+        footer.append(f"tolerance: {comparison.tolerances}")
     if comparison.normalisations:
         footer.append(f"normalised: {'; '.join(comparison.normalisations)}")
-    print_rows(verdict_line(comparison), cells, footer, "bold green" if comparison.identical else "bold red")
+    print_rows(verdict_line(comparison), cells, footer, f"bold {STYLES[comparison.verdict]}")
 
 
 def _side(name: str, run: RunDirectory) -> str:

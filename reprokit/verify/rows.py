@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from reprokit.difference import Difference, Verdict
-from reprokit.verify.compare import Comparison
 
+if TYPE_CHECKING:
+    from reprokit.verify.compare import Comparison
+
+NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
+CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
+CAUSES = 6  # likely causes of a difference that are named
 FACTS = 4  # facts of the environment named in the short table
 TELLING = ("weights at the end of model", "replay fidelity")  # what people look for in a category
 VALUE = 60  # characters of each of their values
@@ -26,15 +33,37 @@ class Row:
     depth: int = 0
 
 
+def overall(tree: Difference) -> Verdict:
+    """What came out of a whole comparison."""
+    if tree.verdict.differs:
+        return Verdict.DIFFERENT
+    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
+
+
 def verdict_line(comparison: Comparison) -> str:
     """What came out, in one line."""
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
+    near = comparison.tree.first_tolerated()
+    if near is not None:
+        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(near))}"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
     beside = f", although {causes} facts could have changed it (see below)" if causes > 1 else ""
     beside = ", although one fact could have changed it (see below)" if causes == 1 else beside
     return f"identical: everything that was recorded and is compared is the same, bit for bit{beside}"
+
+
+def causes(comparison: Comparison) -> Iterator[str]:
+    """Of runs that differ, what of their surroundings can be why, the likeliest first."""
+    if not comparison.verdict.differs:
+        return
+    categories = {category.name: category for category in comparison.tree.children}
+    leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
+    found = [leaf for leaf in leaves if leaf.can_change_results]
+    yield from (shortened(_one_sided(leaf)) for leaf in found[:CAUSES])
+    if len(found) > CAUSES:
+        yield f"and {len(found) - CAUSES} more: --all shows them"
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
@@ -55,7 +84,7 @@ def _tree(node: Difference, depth: int) -> Iterator[Row]:
 
 def _leaf_text(leaf: Difference) -> str:
     values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
-    if leaf.left in leaf.detail and leaf.right in leaf.detail:
+    if _has_both(leaf):
         return leaf.detail or values
     return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
 
@@ -64,16 +93,27 @@ def sentence(leaf: Difference) -> str:
     """What a leaf says, as a sentence."""
     if not leaf.detail:
         return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}"
-    if leaf.detail.startswith(leaf.name) or (leaf.left in leaf.detail and leaf.right in leaf.detail):
+    if leaf.detail.startswith(leaf.name) or _has_both(leaf):
         return leaf.detail
     return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}: {leaf.detail}"
+
+
+def _has_both(leaf: Difference) -> bool:
+    """Whether the detail already says both values, as far as there are any."""
+    return not (leaf.left or leaf.right) or f"{leaf.left} against {leaf.right}" in leaf.detail
 
 
 def headline(category: Difference) -> str:
     """The first difference in a category, or what it holds where there is none."""
     first = category.first()
+    if first is not None and category.detail:
+        return category.detail
     if first is not None:
         return sentence(first) + _more(category)
+    near = category.first_tolerated()
+    if near is not None:
+        count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
+        return sentence(near) + (f" (and {count - 1} more)" if count > 1 else "")
     if category.name == "times":
         leaves = category.leaves()
         return "; ".join(f"{leaf.name} {leaf.left or 'unknown'} and {leaf.right or 'unknown'}" for leaf in leaves)

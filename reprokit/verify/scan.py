@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -189,10 +189,14 @@ def _key(label: str, raw: dict[str, Any]) -> Key:
     return Key(label, kind, raw.get("thread", "") if kind == "seed" else str(raw.get("name", "")))
 
 
-def scan(run: RunDirectory, normalisations: Normalisations) -> Scan:
-    """One pass over metrics.jsonl."""
+def scan(
+    run: RunDirectory, normalisations: Normalisations, check: Callable[[lines.Line | None], None] | None = None
+) -> Scan:
+    """One pass over metrics.jsonl; what it refers to can be checked with each line."""
     result = Scan()
     for place in read(run):
+        if check is not None:
+            check(place.line)
         result.processes.setdefault(place.key.process, place.process)
         if not _note(result, place):
             _append(run, result, place, normalisations)

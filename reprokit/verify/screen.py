@@ -53,7 +53,7 @@ def _print_table(headline: str, rows: Sequence[Cells], footer: Sequence[str], st
     console.print(Text(printable(headline, LONGEST_LINE), style=style))
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        texts = [Text(printable(cell, LONGEST_LINE)) for cell in row.cells]
+        texts = [Text(printable(cell, LONGEST_LINE), overflow="fold") for cell in row.cells]
         texts[0].no_wrap = True
         if row.style:
             texts[-2].stylize(row.style)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from reprokit.verify.match import Raw
 from reprokit.verify.normalise import Normalisations
 from reprokit.verify.scan import Key, Scan, Series, scan
 from reprokit.verify.status import ended
+from reprokit.verify.trail_summary import Holding, holdings
+from reprokit.verify.trail_summary import document as trails_document
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
@@ -36,6 +38,8 @@ class Summary:
     scan: Scan
     entropy_files: int
     entropy_size: int
+    trails: list[Holding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # with reading the trails
 
     @property
     def run(self) -> RunFile:
@@ -76,7 +80,8 @@ def summarise(path: Path) -> Summary:
     in_progress = directory.in_progress or _is_still_written(directory)
     outputs = directory.outputs() or OutputsFile()
     scanned = scan(directory, Normalisations())
-    return Summary(directory, in_progress, directory.environment() or {}, outputs, scanned, *_entropy(path / ENTROPY))
+    environment, trails = directory.environment() or {}, holdings(directory, in_progress=in_progress)
+    return Summary(directory, in_progress, environment, outputs, scanned, *_entropy(path / ENTROPY), *trails)
 
 
 def _is_still_written(directory: RunDirectory) -> bool:
@@ -139,7 +144,7 @@ def _fresh(directory: Path) -> int:
 
 def warnings(summary: Summary) -> list[str]:
     """The launcher's warnings and the agent's, each once."""
-    said = list(dict.fromkeys([*summary.run.warnings, *_damage(summary)]))
+    said = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage(summary)]))
     return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
 
 
@@ -168,6 +173,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "processes": [_process(name, summary) for name in summary.scan.processes],
         "epochs": summary.epochs,
         "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
+        "trails": trails_document(summary.trails),
         "outputs": msgspec.to_builtins(summary.outputs.files),
         "warnings": warnings(summary),
         "not_covered": list(not_covered(summary)),

@@ -208,6 +208,59 @@ static void path_exec_beside_thread(void) {
     execl("/proc/self/exe", "supervised", "getrandom", NULL);
 }
 
+static unsigned char everywhere[1 << 22]; /* with -no-pie at the same place in every program made of this file */
+
+static void *execute(void *unused) {
+    usleep(1000);
+    execl("/proc/self/exe", "supervised", "untouched", NULL);
+    return unused;
+}
+
+/* The first thread asks while another one is executing a program, which takes over its id, many times. */
+static void path_exec_behind_first(void) {
+    for (int i = 0; i < 150; i++) {
+        pid_t child = fork();
+        pthread_t thread;
+        if (child == 0) pthread_create(&thread, NULL, execute, NULL);
+        for (size_t at = 0; child == 0; at = (at + 64) % (sizeof(everywhere) - 64)) ask(everywhere + at, 64);
+        waitpid(child, NULL, 0);
+    }
+}
+
+/* Nothing of what its predecessor asked for came here. */
+static void path_untouched(void) {
+    unsigned char all = 0;
+    usleep(2000);
+    for (size_t at = 0; at < sizeof(everywhere); at++) all |= ((volatile unsigned char *)everywhere)[at];
+    puts(all ? "touched" : "untouched");
+}
+
+/* Children that are killed while they ask. */
+static void path_killed(void) {
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) ask_for_ever(NULL);
+        usleep(5000 + i);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+}
+
+/* Executes a program while nobody but the standby lets it go on. */
+static void path_exec_unseen(void) {
+    ask_and_show();
+    kill(getppid(), SIGSTOP);
+    execl("/proc/self/exe", "supervised", "resume", NULL);
+}
+
+static void path_resume(void) {
+    kill(getppid(), SIGCONT);
+    for (int i = 0; i < 5; i++) {
+        usleep(100000); /* the standby may answer still */
+        ask_and_show();
+    }
+}
+
 /* A child that its parent leaves, and that asks when somebody else has taken it in. */
 static void path_orphan(void) {
     int ends[2];
@@ -310,6 +363,11 @@ static const struct {
     {"exec_alike", path_exec_alike},
     {"faults", path_faults},
     {"exec_beside_thread", path_exec_beside_thread},
+    {"exec_behind_first", path_exec_behind_first},
+    {"untouched", path_untouched},
+    {"killed", path_killed},
+    {"exec_unseen", path_exec_unseen},
+    {"resume", path_resume},
     {"orphan", path_orphan},
     {"many_devices", path_many_devices},
     {"signals", path_signals},

@@ -73,6 +73,9 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
     for name in (
         "_shim/liburandom_hook.so",
         "_shim/libreprokit_supervisor.so",
+        "_shim/libreprokit_trail.so",
+        "_shim/kernel.cu",
+        "_shim/digest.h",
         "_shim/urandom_hook.h",
         "_shim/interface.py",
         "profiles/README.md",

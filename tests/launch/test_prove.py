@@ -111,6 +111,23 @@ def test_what_the_supervisor_answers_is_accounted_for(
     assert facts["proof"]["requests"] == facts["proof"]["accounted"] > 0
 
 
+def test_what_a_vfork_child_asks_the_shim_for_is_its_parent_s(reprokit: Reprokit) -> None:
+    source = """
+#include <sys/random.h>
+#include <unistd.h>
+int main(void) {
+    static char bytes[9];
+    if (vfork() == 0) _exit(getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes));
+    return 0;
+}
+"""
+    program = str(reprokit.directory / "asks")
+    subprocess.run(["gcc", "-x", "c", "-", "-o", program], input=source, text=True, check=True)
+    reprokit.run("record", "--prove", "--", program)
+    proof = reprokit.facts()["proof"]
+    assert (proof["requests"], proof["accounted"], proof["unaccounted"]) == (1, 1, [])
+
+
 @pytest.mark.parametrize("how", ["getrandom", "thread", "fork"])
 def test_what_a_keyed_run_counts_is_accounted_for(reprokit: Reprokit, build: Callable[..., str], how: str) -> None:
     """strace sees the first call of a new thread, and a keyed run has no list of calls to look it up in."""
@@ -211,6 +228,8 @@ TRACED = """\
 100 [00007f1000001010] <... read resumed>""..., 512) = 100
 100 [00007f1000001000] clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD) = 102
 100 [00007f1000001000] clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 101
+103 [00007f1000001024] getrandom(""..., 5, 0) = 5
+100 [00007f1000001000] vfork() = 103
 101 [????????????????] <... getrandom resumed>""..., 16, GRND_NONBLOCK) = 16
 102 [000055555555b000] getrandom(""..., 4, 0) = 4
 102 [00007f1000001000] execve("/usr/bin/\\"x", [...], 0x7ffd /* 9 vars */) = -1 ENOENT (No such file or directory)
@@ -235,12 +254,13 @@ def test_strace_s_lines_are_read_across_threads_forks_and_calls_cut_in_two(tmp_p
     uuid = "/proc/sys/kernel/random/uuid"
     # As if the C library were the shim.
     assert list(strace.requests(trace, libc)) == [
-        Request(102, train, "getrandom", "", "0", 8, libc, 0x1024, True),
-        Request(100, train, "getrandom", "", "GRND_NONBLOCK", 16, libc, 0x1020, True),
-        Request(102, train, "getrandom", "", "0", 4, "", 0x55555555B000, True),
-        Request(102, other, "read", "/dev/random", "", 20, libc, 0x1030, True),
-        Request(102, other, "read", uuid, "", 37, libc, 0x1030, True),
-        Request(102, "", "getrandom", "", "0", 6, "", 0x7F1000001030, False),
+        Request(102, train, "getrandom", "", "0", 8, libc, 0x1024, True, 102),
+        Request(103, train, "getrandom", "", "0", 5, libc, 0x1024, True, 100),
+        Request(100, train, "getrandom", "", "GRND_NONBLOCK", 16, libc, 0x1020, True, 100),
+        Request(102, train, "getrandom", "", "0", 4, "", 0x55555555B000, True, 102),
+        Request(102, other, "read", "/dev/random", "", 20, libc, 0x1030, True, 102),
+        Request(102, other, "read", uuid, "", 37, libc, 0x1030, True, 102),
+        Request(102, "", "getrandom", "", "0", 6, "", 0x7F1000001030, False, 102),
     ]
     assert not strace.is_whole(trace)
     trace.write_text(f"{TRACED}100 [????????????????] +++ killed by SIGKILL +++\n")

@@ -157,7 +157,12 @@ def test_a_go_program(reprokit: Reprokit) -> None:
     (reprokit.directory / "main.go").write_text(GO)
     environment = {**os.environ, "GOCACHE": str(reprokit.directory / "cache"), "GO111MODULE": "off"}
     subprocess.run([go, "build", "-o", "program", "main.go"], cwd=reprokit.directory, env=environment, check=True)
-    supervised(reprokit, str(reprokit.directory / "program"), ahead=True)
+    program = str(reprokit.directory / "program")
+    supervised(reprokit, program, ahead=True)
+    if shutil.which("strace") is not None:
+        proved = reprokit.run("record", "--prove", "-o", "proved", "--", program)
+        assert reprokit.facts("proved")["proof"]["unaccounted"] == []
+        assert reprokit.run("replay", "proved").stdout == proved.stdout
 
 
 @pytest.mark.parametrize("options", [[], ["-C", "target-feature=+crt-static"]], ids=["dynamic", "static"])
@@ -295,6 +300,27 @@ def test_an_exec_is_seen_while_another_thread_asks(reprokit: Reprokit, build: Ca
         done = reprokit.run("record", "-o", "run", "--", build("-static"), "exec_beside_thread")
         assert done.returncode == 0, done.stderr
         assert identities(reprokit.directory / "run") == {"0@", "0+@"}
+
+
+def test_a_program_is_not_written_to_for_the_one_before(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    done = reprokit.run("record", "-o", "run", "--", build("-static", "-no-pie"), "exec_behind_first")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["untouched"] * 150
+
+
+def test_requests_of_programs_that_are_killed_are_not_unanswered_ones(
+    reprokit: Reprokit, build: Callable[..., str]
+) -> None:
+    done = reprokit.run("record", "-o", "run", "--", build("-static"), "killed")
+    assert done.returncode == 0
+    assert fresh_requests(reprokit.directory / "run" / "entropy") == 0
+    assert "fresh bytes" not in done.stderr
+
+
+def test_an_exec_that_the_standby_let_go_on_is_found_out(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    done = reprokit.run("record", "-o", "run", "--", build("-static"), "exec_unseen")
+    assert done.returncode == 0
+    assert identities(reprokit.directory / "run") == {"0@", "0+@"}
 
 
 def test_who_takes_in_orphans_is_no_program_of_the_run(reprokit: Reprokit, build: Callable[..., str]) -> None:

@@ -159,7 +159,8 @@ static void with_family(void) {
     exited_well(child);
     if ((child = vfork()) == 0) _exit(getppid() != me || getpid() == me);
     exited_well(child);
-    if ((child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)) == 0) _exit(getppid() != me || getpid() == me);
+    if ((child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)) == 0)
+        _exit(getppid() != me || getpid() == me);
     exited_well(child);
     if ((child = fork()) == 0) _exit(getppid() != me || (child = fork()) != 0 ? 0 : getppid() == me);
     exited_well(child);
@@ -219,6 +220,11 @@ static void with_lookups(void) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1, ._sigev_un = {._tid = gettid()}};
     CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_delete(timer) == 0);
     CHECK(waitpid(me, NULL, 0) == -1 && errno == ECHILD);
+    clockid_t clock;
+    CHECK(clock_getcpuclockid(me, &clock) == 0 && nanoseconds(clock) > 0);
+    const char *nowhere = (const char *)8; /* some look so whether there is memory */
+    CHECK(access(nowhere, 0) == -1 && errno == EFAULT && open(nowhere, O_RDONLY) == -1 && errno == EFAULT);
+    CHECK(readlink(nowhere, copy, sizeof(copy)) == -1 && errno == EFAULT);
     show_process();
 }
 
@@ -331,9 +337,11 @@ static const struct {
     const char *name;
     void (*run)(void);
 } paths[] = {
-    PATH(seed), PATH(clock_gettime), PATH(gettimeofday), PATH(timespec_get), PATH(time), PATH(threads),
-    PATH(processes), PATH(more_reads_when_replayed), PATH(signals), PATH(monotonic), PATH(deadlines), PATH(loop), PATH(cancelled),
-    PATH(family), PATH(programs), PATH(child), PATH(lookups),
+    PATH(seed),      PATH(clock_gettime), PATH(gettimeofday), PATH(timespec_get),
+    PATH(time),      PATH(threads),       PATH(processes),    PATH(more_reads_when_replayed),
+    PATH(signals),   PATH(monotonic),     PATH(deadlines),    PATH(loop),
+    PATH(cancelled), PATH(family),        PATH(programs),     PATH(child),
+    PATH(lookups),
 };
 
 int main(int count, char **arguments) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -192,6 +193,34 @@ static void with_cancelled_open(void) {
     printf("%d cancelled\n", count);
 }
 
+static int is_over;
+static void *ask_on(void *unused) {
+    char bytes[4096];
+    while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
+    return unused;
+}
+/* Where a thread of a real-time class runs, no ordinary one of the same processor does: also not while it waits for
+ * one by yielding. Without the right to be one it is ordinary. */
+static void with_real_time_thread(void) {
+    cpu_set_t first;
+    sched_getaffinity(0, sizeof(first), &first);
+    for (int cpu = CPU_SETSIZE - 1, left = CPU_COUNT(&first); left > 1; cpu--)
+        if (CPU_ISSET(cpu, &first)) left--, CPU_CLR(cpu, &first);
+    CHECK(sched_setaffinity(0, sizeof(first), &first) == 0);
+    struct sched_param real_time = {.sched_priority = 1}, ordinary = {0};
+    pthread_t threads[2];
+    char bytes[4096];
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, ask_on, NULL) == 0);
+    pthread_setschedparam(pthread_self(), SCHED_FIFO, &real_time);
+    for (int i = 0; i < 1000; i++) {
+        usleep(50);
+        CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
+    }
+    pthread_setschedparam(pthread_self(), SCHED_OTHER, &ordinary);
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+}
+
 #define HAZARD(name) {#name, with_##name}
 static const struct {
     const char *name;
@@ -199,7 +228,7 @@ static const struct {
 } hazards[] = {
     HAZARD(small_stack),      HAZARD(signal_stack),      HAZARD(popen_closed_by_fclose), HAZARD(many_popens),
     HAZARD(cancelled_system), HAZARD(fork_in_handler),   HAZARD(full_descriptors),       HAZARD(jumps_out_of_requests),
-    HAZARD(two_call_sites),   HAZARD(requests_if_asked), HAZARD(cancelled_open),
+    HAZARD(two_call_sites),   HAZARD(requests_if_asked), HAZARD(cancelled_open),         HAZARD(real_time_thread),
 };
 
 int main(int count, char **arguments) {

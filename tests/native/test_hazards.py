@@ -22,6 +22,7 @@ HAZARDS = [
     "two_call_sites",
     "requests_if_asked",
     "cancelled_open",
+    "real_time_thread",
 ]
 
 

@@ -138,6 +138,19 @@ def test_vdso(shim: Shim, build: Callable[..., str]) -> None:
     assert len(shim.events()) == 5
 
 
+def test_a_sealed_vdso_is_replaced_all_the_same(shim: Shim, build: Callable[..., str]) -> None:
+    """Its rights cannot be changed then; what /proc/self/mem writes does not ask for them."""
+    vdso(build, "vdso")
+    library = build("seal.c", "-shared", "-fPIC", output="libseal.so")
+    program = build("stack.c", "-Wl,--no-as-needed", library, f"-Wl,-rpath,{Path(library).parent}", output="sealed")
+    if b"sealed" not in run([program, "vdso"]).stderr:
+        pytest.skip("this kernel has no mseal (Linux 6.10)")
+    recorded = shim.record([program, "vdso"])
+    assert recorded.returncode == 0
+    assert shim.replay([program, "vdso"]).stdout == recorded.stdout
+    assert shim.fidelity().exact == 5
+
+
 def test_who_asks_for_the_vdso_s_parameters_is_sent_to_the_system_call(shim: Shim, build: Callable[..., str]) -> None:
     command = vdso(build, "parameters")
     assert run(command).stdout == b"0\n"

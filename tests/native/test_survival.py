@@ -173,6 +173,17 @@ def test_another_preload_beside(shim: Shim, program: str, build: Callable[..., s
         assert replayed.stdout == result.stdout
 
 
+def test_another_preload_has_calls_of_several_versions(shim: Shim, build: Callable[..., str]) -> None:
+    """Which the shim asks libc for by version."""
+    other = build("other_preload.c", "-shared", "-fPIC", output="other.so")
+    environment = shim.environment("recorded", "record")
+    order = {"LD_PRELOAD": f"{environment['LD_PRELOAD']} {other}"}
+    code = "import os; os.posix_spawn('/bin/true', ['true'], {})"
+    result = run([sys.executable, "-S", "-c", code], environment | order)
+    assert result.returncode == 0, result.stderr
+    assert b"other preload: posix_spawn" in result.stderr
+
+
 def test_entropy_asked_for_before_the_constructor(shim: Shim, build: Callable[..., str]) -> None:
     library = build("early.c", "-shared", "-fPIC", "-DLIBRARY", output="libearly.so")
     program = build("early.c", library, f"-Wl,-rpath,{Path(library).parent}", output="early")

@@ -15,7 +15,7 @@ import reprokit
 PACKAGE = Path(reprokit.__path__[0])
 
 # From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
-LAYERS = ({"__main__"}, {"cli"}, {"launch", "verify"}, {"entropy"})
+LAYERS = ({"__main__"}, {"cli"}, {"launch", "verify"}, {"entropy", "artifacts"})
 BOTTOM = {"errors", "version"}
 
 

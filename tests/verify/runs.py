@@ -5,12 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from reprokit import rundir
+import numpy
+
+from reprokit import rundir, trails
 from reprokit.rundir import Fidelity, OutputFile, OutputsFile, ProfileFacts, ReplayOf, RunFile, write_json
+from tests.trails import Table, list_digest
+from tests.trails import write as write_trail
 
 
 def digest(text: str) -> str:
@@ -23,6 +30,13 @@ def float32(number: float) -> dict[str, Any]:
     bits = struct.pack(">f", number)
     finite = number - number == 0
     return {"dtype": "float32", "bits": bits.hex(), "decimal": struct.unpack(">f", bits)[0] if finite else None}
+
+
+def rows_digest(array: Any) -> str:
+    """The digest of predictions, computed from the definition and by other means than the agent's."""
+    dtype = array.dtype.str[1:] if array.dtype.kind == "U" else array.dtype.name
+    head = "\0".join(["reprokit-rows-1", dtype, ",".join(map(str, array.shape[1:])), ""])
+    return "sha256:" + hashlib.sha256(head.encode() + array.tobytes(order="C")).hexdigest()
 
 
 def tensor(name: str, text: str) -> list[Any]:
@@ -45,6 +59,8 @@ class Building:
     outputs: list[OutputFile] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=lambda: {"format": 1, "host": "here", "cpu": {"model": "Z80"}})
     numbers: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, bytes] = field(default_factory=dict)  # files of evaluation
+    tables: dict[str, list[Table]] = field(default_factory=dict)  # of the trails, by process
 
     def add(self, kind: str, process: str = "0", **keys: Any) -> dict[str, Any]:
         """Append a line of metrics.jsonl, numbered within its process."""
@@ -64,9 +80,25 @@ class Building:
         for step, number in enumerate(numbers):
             self.add("loss", process, name="loss", step=step, value=float32(number))
 
+    def column(self, array: Any) -> dict[str, Any]:
+        """Keep predictions or true values in a file of their own."""
+        name, file = f"{0:016x}-{len(self.columns)}.npy", BytesIO()
+        numpy.save(file, array)
+        self.columns[name] = file.getvalue()
+        dtype = array.dtype.str[1:] if array.dtype.kind == "U" else array.dtype.name
+        return {"dtype": dtype, "shape": list(array.shape), "digest": rows_digest(array), "file": name, "row": 0}
+
+    def predictions(self, name: str, pred: Any, truth: Any = None, **keys: Any) -> dict[str, Any]:
+        """A line of kind evaluation."""
+        facts = {"calls": 1, "task": "classification", "form": "labels", "why": "given", **keys}
+        facts["predictions"] = self.column(numpy.asarray(pred))
+        if truth is not None:
+            facts["truth"] = self.column(numpy.asarray(truth))
+        return self.add("evaluation", name=name, **facts)
+
     def write(self, *, sealed: bool = True) -> Path:
         """Write the directory."""
-        self.path.mkdir()
+        self.path.mkdir(exist_ok=True)
         if self.lines:
             text = "".join(json.dumps(line) + "\n" for line in self.lines)
             (self.path / rundir.METRICS).write_text(text)
@@ -74,6 +106,15 @@ class Building:
         if self.run.profile is not None and self.run.profile.digest == PROFILE:
             (self.path / rundir.ENTROPY).mkdir()
             (self.path / rundir.ENTROPY / PROFILE_NAME).write_bytes(PROFILE_CONTENT)
+        for process, tables in self.tables.items():
+            write_trail(self.path / rundir.TRAIL, tables, process)
+        if self.tables:
+            self.run.trail = self.run.trail or "on"
+            self.run.trails = trails.seal(self.path / rundir.TRAIL) if sealed else None
+        if self.columns:
+            (self.path / rundir.EVALUATION).mkdir()
+            for name, content in self.columns.items():
+                (self.path / rundir.EVALUATION / name).write_bytes(content)
         if self.environment:
             write_json(self.path / rundir.ENVIRONMENT, self.environment)
         write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs))
@@ -114,8 +155,32 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
     copy.run.kind, copy.run.profile, copy.run.replay_of = "replay", None, origin
     copy.run.fidelity = fidelity or Fidelity(exact=9, exact_bytes=99)
     copy.run.started, copy.run.duration = "2026-01-03T00:00:00Z", 11.5
-    copy.numbers = dict(building.numbers)
+    copy.numbers, copy.columns = dict(building.numbers), dict(building.columns)
+    copy.tables = deepcopy(building.tables)
     return copy
+
+
+def kept_tensors(number: int, count: int) -> tuple[list[int], list[int]]:
+    """Digests of the gradients and the parameters of a step."""
+    gradients, parameters = ([1000 * number + 100 * part + place for place in range(count)] for part in (1, 2))
+    return gradients, parameters
+
+
+def trail(count: int, names: Sequence[str] = ("fc.weight", "fc.bias"), name: str = "optimizer#0") -> Table:
+    """A series of which everything is known, with the digests of the tensors of the first and the last steps."""
+    of_tensors = [kept_tensors(number, len(names)) for number in range(count)]
+    known = ("batch", "torch", "python", "numpy", "loss")
+    steps = [
+        {
+            **{quantity: 1000 * number + place for place, quantity in enumerate(known, 1)},
+            "gradients": list_digest(gradients),
+            "parameters": list_digest(parameters),
+        }
+        for number, (gradients, parameters) in enumerate(of_tensors)
+    ]
+    ends = {*range(min(16, count)), *range(max(0, count - 16), count)}
+    tensors = [(tensor, "float32", [10, 64]) for tensor in names]
+    return Table(name, steps, tensors, {number: of_tensors[number] for number in ends})
 
 
 def training(path: Path) -> Building:
@@ -134,9 +199,12 @@ def training(path: Path) -> Building:
     run.add("history", name="fit#0", values={"loss": [float32(0.5), float32(0.125)]})
     run.add("evaluate", name="evaluate#0", values={"accuracy": float32(0.875)})
     run.add("predict", name="predict#0", digest=digest("predictions"), shape=[2, 10], dtype="float32")
+    classes = [["0", 1, 2], ["1", 1, 1]]
+    run.predictions("classification metrics", [0, 1, 1], [0, 0, 1], accuracy=[2, 3], classes=classes)
     tensors = [tensor("fc.bias", "bias"), tensor("fc.weight", "weight")]
     end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#0", "class": "Net"}
     run.add("weights", **end, digest=digest("weights 1"), tensors=tensors)
+    run.tables["0"] = [trail(3)]
     run.add("optimizer", object="optimizer#0", **{"class": "SGD"}, steps=3)
     run.add("random_state", name="random", digest=digest("state"))
     run.add("end")

@@ -84,7 +84,7 @@ def test_identical_runs(pair: Pair) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "identical: everything that was recorded and is compared is the same, bit for bit"
-    assert lines[1].startswith("command          identical    ")
+    assert lines[1].startswith("command             identical    ")
     assert "100 % exact" in done.stdout
     assert lines[-1].startswith("normalised: ")
     assert "\x1b" not in done.stdout

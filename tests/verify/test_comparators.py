@@ -50,8 +50,8 @@ def test_a_faithful_replay_is_identical_in_every_category(pair: Pair, compared: 
 
 def test_categories_stand_in_causal_order(pair: Pair, compared: Compare) -> None:
     names = [child.name for child in compared(pair).tree.children]
-    order = ["command", "environment", "entropy", "processes", "seeds", "process metrics", "weights", "random states"]
-    assert names == [*order, "outputs", "exit status", "times"]
+    order = ["command", "environment", "entropy", "processes", "seeds", "trail", "process metrics", "weights"]
+    assert names == [*order, "evaluation metrics", "random states", "outputs", "exit status", "times"]
 
 
 def test_volatile_facts_are_left_out_and_listed(pair: Pair, compared: Compare) -> None:
@@ -116,7 +116,7 @@ class TestEnvironment:
         pair[1].environment.update(facts)
         comparison = compared(pair)
         assert comparison.identical
-        found = leaf(comparison, "environment", name)
+        found = next(one for one in category(comparison, "environment").leaves() if one.name == name)
         assert (found.verdict, found.can_change_results) == (Verdict.INFORMATION, can_change)
         assert found.detail.startswith("can change" if can_change else "cannot change")
 
@@ -174,7 +174,7 @@ class TestProcesses:
         for run in pair:
             run.lines.remove(line(run, "log"))
         name, difference = first(pair)
-        assert (name, difference.left) == ("processes", "15 lines, 1 lost")
+        assert (name, difference.left) == ("processes", "16 lines, 1 lost")
 
     def test_a_training_process_that_did_not_end(self, pair: Pair, first: First) -> None:
         pair[1].lines.remove(line(pair[1], "end", 1))
@@ -326,7 +326,7 @@ class TestMetrics:
     ) -> None:
         line(pair[1], kind).update(change)
         name, difference = first(pair)
-        assert name == "process metrics"
+        assert name == ("evaluation metrics" if kind in ("evaluate", "predict") else "process metrics")
         assert sentence in difference.detail
 
     def test_threads_may_log_their_steps_in_another_order(self, bare: Pair, compared: Compare) -> None:
@@ -350,7 +350,7 @@ class TestMetrics:
 
     def test_a_key_from_the_future_is_compared(self, pair: Pair, first: First) -> None:
         line(pair[1], "predict")["top"] = 5
-        assert first(pair)[0] == "process metrics"
+        assert first(pair)[0] == "evaluation metrics"
 
     def test_one_side_without_any_metric_is_different(self, pair: Pair, first: First) -> None:
         pair[1].lines = []

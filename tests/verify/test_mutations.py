@@ -104,6 +104,22 @@ def delete_output(building: Building, draw: Draw) -> None:
     del building.outputs[draw(st.integers(0, 1))]
 
 
+def change_trail(building: Building, draw: Draw) -> None:
+    (table,) = building.tables["0"]
+    step = draw(st.integers(0, len(table.steps) - 1))
+    choice = draw(st.integers(0, 4))
+    if choice == 0:
+        table.steps[step][draw(st.sampled_from(sorted(table.steps[step])))] ^= 1 << draw(st.integers(0, 63))
+    elif choice == 1:
+        del table.steps[step][draw(st.sampled_from(sorted(table.steps[step])))]
+    elif choice == 2:
+        table.tensors[0] = ("fc.weights", "float32", [10, 64])
+    elif choice == 3:
+        table.kept[step][draw(st.integers(0, 1))][0] ^= 1 << draw(st.integers(0, 63))
+    else:
+        del table.steps[-1], table.kept[len(table.steps)]
+
+
 def change_run(building: Building, draw: Draw) -> None:
     run = building.run
     choice = draw(st.integers(0, 4))
@@ -130,6 +146,7 @@ MUTATIONS = (
     cut_lines,
     change_output,
     delete_output,
+    change_trail,
     change_run,
 )
 

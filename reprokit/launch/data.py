@@ -1,0 +1,187 @@
+"""Digests of what a run read: of the files and directories named by --data, and of files that it was seen to open.
+
+A file up to a size is read whole, of a larger one samples; which of it does not depend on the time there is. What
+there was no time for has its size only, and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.launch import outputs
+
+WHOLE = 64 << 20  # bytes of a file that was seen to be read
+DECLARED_WHOLE = 1 << 30  # bytes of one that was named
+SAMPLES, SAMPLE = 64, 64 << 10  # of larger files: so many blocks of so many bytes, the first and the last among them
+MANY = 100  # files of one directory, from which on they are one entry
+MAX_FILES = 10_000  # that are looked at
+MAX_NOTED = 12288  # MOST_READ of native/written.c: a process that read more did not note them all
+MAX_DEPTH = 32  # directories within a declared one
+PATIENCE = 2.0  # seconds that the end of a run waits for digests
+BLOCK = 1 << 20
+
+_SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
+_NOISE = frozenset(
+    {".config", ".git", ".matplotlib", ".nv", ".reprokit", ".triton", "__pycache__", "dist-packages", "fontconfig",
+     "pyvenv.cfg", "site-packages"}
+)  # fmt: skip
+_CODE = (".py", ".pyc", ".pyo", ".so")
+
+
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of which the run's results are made, or many of one directory."""
+
+    path: str  # relative to the working directory where it lies below it
+    size: int
+    digest: str  # "sha256:...", "sampled-sha256:..." or "" where there was no time
+    note: str = ""
+    files: int = 0  # of an entry for a directory
+    declared: bool = False
+
+
+Stop = Callable[[], bool]  # whether the time for reading is over
+
+
+class OutOfTime(Exception):
+    """There is no time to read a file to its end."""
+
+
+def declared(paths: Iterable[str], directory: Path, stop: Stop) -> list[dict[str, Any]]:
+    """The named files, and what the named directories hold."""
+    found: list[DataFile] = []
+    for path in paths:
+        place = os.path.join(directory, path)
+        files = sorted(_walk(place)) if os.path.isdir(place) else [place]
+        entries = [_described(file, directory, stop, DECLARED_WHOLE) for file in files[:MAX_FILES]]
+        kept = [entry for entry in entries if entry is not None]
+        whole = _gathered(kept, len(files) > MAX_FILES)
+        found += [msgspec.structs.replace(entry, declared=True) for entry in whole]
+    return [msgspec.to_builtins(entry) for entry in found]
+
+
+def _walk(place: str, depth: int = 0) -> Iterator[str]:
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if depth < MAX_DEPTH and entry.name not in _NOISE:
+                    yield from _walk(entry.path, depth + 1)
+            elif entry.is_file():
+                yield entry.path
+
+
+def with_seen(
+    run: Path, named: list[dict[str, Any]], written: set[str], directory: Path, stop: Stop
+) -> tuple[list[dict[str, Any]], int]:
+    """The named files, with those that the run was seen to read and did not write; how many more there were."""
+    here = os.path.realpath(directory)
+    known = {os.path.normpath(os.path.join(here, entry["path"].removesuffix("/*"))) for entry in named}
+    own = os.path.realpath(run) + "/"
+    noted = set(outputs.noted(run / rundir.READ))
+    paths = (path for path in noted - written if not path.startswith(own))
+    files = sorted(path for path in paths if _is_data(path) and not _is_known(path, known))
+    entries = [_described(path, directory, stop, WHOLE) for path in files[:MAX_FILES]]
+    more = max(0, len(files) - MAX_FILES)
+    incomplete = more > 0 or _lines(run / rundir.READ) >= MAX_NOTED
+    found = _gathered([entry for entry in entries if entry is not None], incomplete)
+    return named + [msgspec.to_builtins(entry) for entry in found], more
+
+
+def _lines(names: Path) -> int:
+    try:
+        with open(names, "rb", opener=rundir.open_regular) as file:
+            return file.read(outputs.MAX_LIST).count(b"\n")
+    except OSError:
+        return 0
+
+
+def paths_written(run: Path) -> set[str]:
+    """What the run itself wrote: no data of its."""
+    return {os.path.realpath(path) for path in outputs.noted(run / rundir.WRITTEN)}
+
+
+def _is_known(path: str, known: set[str]) -> bool:
+    return path in known or os.path.dirname(path) in known
+
+
+def _is_data(path: str) -> bool:
+    name = os.path.basename(path)
+    is_code = name.endswith(_CODE) or ".so." in name
+    return not is_code and not path.startswith(_SYSTEM) and _NOISE.isdisjoint(path.split("/"))
+
+
+def _described(path: str, directory: Path, stop: Stop, whole: int) -> DataFile | None:
+    """One file; None if it is gone, or no regular one."""
+    here = os.path.realpath(directory)
+    name = os.path.relpath(path, here) if path.startswith(here + "/") else path
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            try:
+                return DataFile(name, status.st_size, _digest(file, status.st_size, whole, stop))
+            except OutOfTime:
+                return DataFile(name, status.st_size, "", "not read: there was no time")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return DataFile(name, 0, "", f"not readable: {error.strerror}")
+
+
+def _opener(path: str, flags: int) -> int:
+    """Waits for no FIFO; a link that the user named or the training followed is followed."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _digest(file: IO[bytes], size: int, whole: int, stop: Stop) -> str:
+    if size > whole:
+        return _sampled(file, size, stop)
+    digest = hashlib.sha256()
+    while True:
+        if stop():
+            raise OutOfTime
+        block = file.read(BLOCK)
+        if not block:
+            return f"sha256:{digest.hexdigest()}"
+        digest.update(block)
+
+
+def _sampled(file: IO[bytes], size: int, stop: Stop) -> str:
+    digest = hashlib.sha256(f"reprokit-sampled-1\0{size}\0".encode())
+    for number in range(SAMPLES):
+        if stop():
+            raise OutOfTime
+        file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
+        digest.update(file.read(SAMPLE))
+    return f"sampled-sha256:{digest.hexdigest()}"
+
+
+def _gathered(entries: list[DataFile], incomplete: bool) -> list[DataFile]:
+    """The entries, those of directories with many files as one: a list of a whole dataset tells nobody anything."""
+    by_directory: dict[str, list[DataFile]] = {}
+    for entry in entries:
+        by_directory.setdefault(os.path.dirname(entry.path), []).append(entry)
+    found = []
+    for directory, files in by_directory.items():
+        found += files if len(files) <= MANY else [_many(directory, files, incomplete)]
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def _many(directory: str, files: list[DataFile], incomplete: bool) -> DataFile:
+    """One entry; without a digest where that of a file is missing, as those of another run might be others."""
+    size = sum(file.size for file in files)
+    name = f"{directory}/*" if directory else "*"
+    if incomplete or any(not file.digest for file in files):
+        return DataFile(name, size, "", f"not read: more than {MAX_FILES} files, or no time", len(files))
+    lines = "".join(f"{os.path.basename(file.path)}\0{file.digest}\n" for file in files)
+    digest = hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+    return DataFile(name, size, f"sha256:{digest}", "", len(files))

@@ -1,0 +1,105 @@
+"""Which distributions the training's Python had installed, by the names of their directories, and which it imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from reprokit import rundir
+
+MAX_DIRECTORIES = 64
+MAX_NAMES = 200_000  # looked at in all of them
+MAX_PACKAGES = 5000
+PATIENCE = 0.25  # seconds for finding out which of them were imported
+MAX_LIST = 256 << 10  # bytes read of what lists the files of a distribution
+
+_DIRECTORY = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w.]*?)(?:-(?P<version>[\w.!+]+?))?(?:-py[0-9.]+[\w.-]*)?\.(?:dist|egg)-info"
+)
+
+
+class Package(msgspec.Struct, frozen=True):
+    """An installed distribution."""
+
+    name: str  # in lower case, with dashes
+    version: str
+    place: str  # the directory that it is installed in
+    facts: str  # the directory of its facts
+
+
+def installed(path: Iterable[str]) -> list[Package]:
+    """The distributions in these directories of sys.path; of one that is there twice the first, as Python takes it."""
+    found: dict[str, Package] = {}
+    for package in _all(path):
+        found.setdefault(package.name, package)
+        if len(found) >= MAX_PACKAGES:
+            break
+    return list(found.values())
+
+
+def _all(path: Iterable[str]) -> Iterator[Package]:
+    left = MAX_NAMES
+    for place in list(dict.fromkeys(path))[:MAX_DIRECTORIES]:
+        try:
+            names = sorted(os.listdir(place)) if os.path.isabs(place) else []
+        except OSError:
+            continue
+        left -= len(names)
+        if left < 0:
+            return
+        for name in names:
+            match = _DIRECTORY.fullmatch(name) if name.endswith("-info") else None
+            if match is not None:
+                yield Package(normal(match["name"]), match["version"] or "", place, os.path.join(place, name))
+
+
+def normal(name: str) -> str:
+    """A name as PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported(packages: list[Package], names: set[str], files: Iterable[str]) -> set[str]:
+    """The packages that brought these top-level names or files; a name that several share counts for all."""
+    wanted = names | set(_below(packages, files))
+    lower = {name.lower() for name in wanted}
+    found = {package.name for package in packages if package.name.replace("-", "_") in lower}
+    rest = {name for name in wanted if normal(name) not in found}
+    deadline = time.monotonic() + PATIENCE
+    for package in packages:  # such a package may have brought other names too
+        if package.name in found and rest and time.monotonic() < deadline:
+            rest -= _top_level(package)
+    for package in packages:
+        if package.name not in found and rest and time.monotonic() < deadline and rest & _top_level(package):
+            found.add(package.name)
+    return found
+
+
+def places(packages: Iterable[Package]) -> set[str]:
+    """The directories that packages were installed in, each with a slash behind it; no source tree in development."""
+    return {package.place.rstrip("/") + "/" for package in packages if package.facts.endswith(".dist-info")}
+
+
+def _below(packages: list[Package], files: Iterable[str]) -> Iterator[str]:
+    """The top-level names of files that lie in a directory where packages are installed."""
+    found = places(packages)
+    for file in files:
+        for place in found:
+            if file.startswith(place):
+                yield file[len(place) :].split("/", 1)[0].split(".", 1)[0]
+
+
+def _top_level(package: Package) -> set[str]:
+    """What can be imported of a package, by its own account."""
+    for name in ("top_level.txt", "RECORD", "SOURCES.txt"):
+        with suppress(OSError):
+            path = Path(package.facts) / name
+            with open(path, encoding="utf-8", errors="replace", opener=rundir.open_regular) as file:
+                lines = file.read(MAX_LIST).splitlines()
+            return {re.split(r"[/.,]", line, maxsplit=1)[0] for line in lines if line}
+    return set()

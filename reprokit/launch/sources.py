@@ -1,0 +1,135 @@
+"""The state of the training's source: its git checkout with what is not committed, and the files that it imported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from reprokit import rundir
+
+LIMIT = 2.0  # seconds for each question to git
+MAX_DIFF = 256 << 20  # bytes of the changes that are read
+MAX_UNTRACKED = 500  # files that are named
+MAX_FILE = 1 << 20  # bytes of one of them; larger ones are data
+MAX_MODULES = 2000
+MAX_BYTES = 256 << 20  # of all modules
+PATIENCE = 1.0  # seconds for reading modules
+
+# Nothing that the checkout's configuration names is executed.
+_SAFELY = ("-c", "core.fsmonitor=false")
+_DIFF = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=diff")
+_OWN = frozenset({".reprokit", "__pycache__"})
+
+
+def git(directory: Path) -> dict[str, Any] | None:
+    """Commit, digest of the changes to tracked files, and digests of untracked ones, where this is a checkout."""
+    from shutil import which  # while the training runs: it takes long to load
+
+    program = which("git")
+    commit = _output(program, directory, "rev-parse", "HEAD") if program else None
+    if program is None or commit is None:
+        return None
+    changes = _changes(program, directory)
+    facts: dict[str, Any] = {"commit": commit.decode("ascii", "replace").strip(), "dirty": None}
+    if changes is not None:
+        facts.update(dirty=bool(changes), changes=changes)
+    facts["untracked"], more = _untracked(program, directory)
+    return {**facts, "more_untracked": more} if more else facts
+
+
+def _output(program: str | None, directory: Path, *question: str) -> bytes | None:
+    """What git answers; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = [program or "git", *_SAFELY, *question]
+        done = subprocess.run(asked, timeout=LIMIT, check=True, **_surroundings(directory))
+        answer: bytes = done.stdout
+        return answer
+    return None
+
+
+def _surroundings(directory: Path) -> dict[str, Any]:
+    return {
+        "cwd": directory,
+        "env": {**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "start_new_session": True,
+    }
+
+
+def _changes(program: str, directory: Path) -> str | None:
+    """The digest of what is not committed, submodules included; empty for nothing, None if git is too slow."""
+    digest, size = hashlib.sha256(), 0
+    with suppress(OSError), subprocess.Popen([program, *_SAFELY, *_DIFF], **_surroundings(directory)) as process:
+        assert process.stdout is not None
+        limit = threading.Timer(LIMIT, process.kill)
+        limit.start()
+        try:
+            while (block := process.stdout.read(1 << 16)) and size <= MAX_DIFF:
+                digest.update(block)
+                size += len(block)
+        finally:
+            limit.cancel()
+            if size > MAX_DIFF:
+                process.kill()
+        if process.wait() == 0:
+            return f"sha256:{digest.hexdigest()}" if size else ""
+    return None
+
+
+def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
+    """The digests of small files that git does not know and is not told to ignore; how many more there are."""
+    listed = _output(program, directory, "ls-files", "--others", "--exclude-standard", "-z") or b""
+    names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
+    own = tuple(f"{os.path.dirname(name)}/" for name in names if os.path.basename(name) == rundir.SHIM_PLAN)
+    names = [name for name in names if not name.startswith(own) and _OWN.isdisjoint(name.split("/"))]
+    found = {name: digest for name in names[:MAX_UNTRACKED] if (digest := digest_of(directory / name, MAX_FILE))}
+    return found, max(0, len(names) - MAX_UNTRACKED)
+
+
+def digest_of(path: Path, limit: int) -> str | None:
+    """Digest of a regular file; its size for a larger one, None where there is none."""
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size > limit:
+                return f"large: {status.st_size} bytes"
+            return f"sha256:{hashlib.sha256(file.read(limit)).hexdigest()}"
+    except (OSError, ValueError):
+        return None
+
+
+def modules(files: Iterable[str], directory: Path, packages: Iterable[str]) -> dict[str, str]:
+    """The digests of the script and the modules that lie outside of packages, by path from the working directory."""
+    return dict(_modules(sorted(files)[:MAX_MODULES], directory, tuple(packages)))
+
+
+def _modules(files: list[str], directory: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    deadline, left = time.monotonic() + PATIENCE, MAX_BYTES
+    for file in files:
+        if file.startswith(packages) or time.monotonic() > deadline or left < 0:
+            continue
+        digest = digest_of(Path(file), left)
+        if digest is not None:
+            left -= os.path.getsize(file)
+            yield os.path.relpath(file, directory) if file.startswith(f"{directory}/") else file, digest
+
+
+def without(git: dict[str, Any] | None, known: set[str], directory: Path) -> dict[str, Any] | None:
+    """The state of a checkout without files that the run itself wrote, or that are told of elsewhere."""
+    if git is None:
+        return None
+    here = os.path.realpath(directory)
+    untracked = {name: digest for name, digest in git["untracked"].items() if os.path.join(here, name) not in known}
+    return {**git, "untracked": untracked}

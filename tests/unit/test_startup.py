@@ -1,0 +1,69 @@
+"""What record and replay load before the command starts, which every training waits for: it does not creep back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The audit event of the command's start; the modules that are there by then are written to a file.
+DRIVER = """
+import sys
+started = []
+
+def hook(event, arguments):
+    if event == "subprocess.Popen" and not started:
+        started.append(arguments)
+        with open("loaded", "w") as file:
+            file.write("\\n".join(sys.modules))
+
+sys.addaudithook(hook)
+from reprokit.cli.main import main
+main(sys.argv[1:])
+"""
+
+BEFORE_RECORD = {
+    "agent", "agent.script_api", "cli", "cli.arguments", "cli.ending", "cli.main", "cli.paths", "cli.record", "errors",
+    "launch", "launch.command", "launch.environment", "launch.group", "launch.host", "launch.messages",
+    "launch.personality", "launch.placing", "launch.process", "launch.run", "launch.rundirectory", "launch.supervisor",
+    "launch.supported", "launch.variables", "native", "plan", "printable", "rundir", "version",
+    "_shim", "_shim.interface",
+}  # fmt: skip
+BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
+    "cli.replay", "entropy", "entropy.files", "entropy.profile", "launch.capabilities", "launch.computed",
+    "launch.pinning", "launch.replaying", "launch.seeds",
+}  # fmt: skip
+# Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
+TOO_SLOW = {
+    "bz2", "cffi", "csv", "dataclasses", "importlib.metadata", "lzma", "multiprocessing", "psutil", "random", "rich",
+    "shutil", "tempfile", "unittest", "zipfile",
+}  # fmt: skip
+
+
+def loaded_before(directory: Path, *arguments: str) -> set[str]:
+    """The modules that are there when the command starts."""
+    subprocess.run([sys.executable, "-c", DRIVER, *arguments], cwd=directory, check=True, capture_output=True)
+    return set((directory / "loaded").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["record", "--", "true"], BEFORE_RECORD), (["replay", "last"], BEFORE_REPLAY)]
+)
+def test_little_is_loaded_before_the_command_starts(tmp_path: Path, arguments: list[str], expected: set[str]) -> None:
+    if arguments[0] == "replay":
+        loaded_before(tmp_path, "record", "--", "true")
+    loaded = loaded_before(tmp_path, *arguments)
+    own = {name.removeprefix("reprokit.") for name in loaded if name.startswith("reprokit.")}
+    assert own == expected, "another module of reprokit's is imported before the start: import it where it is needed"
+    loaded -= installed()
+    assert not TOO_SLOW & loaded
+    others = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert others <= {"reprokit", "click", "msgspec", "_cffi_backend", "typing_extensions"}
+
+
+def installed() -> set[str]:
+    """What the environment loads into every Python: editable installs, coverage."""
+    code = "import sys; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())

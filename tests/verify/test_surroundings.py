@@ -1,0 +1,314 @@
+"""What runs ran on, from real runs: packages, threads, source and data, in words, and what of it can change results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from reprokit.difference import Difference, Verdict
+from reprokit.verify.compare import Comparison, compare
+from tests.support import Reprokit
+
+from .runs import Building, float32
+
+SCRIPT = """
+import {imports}
+with open("out.txt", "w") as file:
+    file.write(str({result}))
+"""
+
+
+def script(reprokit: Reprokit, imports: str = "os", result: str = "1") -> None:
+    (reprokit.directory / "train.py").write_text(SCRIPT.format(imports=imports, result=result))
+
+
+def record(reprokit: Reprokit, name: str, *options: str, **environment: str) -> dict[str, Any]:
+    """Record the script; environment.json."""
+    command = ["record", "-o", name, *options, "--", sys.executable, "train.py"]
+    done = reprokit.run(*command, environment=environment)
+    assert done.returncode == 0, done.stderr
+    facts: dict[str, Any] = json.loads((reprokit.directory / name / "environment.json").read_text())
+    return facts
+
+
+def leaves(reprokit: Reprokit) -> dict[str, Difference]:
+    """The surroundings of the runs a and b that differ."""
+    comparison = compare(reprokit.directory / "a", reprokit.directory / "b")
+    found = next(one for one in comparison.tree.children if one.name == "environment")
+    return {one.name: one for one in found.leaves() if one.verdict is not Verdict.IDENTICAL}
+
+
+def package(place: Path, name: str, version: str) -> None:
+    """A package as pip leaves it: a module and its facts."""
+    for old in place.glob(f"{name}-*.dist-info"):
+        for file in old.iterdir():
+            file.unlink()
+        old.rmdir()
+    facts = place / f"{name}-{version}.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "RECORD").write_text(f"{name}_module/__init__.py,,\n{facts.name}/RECORD,,\n")
+    (place / f"{name}_module").mkdir(exist_ok=True)
+    (place / f"{name}_module" / "__init__.py").write_text("")
+
+
+def test_another_version_of_an_imported_package_can_change_results_and_of_another_not(reprokit: Reprokit) -> None:
+    place = reprokit.directory / "packages"
+    script(reprokit, "used_module")
+    for run, version in (("a", "1.0"), ("b", "2.0")):
+        package(place, "used", version)
+        package(place, "idle", version)
+        facts = record(reprokit, run, PYTHONPATH=str(place))
+        assert facts["packages"]["used"] == version
+        assert facts["imported"] == ["used"]
+    found = leaves(reprokit)
+    used = found["packages.used"]
+    assert (used.left, used.right, used.can_change_results) == ("1.0", "2.0", True)
+    idle = found["packages that were not imported"]
+    assert "idle 1.0 against 2.0" in idle.detail
+    assert not idle.can_change_results
+    assert "packages.idle" not in found
+
+
+def test_a_training_that_was_killed_says_that_nobody_knows_what_it_imported(reprokit: Reprokit) -> None:
+    place = reprokit.directory / "packages"
+    for run, version in (("a", "1.0"), ("b", "2.0")):
+        package(place, "used", version)
+        script(reprokit, "os, used_module", "os.kill(os.getpid(), 9)")
+        reprokit.run("record", "-o", run, "--", sys.executable, "train.py", environment={"PYTHONPATH": str(place)})
+        assert json.loads((reprokit.directory / run / "environment.json").read_text())["imported"] is None
+    assert "killed before it could say" in leaves(reprokit)["packages.used"].detail
+
+
+def test_another_count_of_threads_is_told_in_words_that_help(reprokit: Reprokit) -> None:
+    script(reprokit, "numpy")
+    for run, threads in (("a", "1"), ("b", "2")):
+        record(reprokit, run, OMP_NUM_THREADS=threads)
+    found = leaves(reprokit)
+    assert "number of threads" in found["variables.OMP_NUM_THREADS"].detail
+    assert not any(name.startswith("compute.process") for name in found)  # the variable is told once
+    blas = next(leaf for name, leaf in found.items() if name.startswith("compute.openblas") and "threads" in name)
+    assert "another OpenBLAS thread count can change the order of sums" in blas.detail
+
+
+def test_variables_that_are_secret_are_never_recorded_and_harmless_ones_are_told_apart(reprokit: Reprokit) -> None:
+    script(reprokit)
+    secret = "hunter2-is-the-secret"
+    for run, level in (("a", "0"), ("b", "3")):
+        record(reprokit, run, TF_CPP_MIN_LOG_LEVEL=level, PL_API_TOKEN=secret, HF_TOKEN=secret, MKL_CBWR="COMPATIBLE")
+        for path in (reprokit.directory / run).rglob("*"):
+            assert path.is_dir() or secret.encode() not in path.read_bytes(), path
+    level_leaf = leaves(reprokit)["variables.TF_CPP_MIN_LOG_LEVEL"]
+    assert not level_leaf.can_change_results
+    assert "in no computation" in level_leaf.detail
+
+
+def git(directory: Path, *words: str) -> None:
+    names = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run(["git", *names, *words], cwd=directory, check=True, capture_output=True)
+
+
+def test_what_is_not_committed_is_seen(reprokit: Reprokit) -> None:
+    script(reprokit)
+    (reprokit.directory / "settings.yaml").write_text("rate: 1")
+    git(reprokit.directory, "init", "-q")
+    git(reprokit.directory, "add", "train.py")
+    git(reprokit.directory, "commit", "-qm", "first")
+    clean = record(reprokit, "a")["git"]
+    assert (clean["dirty"], clean["changes"], set(clean["untracked"])) == (False, "", {"settings.yaml"})
+    script(reprokit, result="1 + 0")
+    (reprokit.directory / "settings.yaml").write_text("rate: 2")
+    dirty = record(reprokit, "b")["git"]
+    assert (dirty["commit"], dirty["dirty"]) == (clean["commit"], True)
+    found = leaves(reprokit)
+    assert found["git.changes"].can_change_results
+    assert "has other bytes" in found["git.untracked.settings.yaml"].detail
+    assert not any("out.txt" in name or name.startswith("git.untracked.a/") for name in found)
+
+
+def test_nothing_that_a_checkout_names_is_executed(reprokit: Reprokit) -> None:
+    script(reprokit)
+    git(reprokit.directory, "init", "-q")
+    git(reprokit.directory, "add", "train.py")
+    git(reprokit.directory, "commit", "-qm", "first")
+    trap = reprokit.script("trap", "#!/bin/sh\ntouch sprung\ncat\n")
+    for name in ("core.fsmonitor", "diff.external", "diff.trap.textconv", "diff.trap.command"):
+        git(reprokit.directory, "config", name, str(trap))
+    (reprokit.directory / ".gitattributes").write_text("*.py diff=trap\n")
+    script(reprokit, result="2")
+    assert record(reprokit, "a")["git"]["dirty"]
+    assert not (reprokit.directory / "sprung").exists()
+
+
+def test_a_module_beside_the_script_is_part_of_the_code(reprokit: Reprokit) -> None:
+    script(reprokit, "helper")
+    for run in ("a", "b"):
+        (reprokit.directory / "helper.py").write_text(f"X = '{run}'")
+        record(reprokit, run)
+        (reprokit.directory / "train.py").write_text((reprokit.directory / "train.py").read_text() + "#\n")
+    found = leaves(reprokit)
+    assert "a module of its own has other bytes" in found["code.helper.py"].detail
+    assert "files.train.py" in found
+    assert "code.train.py" not in found  # told once
+
+
+def test_declared_data_that_changed_is_a_likely_cause(reprokit: Reprokit) -> None:
+    script(reprokit, result="open('data/x').read()")
+    (reprokit.directory / "data").mkdir()
+    (reprokit.directory / "data" / "y").write_text("same")
+    for run in ("a", "b"):
+        (reprokit.directory / "data" / "x").write_text(run)
+        facts = record(reprokit, run, "--data", "data")
+        assert [(one["path"], one["size"], one["declared"]) for one in facts["data"]] == [
+            ("data/x", 1, True),
+            ("data/y", 4, True),
+        ]
+    done = reprokit.run("verify", "a", "b")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert lines[0].startswith("different: ")
+    causes = [line for line in lines if line.startswith("likely cause")]
+    assert causes == lines[1 : 1 + len(causes)]
+    assert "each was given entropy of its own" in causes[0]
+    assert "data.data/x" in causes[1]
+    assert "can change results: the data has other bytes" in causes[1]
+
+
+def test_a_replay_looks_at_the_declared_data_again(reprokit: Reprokit) -> None:
+    script(reprokit)
+    (reprokit.directory / "data").write_text("one")
+    record(reprokit, "a", "--data", "data")
+    (reprokit.directory / "data").write_text("two")
+    assert reprokit.run("replay", "a", "-o", "b").returncode == 0
+    assert any("data: the data has other bytes" in change for change in reprokit.facts("b")["changed"])
+
+
+def test_data_that_is_not_there_is_refused_before_the_start(reprokit: Reprokit) -> None:
+    done = reprokit.run("record", "--data", "nowhere", "--", "touch", "started")
+    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
+    assert not (reprokit.directory / "started").exists()
+
+
+def test_a_large_file_is_sampled_and_many_are_one_entry(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reprokit.launch import data
+
+    monkeypatch.setattr(data, "DECLARED_WHOLE", 1 << 20)
+    place = reprokit.directory / "data"
+    (place / "many").mkdir(parents=True)
+    for number in range(data.MANY + 1):
+        (place / "many" / str(number)).write_text(str(number))
+    with open(place / "large", "wb") as file:
+        file.truncate(100 << 20)
+    first = data.declared(["data"], reprokit.directory, bool)
+    large, many = first
+    assert large["digest"].startswith("sampled-sha256:")
+    assert (many["path"], many["files"], many["digest"][:7]) == ("data/many/*", data.MANY + 1, "sha256:")
+    with open(place / "large", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    (place / "many" / "7").write_text("8")
+    second = data.declared(["data"], reprokit.directory, bool)
+    assert all(one["digest"] != other["digest"] for one, other in zip(first, second, strict=True))
+
+
+def test_there_is_an_end_to_reading(reprokit: Reprokit) -> None:
+    from reprokit.launch import data
+
+    (reprokit.directory / "data").write_text("x")
+    (found,) = data.declared(["data"], reprokit.directory, lambda: True)
+    assert (found["digest"], found["note"]) == ("", "not read: there was no time")
+
+
+@pytest.mark.parametrize(
+    "hostile", [None, 1, "x", [1], {"a": 1}, [{"path": 1}], {"a": {"b": []}}, [{"path": "\x1b[0m"}]]
+)
+@pytest.mark.parametrize(
+    "key", ["packages", "imported", "code", "data", "git", "frameworks", "accelerator", "declared"]
+)
+def test_surroundings_that_make_no_sense_are_no_trouble(
+    pair: tuple[Building, Building], compared: Callable[..., Comparison], key: str, hostile: object
+) -> None:
+    pair[1].environment[key] = hostile
+    assert compared(pair).identical
+
+
+def test_likely_causes_are_named_of_runs_that_differ_only(
+    pair: tuple[Building, Building], compared: Callable[..., Comparison]
+) -> None:
+    from reprokit.verify.rows import causes
+
+    pair[1].environment["code"] = {"train.py": "sha256:1"}
+    pair[1].environment["cpu"] = {"model": "6502"}
+    assert list(causes(compared(pair))) == []
+    next(line for line in pair[1].lines if line["k"] == "loss")["value"] = float32(9.0)
+    for run in pair:
+        run.path = run.path.with_name(f"{run.path.name}-2")
+    named = list(causes(compared(pair)))
+    assert [one.partition(":")[0] for one in named] == ["code.train.py", "cpu.model"]
+
+
+READERS = {
+    "python": "open('data.bin', 'rb').read()",
+    "numpy": "numpy.load('data.bin').tolist()",
+    "descriptor": "os.close(os.open('data.bin', os.O_RDONLY))",
+    "worker": "multiprocessing.get_context('fork').Pool(1).map(numpy.load, ['data.bin'])",
+    "stdio": "ctypes.CDLL(None).fopen(b'data.bin', b'r')",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_data_that_was_read_is_found_without_being_named(reprokit: Reprokit, reader: str) -> None:
+    script(reprokit, "ctypes, multiprocessing, numpy, os", f"({READERS[reader]}) and 0")
+    for run in ("a", "b"):
+        with open(reprokit.directory / "data.bin", "wb") as file:
+            numpy.save(file, numpy.arange(3) + (run == "b"))
+        facts = record(reprokit, run)
+        assert [one["path"] for one in facts["data"]] == ["data.bin"]
+    assert "can change results: the data has other bytes" in leaves(reprokit)["data.data.bin"].detail
+
+
+def test_what_the_run_wrote_and_what_python_reads_is_no_data(reprokit: Reprokit) -> None:
+    text = "open('made', 'w').write('x') and open('made').read() and open('/proc/self/stat').read() and 0"
+    script(reprokit, "json, numpy, helper", text)
+    (reprokit.directory / "helper.py").write_text("")
+    assert record(reprokit, "a")["data"] == []
+
+
+def test_files_of_one_directory_are_one_entry(reprokit: Reprokit) -> None:
+    from reprokit.launch import data
+
+    (reprokit.directory / "images").mkdir()
+    for number in range(data.MANY + 5):
+        (reprokit.directory / "images" / f"{number}.png").write_text(str(number))
+    script(reprokit, "os", "[len(open(one.path).read()) for one in os.scandir('images')] and 0")
+    (entry,) = record(reprokit, "a")["data"]
+    assert (entry["path"], entry["files"], entry["digest"][:7]) == ("images/*", data.MANY + 5, "sha256:")
+
+
+def test_a_file_that_is_read_again_and_again_is_noted_once(reprokit: Reprokit) -> None:
+    (reprokit.directory / "data.bin").write_text("x")
+    script(reprokit, "os", "[os.close(os.open('data.bin', os.O_RDONLY)) for _ in range(1000)] and 0")
+    record(reprokit, "a")
+    lines = (reprokit.directory / "a" / "read.paths").read_text().splitlines()
+    assert lines.count(str(reprokit.directory / "data.bin")) == 1
+
+
+def test_what_is_noted_is_bounded_and_then_has_no_digest(reprokit: Reprokit) -> None:
+    from reprokit.launch import data
+
+    (reprokit.directory / "many").mkdir()
+    script(reprokit, "os", f"[open(f'many/{{n}}', 'w').close() for n in range({data.MAX_NOTED + 50})] and 0")
+    subprocess.run([sys.executable, "train.py"], cwd=reprokit.directory, check=True)
+    script(reprokit, "os", f"[os.close(os.open(f'many/{{n}}', 0)) for n in range({data.MAX_NOTED + 50})] and 0")
+    facts = record(reprokit, "a")
+    lines = (reprokit.directory / "a" / "read.paths").read_text().splitlines()
+    assert len(lines) == data.MAX_NOTED
+    assert [(one["path"], one["digest"]) for one in facts["data"]] == [("many/*", "")]
+    assert facts["unlisted"] > 0
