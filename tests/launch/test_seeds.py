@@ -63,6 +63,26 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     assert "process 0: 12 seeds replaced by the recorded, first train.py:6: random.seed: recorded " in shown
 
 
+def test_a_cross_validation_in_worker_processes(reprokit: Reprokit) -> None:
+    """Which worker takes which part changes from run to run; the estimators are cloned before."""
+    script = """
+import time
+from sklearn.linear_model import SGDClassifier
+from sklearn.model_selection import cross_val_score
+
+rows, classes = [[number % 7, number % 5, number] for number in range(120)], [0, 1, 1] * 40
+estimator = SGDClassifier(max_iter=5, tol=None, random_state=time.time_ns() % 2**32)
+for _ in range(2):
+    print(cross_val_score(estimator, rows, classes, cv=6, n_jobs=2))
+    estimator.set_params(random_state=time.time_ns() % 2**32)
+"""
+    command = [sys.executable, "-W", "ignore", str(reprokit.script("train.py", script))]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    for number in range(2):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert replayed.stdout == recorded.stdout != ""
+
+
 def test_a_pool_whose_workers_take_tasks_as_they_come(reprokit: Reprokit) -> None:
     script = """
 import multiprocessing, random, time

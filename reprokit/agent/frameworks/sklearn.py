@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..parts import described
 from ..patching import replace
 from .estimators import Estimators, Scoring, is_inside
@@ -10,7 +12,7 @@ from .version_only import VersionOnly
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any
 
     from ..agent import Agent
@@ -65,6 +67,24 @@ class Adapter(VersionOnly):
             agent.attempt(estimators.instrument, cls)
 
         base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[arg-type]
+        replace(module, "clone", self._make_clone)
+
+    def _make_clone(self, original: Function) -> Function:
+        """Searches and cross-validation clone what they hand to worker processes, which take it as it comes."""
+
+        def clone(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
+            copy = original(estimator, *arguments, **keywords)
+            if hasattr(getattr(copy, "random_state", None), "__index__") and hasattr(copy, "set_params"):
+                self._agent.attempt(self._give_seed, copy, sys._getframe(1))
+            return copy
+
+        return clone
+
+    def _give_seed(self, estimator: Any, caller: FrameType) -> None:
+        asked = estimator.random_state
+        given = self._agent.seeds.seed("sklearn.base.clone random_state", asked, caller)
+        if given is not asked:
+            estimator.set_params(random_state=given)
 
     def _make_metric(self, original: Function) -> Function:
         def metric(*arguments: Any, **keywords: Any) -> Any:
