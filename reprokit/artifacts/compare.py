@@ -21,6 +21,9 @@ from reprokit.tolerance import Tolerance
 MOST_LEAVES = 2000  # differences of one file that are named one by one
 MOST_NOISE = 4
 SAME = "same content"
+GENERAL = ("zip", "tar", "json", "text")  # formats that files of more special ones have, too
+PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that hold one file and nothing else
+PACKED_SAME = f"{SAME}; other compression: one of them has none"
 
 Key: TypeAlias = tuple[str, int]  # of a part: its name, and which of that name it is
 NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a long list of numbers, and its spelling
@@ -60,7 +63,9 @@ def compare(name: str, left: Side, right: Side, options: Options | None = None, 
         return Difference(name, Verdict.IDENTICAL, _size(left), _size(right))
     formats = _formats(left, right)
     if formats[0] is None or formats[0] != formats[1]:
-        return raw.difference(name, left.source, right.source, _kinds(*formats))
+        return _one_packed(name, left, right, formats, options, depth) or raw.difference(
+            name, left.source, right.source, _kinds(*formats)
+        )
     if depth > options.limits.depth:
         problem = f"files within files are opened {options.limits.depth} deep, and this one stands deeper"
         return raw.difference(name, left.source, right.source, problem)
@@ -74,6 +79,28 @@ def compare(name: str, left: Side, right: Side, options: Options | None = None, 
         if same and not (_beside(left) or _beside(right)):
             return Difference(name, Verdict.IDENTICAL, _size(left), _size(right), problem)
         return raw.difference(name, left.source, right.source, problem)
+
+
+def _one_packed(
+    name: str, left: Side, right: Side, formats: tuple[Format | None, Format | None], options: Options, depth: int
+) -> Difference | None:
+    """What is compressed against what is not; None where not one of them is, or only bytes can be compared."""
+    packed = [format_ is not None and format_.name in PACKED for format_ in formats]
+    if packed[0] == packed[1] or depth > options.limits.depth:
+        return None
+    sides, place = [left, right], packed.index(True)
+    side, format_ = sides[place], formats[place]
+    assert format_ is not None
+    try:
+        within = next(part for part in format_.read(side.source, options.limits) if isinstance(part, Within))
+        sides[place] = Side(within.source, _unpacked_name(side.name))
+        found = compare(name, sides[0], sides[1], options, depth + 1)
+    except ArtifactDamaged:
+        return None
+    _release(within)
+    if raw.AS_BYTES in found.figures:
+        return None
+    return replace(found, detail=PACKED_SAME) if found.verdict is Verdict.IDENTICAL else found
 
 
 def _refers(side: Side) -> bool:
@@ -101,9 +128,10 @@ def _formats(left: Side, right: Side) -> tuple[Format | None, Format | None]:
 
 
 def _common(left: Side, right: Side) -> Format | None:
-    """The most special format that both files have: archives are told apart by their first members."""
+    """What both files are besides their own formats: archives are told apart by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
-    both = (one for one in FORMATS if one.matches(left.name, heads[0]) and one.matches(right.name, heads[1]))
+    general = (one for one in FORMATS if one.name in GENERAL)
+    both = (one for one in general if one.matches(left.name, heads[0]) and one.matches(right.name, heads[1]))
     return next(both, None)
 
 

@@ -18,6 +18,7 @@ from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 MOST_FILES = 1_000_000  # of a directory
 EVENTS, EVENT_KINDS = "events.out.tfevents.", (".v2", ".profile-empty")
 DEEPEST = 100  # directories within directories
+SUMS = ("fingerprint.pb",)  # say of other files that they differ: named behind these
 
 
 def diff(left: Path, right: Path, options: Options | None = None) -> Difference:
@@ -35,7 +36,9 @@ def _kind(path: Path) -> str:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:
-        raise ArtifactNotReadable(f"{path}: {getattr(error, 'strerror', None) or error}; name a file") from None
+        raise ArtifactNotReadable(
+            f"{path}: {getattr(error, 'strerror', None) or error}; name a file that can be read"
+        ) from None
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise ArtifactNotReadable(f"{path} is neither a file nor a directory, and cannot be compared")
     return "directory" if stat.S_ISDIR(mode) else "file"
@@ -91,7 +94,8 @@ def _directories(left: Path, right: Path, options: Options) -> Difference:
         found[name] = claims.of(name, *kinds) or _entry(name, *paths, *kinds, options, claims)
     if not found:
         return Difference(left.name or str(left), Verdict.IDENTICAL, detail="both directories are empty")
-    return group(left.name or str(left), tuple(found[name] for name in sorted(found)))
+    order = sorted(found, key=lambda name: (os.path.basename(name) in SUMS, name))
+    return group(left.name or str(left), tuple(found[name] for name in order))
 
 
 def _partners(left: Iterable[str], right: Iterable[str]) -> dict[str, str]:

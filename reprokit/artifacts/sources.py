@@ -230,7 +230,8 @@ def open_file(path: Path, flags: int = 0) -> File:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     except (OSError, ValueError) as error:
-        raise ArtifactNotReadable(f"{path}: {getattr(error, 'strerror', None) or error}; name a file") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ArtifactNotReadable(f"{path}: {reason}; name a file that can be read") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ArtifactNotReadable(f"{path} is neither a file nor a directory, and cannot be compared")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -46,7 +47,8 @@ def command(
     if as_json:
         from reprokit.verify.artifacts import document
 
-        click.echo(json.dumps(document(tree, left, right), indent=2))
+        sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document(tree, left, right)))
+        click.echo()
     else:
         from reprokit.verify.artifacts import print_tree
 

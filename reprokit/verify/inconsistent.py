@@ -64,7 +64,7 @@ def compare(
     """Compare two columns of the same type, as far as both go. Labels are names: no tolerance is for them."""
     found = Inconsistencies()
     per_row, label = predictions_of_row(left, form), labels(form, names)
-    near = None if tolerance is None or form == "labels" else partial(_near, tolerance, left.facts.dtype)
+    near = None if tolerance is None or form == "labels" else partial(_near, tolerance, left.facts.dtype, label)
     with left.open() as (file, width), right.open() as (other_file, other_width):
         elements = max(1, math.prod(left.facts.shape[1:]))
         sizes = width // elements, other_width // elements
@@ -140,11 +140,14 @@ def _note(
     if near is None or not near(left, right):
         found.beyond += 1
         if found.first_beyond is None:
-            found.first_beyond = Place(number, *_told_apart(left, right))
+            apart = labels if labels is not None and labels[0] != labels[1] else _told_apart(left, right)
+            found.first_beyond = Place(number, *apart)
 
 
-def _near(tolerance: Tolerance, dtype: str, left: list[Any], right: list[Any]) -> bool:
-    """Whether all numbers of a prediction are near enough; texts and bytes are the same or not."""
+def _near(tolerance: Tolerance, dtype: str, label: Labels, left: list[Any], right: list[Any]) -> bool:
+    """Whether all numbers of a prediction are near enough and mean the same label; texts are the same or not."""
+    if label is not None and not tolerance.accepts_any_number and label(left) != label(right):
+        return False
     for one, other in zip(left, right, strict=True):
         are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
         if not (tolerance.accepts(one, other, dtype) if are_numbers else one == other):

@@ -62,6 +62,14 @@ def test_what_changes_is_named(way: Any, key: str, value: Any, name: str) -> Non
         assert "first at [1, 2]" in next(iter(found.values()))
 
 
+@pytest.mark.parametrize("way", WAYS[1:], ids=str)
+def test_compression_is_noise(way: Any) -> None:
+    assert same(dumped(content()), dumped(content(), way), "a.joblib")
+    other = {**content(), "x": content()["x"] + 1}
+    assert named(dumped(content(), way), dumped(other), "a.joblib").keys() == {"x"}
+    assert not same(dumped(content(), way)[:-9], dumped(content()), "a.joblib")
+
+
 @pytest.mark.parametrize("protocol", range(6))
 def test_protocols_and_alignment_mean_the_same(protocol: int) -> None:
     assert same(dumped(content()), dumped(content(), protocol=protocol), "a.joblib")

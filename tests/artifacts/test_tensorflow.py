@@ -17,6 +17,8 @@ import pytest
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import checkpoint, messages, tensorflow_messages, tfrecord
 from reprokit.artifacts.formats.crc32c import crc32c, masked
+from reprokit.artifacts.parts import Limits
+from reprokit.artifacts.sources import Memory
 from reprokit.difference import Difference, Verdict
 from tests.artifacts.objects import leaves, meaning, same
 
@@ -165,6 +167,16 @@ def test_records_are_checked_at_every_byte(written: Path) -> None:
         assert (meaning(tfrecord.read, data[:length]) is None) == (length % (len(data) // 3) != 0)
     for damaged in flipped(data, 200):
         assert meaning(tfrecord.read, damaged) is None
+
+
+def test_only_minus_one_is_an_unknown_length() -> None:
+    def shown(last: bytes) -> str:
+        shape = b"\x12\x0b\x08" + b"\xff" * 8 + last + b"\x01"
+        walker = tensorflow_messages.walker(Memory(b"\x12\x0d" + shape), Limits())
+        return "".join(str(part) for part in walker.message("", "TensorSpecProto"))
+
+    assert "[?]" in shown(b"\xff")
+    assert len({shown(bytes([last])) for last in (0xFF, 0xFE, 0xBF)}) == 3
 
 
 def test_absurd_lengths_and_deep_messages_are_refused() -> None:

@@ -143,6 +143,21 @@ def test_predictions_within_and_beyond(tmp_path: Path) -> None:
     assert verdict(scores=1) is Verdict.DIFFERENT
 
 
+@pytest.mark.parametrize(("tolerance", "verdict"), [(1.0, Verdict.DIFFERENT), (math.inf, Verdict.TOLERATED)])
+def test_another_label_is_no_matter_of_tolerance(tmp_path: Path, tolerance: float, verdict: Verdict) -> None:
+    left = training(tmp_path / "left")
+    right = replayed(left, tmp_path / "right")
+    facts = {"task": "classification", "form": "scores"}
+    left.predictions("model", numpy.array([[0.25, 0.75], [0.5, 0.5000001]], dtype="float32"), **facts)
+    right.predictions("model", numpy.array([[0.25, 0.75], [0.5000001, 0.5]], dtype="float32"), **facts)
+    given = [("absolute", "predictions", tolerance)]
+    found = compare(left.write(), right.write(), tolerances=tolerances(QUANTITIES, given))
+    assert found.verdict is verdict
+    leaf = next(leaf for leaf in found.tree.leaves() if leaf.name == "predictions")
+    assert "1 of 2 predictions" in leaf.detail
+    assert leaf.detail.endswith("1 are beyond atol 1, first at number 1: 1 against 0") == (tolerance == 1)
+
+
 def test_numbers_in_the_files_that_the_run_wrote(pair: tuple[Building, Building], judged: Judged) -> None:
     for run, weight in zip(pair, (1.0, 1.0 + 1e-12), strict=True):
         path = run.path.parent / f"{run.path.name}.npy"

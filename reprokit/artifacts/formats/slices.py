@@ -22,7 +22,7 @@ def decoded(key: bytes) -> str:
         for _ in range(rank):
             start, at = _signed(key, at)
             length, at = _signed(key, at)
-            texts.append(":" if length < 0 else f"{start}:{start + length}")
+            texts.append(":" if (start, length) == (0, -1) else f"{start}:{start + length}")
         return f"{name}[{', '.join(texts)}]" if at == len(key) else repr(key)
     except (ArtifactDamaged, IndexError):
         return repr(key)

@@ -213,7 +213,7 @@ def _dimension(walker: Walker, dimension: Field) -> tuple[int, str]:
 
 def _shape_part(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
     lengths, more = shape(walker, at, end)
-    texts = ("?" if length < 0 else str(length) for length in lengths)
+    texts = ("?" if length == -1 else str(length) for length in lengths)
     yield Value(path, f"[{', '.join(texts)}]{more}")
 
 

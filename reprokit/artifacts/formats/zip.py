@@ -159,11 +159,13 @@ def _entries(data: bytes, count: int) -> Iterator[_Entry]:
             raise ArtifactDamaged("its directory is cut short")
         fields = _ENTRY.unpack_from(data, at)
         signature, made_by, needed, flags, method, clock, day, crc, packed, size, name, extra, comment = fields[:13]
-        _, inner, outer, offset = fields[13:]
+        disk, inner, outer, offset = fields[13:]
         at += _ENTRY.size
         stop = at + name + extra + comment
         if signature != b"PK\x01\x02" or stop > len(data):
             raise ArtifactDamaged("its directory is damaged")
+        if disk:
+            raise ArtifactDamaged("a member stands in another file")
         if needed > _NEWEST:
             raise ArtifactDamaged(f"a member needs version {needed / 10} of the format")
         more = data[at + name : at + name + extra]
