@@ -53,10 +53,8 @@ static struct rkt_series *new_series(struct rkt_trail *trail, uint32_t count, ui
     return series;
 }
 
-/* A series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
-RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, const char *text, uint64_t length,
-                                                   uint32_t count, const uint64_t *sizes, const uint64_t *salts,
-                                                   uint64_t first) {
+static struct rkt_series *add_series(struct rkt_trail *trail, const char *text, uint64_t length, uint32_t count,
+                                     const uint64_t *sizes, const uint64_t *salts, uint64_t first) {
     if (trail->series >= RKT_SERIES) return NULL;
     struct rkt_series *series = new_series(trail, count, first);
     if (!series || !take_text(trail, series, text, length)) return NULL;
@@ -65,6 +63,18 @@ RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, cons
     memcpy(series->salts, salts, 16 * (uint64_t)count);
     for (uint32_t i = 0; i < 2 * count; i++) series->bytes += sizes[i];
     series->tensors = take_tensors(trail, series->number, count);
+    return series;
+}
+
+/* A series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
+RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, const char *text, uint64_t length,
+                                                   uint32_t count, const uint64_t *sizes, const uint64_t *salts,
+                                                   uint64_t first) {
+    rk_signals before = rk_block_signals();
+    rk_lock(&trail->lock);
+    struct rkt_series *series = add_series(trail, text, length, count, sizes, salts, first);
+    rk_unlock(&trail->lock);
+    rk_restore_signals(before);
     return series;
 }
 

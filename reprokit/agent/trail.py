@@ -134,32 +134,35 @@ class Words:
     salt = _WORDS_SALT
 
     def __init__(self) -> None:
+        self._modules: dict[str, Any] = sys.modules
         self._python: tuple[Any, int] = (None, 0)
         self._other: tuple[Any, int] = (None, 0)
         self._numpy: tuple[Any, int] = (None, 0)
 
-    def python(self) -> int:
-        """The address of 625 words, or 0."""
-        instance = getattr(sys.modules.get("random"), "_inst", None)
+    def both(self) -> tuple[int, int]:
+        """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
+        instance = getattr(self._modules.get("random"), "_inst", None)
         if instance is not self._python[0]:
             self._python = (instance, _python_address(instance))
-        return self._python[1]
+        module = self._modules.get("numpy.random.mtrand")
+        generator = None if module is None else getattr(getattr(module, "_rand", None), "_bit_generator", None)
+        if generator is not self._numpy[0]:
+            self._numpy = (generator, 0 if generator is None else _numpy_address(generator))
+        return self._python[1], self._numpy[1]
+
+    def python(self) -> int:
+        """The first of them."""
+        return self.both()[0]
+
+    def numpy(self) -> int:
+        """The second of them."""
+        return self.both()[1]
 
     def of(self, instance: Any) -> int:
         """Likewise of another generator of Python's."""
         if instance is not self._other[0]:
             self._other = (instance, _python_address(instance))
         return self._other[1]
-
-    def numpy(self) -> int:
-        """Likewise; 0 too where NumPy's generators were not imported."""
-        module = sys.modules.get("numpy.random.mtrand")
-        if module is None:
-            return 0
-        generator = getattr(module._rand, "_bit_generator", None)
-        if generator is not self._numpy[0]:
-            self._numpy = (generator, _numpy_address(module, generator))
-        return self._numpy[1]
 
 
 def _read(address: int) -> Sequence[int]:
@@ -180,7 +183,7 @@ def _python_address(instance: Any) -> int:
     return address if instance.getstate()[1] == (*words, position) else 0
 
 
-def _numpy_address(module: Any, generator: Any) -> int:
+def _numpy_address(generator: Any) -> int:
     if type(generator).__name__ != "MT19937":
         return 0
     address: int = generator.ctypes.state_address

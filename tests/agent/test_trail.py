@@ -15,7 +15,7 @@ import pytest
 from reprokit.native import trail_path
 from reprokit.trails import Series, Step, Trail
 from tests import trails
-from tests.agent.training import Outcome, Training, poll
+from tests.agent.training import Outcome, Training
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +31,6 @@ x, y = torch.randn(96, 64), torch.randn(96, 1)
 model = nn.Sequential(nn.Linear(64, 2400), nn.Dropout(), nn.Linear(2400, 1))  # more than is digested at once
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0001, momentum=0.9)
 loader = DataLoader(TensorDataset(x, y), 8)
-variant = sys.argv[1] if len(sys.argv) > 1 else ""
 
 def train(count, before=lambda number: None, after=lambda number: None, between=lambda number: None):
     number = 0
@@ -64,29 +63,94 @@ class Trailed(Training):
         paths = sorted((self.run_directory / "trail").glob("*.trail"))
         return [Trail(path, os.open(path, os.O_RDONLY)) for path in paths]
 
-    def series(self) -> Series:
-        """The only one."""
-        ((series,),) = [trail.series for trail in self.trails()]
-        return series
-
-    def runs(self, script: str, *arguments: str) -> list[Step]:
-        """The steps of a script with one optimizer, which must end well."""
-        assert_well(self.run(HEAD + script, *arguments))
-        return list(self.series().steps())
-
 
 def assert_well(outcome: Outcome) -> None:
     assert (outcome.status, outcome.errors) == (0, "")
     assert [line["text"] for line in outcome.of("warning")] == []
 
 
-def pair(tmp_path: Path, script: str, *variants: str) -> list[list[Step]]:
-    """The steps of two runs of a script."""
-    found = []
-    for name, variant in zip(("left", "right"), variants or ("", ""), strict=True):
-        (tmp_path / name).mkdir()
-        found.append(Trailed(tmp_path / name).runs(script, variant))
-    return found
+EACH = """
+import atexit
+import os
+import sys
+import traceback
+import torch
+import torch._dynamo  # which the first optimizer would bring in each child
+from torch.utils.data import DataLoader
+
+for number in range(int(sys.argv[1])):
+    pid = os.fork()
+    if pid == 0:
+        case = f"case{number}"
+        os.mkdir(case)
+        os.chdir(case)
+        status = 0
+        try:
+            exec(compile(open(f"../{case}.py").read(), case, "exec"), {})
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        atexit._run_exitfuncs()  # an exit but for the end of the interpreter, which takes a second after a fork
+        os._exit(status)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+class Cases:
+    """Scripts that one process runs, after the import of PyTorch, in a forked child each, which has a trail."""
+
+    def __init__(self, directory: Path, cases: dict[str, str]):
+        self._training, self._names = Trailed(directory), list(cases)
+        for number, script in enumerate(cases.values()):
+            self._training.write(f"case{number}.py", HEAD + script)
+        self.outcome = self._training.run(EACH, str(len(cases)))
+        assert self.outcome.status == 0, self.outcome.errors
+
+    def status(self, name: str) -> int:
+        """As waitpid gives it."""
+        return int(self.outcome.output.split()[self._names.index(name)])
+
+    def directory(self, name: str) -> Path:
+        """Where it ran."""
+        return self._training.directory / f"case{self._names.index(name)}"
+
+    def path(self, name: str) -> Path:
+        """Its trail: of the children, which have one name, the first has the first one."""
+        (path,) = (self._training.run_directory / "trail").glob(f"*-{self._names.index(name)}.trail")
+        return path
+
+    def trail(self, name: str) -> Trail:
+        """Likewise, to be read."""
+        return Trail(self.path(name), os.open(self.path(name), os.O_RDONLY))
+
+    def series(self, name: str) -> Series:
+        """The series of a case that has one optimizer."""
+        (series,) = self.trail(name).series
+        return series
+
+    def steps(self, *names: str) -> list[list[Step]]:
+        """The steps of cases that have one optimizer and ended well."""
+        assert [self.status(name) for name in names] == [0] * len(names), self.outcome.errors
+        return [list(self.series(name).steps()) for name in names]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """All cases that need no process of their own."""
+    scripts = {"plain": "train(40); torch.save(model.state_dict(), 'end.pt')"}
+    scripts["plain again"] = scripts["plain"]
+    scripts["states"] = STATES
+    for variant in ("", "batch", "seed", "gradient", "update", "rate"):
+        scripts[f"change {variant}"] = f"variant = '{variant}'\n" + CHANGES
+    for variant in ("gradients", "gradients", "clamp", "clamp", ""):
+        name = f"mutating {variant}"
+        scripts[f"{name} again" if name in scripts else name] = f"variant = '{variant}'\n" + MUTATING
+    for name, script in {"late": LATE, "odd": ODD, "odd loops": ODD_LOOPS}.items():
+        scripts[name] = scripts[f"{name} again"] = script
+    for variant in ("", "text", "bytes"):
+        scripts[f"packed {variant}"] = f"variant = '{variant}'\n" + PACKED
+    scripts.update({"small": SMALL, "killed": KILLED, "pair": GAN, "limit": LIMIT})
+    return Cases(tmp_path_factory.mktemp("cases"), scripts)
 
 
 QUANTITIES = ("batch", "torch", "loss", "gradients", "parameters")
@@ -102,8 +166,8 @@ def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
     ]
 
 
-def test_equal_runs_have_equal_trails_of_which_everything_is_known(tmp_path: Path) -> None:
-    left, right = pair(tmp_path, "train(40)")
+def test_equal_runs_have_equal_trails_of_which_everything_is_known(cases: Cases) -> None:
+    left, right = cases.steps("plain", "plain again")
     assert [step.number for step in left] == list(range(40))
     assert differences(left, right) == []
     assert all(getattr(step, name) is not None for step in left for name in step.__struct_fields__)
@@ -129,15 +193,14 @@ torch.save([x, y], "data.pt")
 """
 
 
-def test_the_values_are_those_of_the_definition(tmp_path: Path) -> None:
+def test_the_values_are_those_of_the_definition(cases: Cases) -> None:
     import torch
 
-    training = Trailed(tmp_path)
-    steps = training.runs(STATES)
-    series = training.series()
+    (steps,) = cases.steps("states")
+    series = cases.series("states")
 
     def load(name: str) -> Any:
-        return torch.load(tmp_path / name, weights_only=True)
+        return torch.load(cases.directory("states") / name, weights_only=True)
 
     def digest(tensor: Any) -> int:
         return trails.digest(tensor.numpy().tobytes(), str(tensor.dtype).partition(".")[2], tuple(tensor.shape))
@@ -162,6 +225,9 @@ def test_the_values_are_those_of_the_definition(tmp_path: Path) -> None:
 
 
 CHANGES = """
+model = nn.Sequential(nn.Linear(64, 240), nn.Dropout(), nn.Linear(240, 1))  # digested at once, so before any change
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001, momentum=0.9)
+
 def change(number):
     if number == 21 and variant == "batch": x[:8].neg_()  # the first batch of the next epoch
     if number == 24 and variant == "seed": torch.manual_seed(8)
@@ -180,12 +246,6 @@ train(30, change, change_parameters, change_gradients)
 """
 
 
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
-    """The steps that the changed runs are compared with."""
-    return Trailed(tmp_path_factory.mktemp("unchanged")).runs(CHANGES)
-
-
 @pytest.mark.parametrize(
     ("variant", "first"),
     [
@@ -196,10 +256,8 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
         ("rate", (0, "parameters")),
     ],
 )
-def test_what_is_changed_shows_at_its_step_and_in_causal_order(
-    unchanged: list[Step], tmp_path: Path, variant: str, first: object
-) -> None:
-    found = differences(unchanged, Trailed(tmp_path).runs(CHANGES, variant))
+def test_what_is_changed_shows_at_its_step_and_in_causal_order(cases: Cases, variant: str, first: object) -> None:
+    found = differences(*cases.steps("change ", f"change {variant}"))
     order = {name: place for place, name in enumerate(QUANTITIES)}
     assert min(found, key=lambda difference: (difference[0], order[difference[1]])) == first
 
@@ -219,14 +277,13 @@ train(60, after={"gradients": gradients, "clamp": clamp, "": lambda number: None
 
 @pytest.mark.parametrize("variant", ["gradients", "clamp"])
 def test_what_a_script_changes_right_after_each_step_is_digested_as_the_step_left_it(
-    tmp_path: Path, variant: str
+    cases: Cases, variant: str
 ) -> None:
-    left, right = pair(tmp_path, MUTATING, variant, variant)
+    left, right = cases.steps(f"mutating {variant}", f"mutating {variant} again")
     assert differences(left, right) == []
     assert None not in [step.gradients for step in left] + [step.parameters for step in left]
     if variant == "gradients":  # which the model does not see
-        (tmp_path / "bare").mkdir()
-        assert differences(left, Trailed(tmp_path / "bare").runs(MUTATING, "")) == []
+        assert differences(left, *cases.steps("mutating ")) == []
 
 
 LATE = """
@@ -239,47 +296,42 @@ train(40, after=late)
 """
 
 
-def test_a_change_that_comes_late_makes_no_false_difference(tmp_path: Path) -> None:
-    left, right = pair(tmp_path, LATE)
+def test_a_change_that_comes_late_makes_no_false_difference(cases: Cases) -> None:
+    left, right = cases.steps("late", "late again")
     assert differences(left, right) == []
     assert [step.number for step in left if step.parameters is None] == [30]
 
 
-def test_a_training_comes_to_the_same_with_and_without_a_trail(tmp_path: Path) -> None:
-    script = HEAD + "train(40); torch.save(model.state_dict(), 'end.pt')"
-    for name, kind in (("with", Trailed), ("without", Training)):
-        (tmp_path / name).mkdir()
-        assert_well(kind(tmp_path / name).run(script))
-    assert not (tmp_path / "without" / "run" / "trail").exists()
+def test_a_training_comes_to_the_same_with_and_without_a_trail(cases: Cases, tmp_path: Path) -> None:
+    assert_well(Training(tmp_path).run(HEAD + "train(40); torch.save(model.state_dict(), 'end.pt')"))
+    assert not (tmp_path / "run" / "trail").exists()
     import torch
 
-    ends = [torch.load(tmp_path / name / "end.pt", weights_only=True) for name in ("with", "without")]
+    ends = [torch.load(place / "end.pt", weights_only=True) for place in (cases.directory("plain"), tmp_path)]
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
 
-def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(tmp_path: Path) -> None:
-    training = Trailed(tmp_path)
-    small = "model = nn.Linear(64, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ntrain(700)"
-    steps = training.runs(small)
-    (path,) = (training.run_directory / "trail").iterdir()
+SMALL = "model = nn.Linear(64, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ntrain(700)"
+
+
+def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(cases: Cases) -> None:
+    (steps,) = cases.steps("small")
+    status = cases.path("small").stat()
     assert len(steps) == 700
-    assert path.stat().st_size / 700 < 80
-    assert path.stat().st_mode & 0o777 == 0o600
-    series = training.series()
+    assert status.st_size / 700 < 80
+    assert status.st_mode & 0o777 == 0o600
+    series = cases.series("small")
     assert [step for step in range(700) if series.digests(step)] == [*range(16), *range(684, 700)]
 
 
-def test_a_killed_training_leaves_a_trail_that_can_be_read(tmp_path: Path) -> None:
-    training = Trailed(tmp_path)
-    process = training.start(
-        HEAD + "import pathlib\ntrain(10**6, after=lambda n: n == 50 and pathlib.Path('going').touch())"
-    )
-    poll((tmp_path / "going").exists)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    steps = list(training.series().steps())
-    assert len(steps) > 50
-    assert all(step.parameters is not None and step.gradients is not None for step in steps[:50])
+KILLED = "import os, signal\ntrain(60, after=lambda number: number == 55 and os.kill(os.getpid(), signal.SIGKILL))"
+
+
+def test_a_killed_training_leaves_a_trail_that_can_be_read(cases: Cases) -> None:
+    assert cases.status("killed") == signal.SIGKILL
+    steps = list(cases.series("killed").steps())
+    assert len(steps) == 56
+    assert all(step.parameters is not None and step.gradients is not None for step in steps[:55])
 
 
 GAN = """
@@ -296,10 +348,8 @@ for number in range(30):
 """
 
 
-def test_each_optimizer_has_a_series_and_one_that_gets_other_parameters_goes_on(tmp_path: Path) -> None:
-    training = Trailed(tmp_path)
-    assert_well(training.run(HEAD + GAN))
-    (trail,) = training.trails()
+def test_each_optimizer_has_a_series_and_one_that_gets_other_parameters_goes_on(cases: Cases) -> None:
+    trail = cases.trail("pair")
     assert [(series.name, series.kind, series.count) for series in trail.series] == [
         ("optimizer#0", "Adam", 30), ("optimizer#1", "Adam", 30),
     ]  # fmt: skip
@@ -324,10 +374,13 @@ for number in range(24):
 """
 
 
-def test_sparse_gradients_are_left_out_and_strided_ones_count_in_their_order(tmp_path: Path) -> None:
-    left, right = pair(tmp_path, ODD)
+def test_sparse_gradients_are_left_out_which_is_said_once_and_strided_ones_count_in_their_order(cases: Cases) -> None:
+    left, right = cases.steps("odd", "odd again")
     assert differences(left, right) == []
     assert all(step.partial and step.gradients and step.parameters for step in left)
+    texts = [line["text"] for line in cases.outcome.of("warning")]
+    assert [text for text in texts if "sparse" in text] == texts
+    assert len(texts) == 2  # of two trainings
 
 
 ODD_LOOPS = """
@@ -348,14 +401,8 @@ for number in range(20):
 """
 
 
-def test_closures_and_gradients_that_are_summed_up_and_clipped_repeat(tmp_path: Path) -> None:
-    found = []
-    for name in ("left", "right"):
-        (tmp_path / name).mkdir()
-        training = Trailed(tmp_path / name)
-        assert_well(training.run(HEAD + ODD_LOOPS))
-        (trail,) = training.trails()
-        found.append([list(series.steps()) for series in trail.series])
+def test_closures_and_gradients_that_are_summed_up_and_clipped_repeat(cases: Cases) -> None:
+    found = [[list(series.steps()) for series in cases.trail(name).series] for name in ("odd loops", "odd loops again")]
     assert [len(steps) for steps in found[0]] == [12, 20]
     for left, right in zip(*found, strict=True):
         assert differences(left, right) == []
@@ -377,11 +424,9 @@ for batch in loader:
 """
 
 
-def test_batches_are_digested_whatever_they_are_packed_in(tmp_path: Path) -> None:
-    same, packed = pair(tmp_path, PACKED, "", "text")
+def test_batches_are_digested_whatever_they_are_packed_in(cases: Cases) -> None:
+    same, packed, other = cases.steps("packed ", "packed text", "packed bytes")
     assert [step.batch for step in same] == [step.batch for step in packed]
-    (tmp_path / "other").mkdir()
-    other = Trailed(tmp_path / "other").runs(PACKED, "bytes")
     assert [a.batch != b.batch and a.loss == b.loss for a, b in zip(same, other, strict=True)] == [True] * 12
 
 
@@ -473,19 +518,17 @@ def test_a_full_disk_or_no_right_to_write_ends_the_trail_and_not_the_training(tm
     assert "no further step is kept in the trail" in outcome.one("warning")["text"]
 
 
-def test_a_file_size_limit_ends_the_trail_and_says_so(tmp_path: Path) -> None:
-    training = Trailed(tmp_path)
-    script = """
+LIMIT = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, -1))
 optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1)) for number in range(300)], lr=0.1)
 train(20)
-print("done")
 """
-    outcome = training.run(HEAD + script)
-    assert (outcome.status, outcome.output) == (0, "done\n")
-    (trail,) = training.trails()
-    assert (trail.gave_up, trail.lost) == ("the file size limit was reached", 20)
+
+
+def test_a_file_size_limit_ends_the_trail_and_says_so(cases: Cases) -> None:
+    trail = cases.trail("limit")
+    assert (cases.status("limit"), trail.gave_up, trail.lost) == (0, "the file size limit was reached", 20)
     assert [series.count for series in trail.series] == [0]
 
 

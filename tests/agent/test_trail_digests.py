@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent.frameworks import torch_devices as devices
-from reprokit.agent.frameworks.torch_trail import Contents
+from reprokit.agent.frameworks.torch_trail import Contents, Random
 from reprokit.agent.trail import Library
 from reprokit.native import trail_path
 from tests import trails
@@ -281,3 +281,23 @@ def test_the_salt_is_the_beginning_of_a_sha256(library: Library) -> None:
     assert library.digest(ctypes.addressof(text), 3, trails.salt("uint8", (3,))) == trails.digest(b"abc", "uint8", [3])
     head = b"reprokit-tensor-1\0float32\x002,3\0"
     assert trails.salt("float32", [2, 3]).to_bytes(8, "little") == hashlib.sha256(head).digest()[:8]
+
+
+def test_a_change_of_pytorch_s_random_state_is_seen_however_it_came_about() -> None:
+    import torch
+
+    kept = torch.get_rng_state()
+    state = Random(torch)
+    changes: list[Callable[[], object]] = [lambda: torch.manual_seed(5), lambda: torch.set_rng_state(kept)]
+    changes += [lambda: torch.rand(1), lambda: torch.rand(1000), lambda: torch.randperm(7)]
+    changes += [lambda: torch.randn(1)] * 4 + [lambda: torch.ones(1).exponential_(), lambda: torch.empty(3).normal_()]
+    try:
+        for change in changes * 2:
+            change()
+            for _ in range(2):
+                assert ctypes.string_at(state.state(), state.size) == raw(torch.get_rng_state())
+    finally:
+        torch.set_rng_state(kept)
+    unchanged = state.state()
+    assert [state.state(), state.state()] == [unchanged] * 2
+    assert state.is_watched

@@ -1,13 +1,17 @@
 /* Makes the mistake that the sanitizer named by the first argument has to find. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-static int shared;
+static int shared, ready;
 
 static void *count(void *unused) {
+    /* Both at once, told without an order between them: a race that lies far apart may be forgotten. */
+    __atomic_fetch_add(&ready, 1, __ATOMIC_RELAXED);
+    while (__atomic_load_n(&ready, __ATOMIC_RELAXED) < 2) sched_yield();
     for (int i = 0; i < 1000; i++) shared++;
     return unused;
 }

@@ -9,8 +9,11 @@ digested before it goes on.
 
 from __future__ import annotations
 
+import os
+import struct
 from _thread import _local
 from collections.abc import Mapping
+from operator import is_
 
 from .. import trail
 from ..arrays import array_entry
@@ -33,7 +36,77 @@ MAX_LOSS = 1024  # elements of a loss on a GPU
 MAX_DEPTH = 16  # of what a DataLoader gives
 _GRADIENTS, _PARAMETERS = 1, 2
 _WORD = (1 << 64) - 1
+LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
+_PUT = [struct.Struct("<%dQ" % (13 + 3 * items)).pack_into for items in range(trail.ITEMS + 1)]
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
+
+
+def size_of(tensor: Any) -> int:
+    """The bytes of a tensor; PyTorch before 2.0 has no nbytes."""
+    return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
+
+
+def _storage(tensor: Any) -> Any:
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+
+
+class Random:
+    """The state of PyTorch's own generator. It is asked for only when the memory that it stands for has changed."""
+
+    def __init__(self, torch: Any) -> None:
+        self._generator = torch.default_generator
+        self._tensor = self._generator.get_state()
+        self._now: Any = None  # the memory
+        self._seen = b""
+        self._address: int = self._tensor.data_ptr()
+        self.size: int = self._tensor.numel()
+        self.salt = trail.salt("uint8", (self.size,))
+        try:
+            self._now = _engine(torch)(self._generator)
+        except Exception:  # another PyTorch, which is asked each time
+            pass
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its place in memory was found."""
+        return self._now is not None
+
+    def state(self) -> int:
+        """Where a copy of the state lies as it is now."""
+        if self._now is not None:
+            now = self._now.raw
+            if now == self._seen:
+                return self._address
+            self._seen = now
+        self._tensor = self._generator.get_state()
+        self._address = self._tensor.data_ptr()
+        return self._address
+
+
+def _engine(torch: Any) -> Any:
+    """Gives the part of a generator's memory on which its state depends, proved by a generator of our own."""
+    from ctypes import c_char, string_at
+
+    words, before, behind = 624, 24, 32
+
+    def find(generator: Any) -> Any:
+        state = bytes(generator.get_state().tolist())
+        wanted = struct.pack("<%dI" % words, *struct.unpack_from("<%dQ" % words, state, before))
+        place = string_at(generator._cdata, 256 + 4 * words).find(wanted)
+        if not before <= place <= 256:
+            raise ValueError("not found")
+        start = generator._cdata + place - before
+        return (c_char * (before + 4 * words + behind)).from_address(start)
+
+    mine = torch.Generator()
+    memory = find(mine)
+    states: dict[bytes, list[int]] = {}
+    for draw in (torch.randn, torch.randn, torch.randn, torch.rand, torch.randn):  # a second normal number is kept
+        draw(1, generator=mine)
+        state = mine.get_state().tolist()
+        if states.setdefault(memory.raw, state) != state:
+            raise ValueError("it does not tell")
+    return find
 
 
 class _Gathered:
@@ -47,9 +120,14 @@ class _Gathered:
 
     def fold(self, contents: Contents) -> None:
         """Digest the tensors now."""
-        for tensor in self.tensors:
-            self.digest = contents.tensor(self.digest, tensor)
-        self.tensors = []
+        tensors, self.tensors = self.tensors, []
+        for tensor in tensors:
+            self.take(contents, tensor)
+
+    def take(self, contents: Contents, value: Any) -> None:
+        """Digest anything."""
+        self.digest = contents.value(self.digest, value)
+        self.is_partial, contents.missed = self.is_partial or contents.missed, False
 
     def clear(self) -> None:
         self.known, self.is_partial, self.digest, self.tensors = False, False, 0, []
@@ -60,7 +138,6 @@ class _State(_local):
 
     def __init__(self, library: trail.Library) -> None:
         self.facts, self.address = library.buffer(trail.FACTS)
-        self.read: tuple[Any, ...] = ()  # what the facts point at
         self.batch = _Gathered()
         self.loss = _Gathered()
         self.far_losses: list[Any] = []  # on a GPU
@@ -71,9 +148,9 @@ class Series:
     """The steps of one optimizer with the tensors that it has."""
 
     def __init__(
-        self, parameters: list[Any], readable: list[bool], device: Any, strided: Any, library: trail.Library
+        self, parameters: list[Any], readable: list[bool], device: Any, torch: Any, library: trail.Library
     ) -> None:
-        self.ids = list(map(id, parameters))
+        self.parameters = parameters
         self.handle = 0
         self.steps = 0
         self.device = device  # a GPU that all of them are on
@@ -82,18 +159,41 @@ class Series:
         self.ticket = 0
         self.watched: list[Any] = []  # the parameters, while they are read
         self.versions = (0, 0)
-        self.sizes = [p.nbytes if known else 0 for p, known in zip(parameters, readable)]  # noqa: B905
-        self.is_small = 2 * sum(self.sizes) <= trail.SMALL
+        self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, readable)]  # noqa: B905
+        self.step = library.step if 2 * sum(self.sizes) <= trail.SMALL else library.long_step
         self._readable = readable
         self._whole = all(readable)
-        self._strided = strided
+        self.whole = True  # all of the last step could be read
+        self.is_told = False
+        self._strided = torch.strided
+        self._data_ptr, self._is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
+        self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", size_of)
         self._pointers, self.address = library.buffer(2 * len(parameters))
+        self._put = struct.Struct("<%dQ" % len(parameters)).pack_into
         self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
         self._seen = [0] * len(parameters)
         self.held: list[Any] = []
 
     def point(self, parameters: list[Any]) -> bool:
         """Write down where gradients and parameters lie; whether all that there are can be read."""
+        data_ptr, gradients = self._data_ptr, [parameter.grad for parameter in parameters]
+        try:
+            addresses = list(map(data_ptr, gradients))
+            if (
+                self._whole
+                and list(map(data_ptr, parameters)) == self._seen  # they lie where they lay
+                and list(map(self._nbytes, gradients)) == self.sizes
+                and all(map(self._is_contiguous, gradients))
+                and 0 not in addresses
+            ):
+                self._put(self._pointers, 0, *addresses)
+                self.held = gradients
+                return True
+        except (RuntimeError, TypeError):  # some are sparse, or not there
+            pass
+        return self._point_one_by_one(parameters)
+
+    def _point_one_by_one(self, parameters: list[Any]) -> bool:
         held: list[Any] = []
         of_parameters = self._of_parameters(parameters, held)
         whole = self._whole
@@ -102,7 +202,7 @@ class Series:
             gradient = parameter.grad
             if gradient is None:
                 of_gradients.append(0)
-            elif gradient.layout is self._strided and gradient.is_contiguous() and gradient.nbytes == size:
+            elif gradient.layout is self._strided and gradient.is_contiguous() and size_of(gradient) == size:
                 held.append(gradient)
                 of_gradients.append(gradient.data_ptr())
             else:
@@ -125,8 +225,8 @@ class Series:
 
     def _address(self, position: int, parameter: Any, held: list[Any]) -> int:
         size = self.sizes[position]
-        if self._readable[position] and parameter.is_contiguous() and parameter.nbytes == size and parameter.is_cpu:
-            self._storages[position] = parameter.untyped_storage()
+        if self._readable[position] and parameter.is_contiguous() and size_of(parameter) == size and parameter.is_cpu:
+            self._storages[position] = _storage(parameter)
             self._seen[position] = address = parameter.data_ptr()
             return address  # type: ignore[no-any-return]
         copy = self._copy(parameter, size) if self._readable[position] else None
@@ -136,7 +236,7 @@ class Series:
 
     def _copy(self, tensor: Any, size: int) -> Any:
         """In C order; None of what has no such bytes on this side."""
-        if tensor.layout is not self._strided or tensor.nbytes != size or not tensor.is_cpu:
+        if tensor.layout is not self._strided or size_of(tensor) != size or not tensor.is_cpu:
             return None
         return tensor.detach().contiguous()
 
@@ -148,7 +248,7 @@ class Series:
 
     def _is_far(self, tensor: Any, size: int) -> bool:
         is_dense = tensor is not None and tensor.layout is self._strided
-        return is_dense and tensor.nbytes == size and tensor.device == self.device
+        return is_dense and size_of(tensor) == size and tensor.device == self.device
 
     def watch(self, parameters: list[Any], ticket: int, probing: bool) -> None:
         """From here to let_go() nobody should change what was pointed at."""
@@ -177,7 +277,9 @@ class TorchTrail:
         self._torch = torch
         self._contents = Contents(library, torch)
         self._words = trail.Words()
-        self._state_salt = trail.salt("uint8", tuple(torch.default_generator.get_state().shape))
+        self._random = Random(torch)
+        self._cuda = torch.cuda
+        self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
         self.forget()
 
     def forget(self) -> None:
@@ -198,11 +300,10 @@ class TorchTrail:
         gathered.known = True
         if gathered.tensors:
             gathered.fold(self._contents)
-        if type(batch) in (list, tuple) and len(batch) <= MAX_TENSORS and all(map(self._contents.is_simple, batch)):
+        if type(batch) in (list, tuple) and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch):
             gathered.tensors = list(batch)
         else:
-            gathered.digest = self._contents.value(gathered.digest, batch)
-            gathered.is_partial, self._contents.missed = gathered.is_partial or self._contents.missed, False
+            gathered.take(self._contents, batch)
 
     def lost(self, loss: Any) -> None:
         """backward() is called of this."""
@@ -211,7 +312,7 @@ class TorchTrail:
             self._state.far_losses.append(loss.detach())
         elif loss.is_cpu:
             gathered.known = True
-            if len(gathered.tensors) >= MAX_TENSORS or not self._contents.is_simple(loss):
+            if len(gathered.tensors) >= MAX_TENSORS:
                 gathered.fold(self._contents)
             gathered.tensors.append(loss.detach())
 
@@ -238,36 +339,48 @@ class TorchTrail:
 
     # Steps
 
+    # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
+
     def stepped(self, record: OptimizerRecord) -> None:
         """An optimizer has stepped."""
-        if self._closed or self._is_capturing():
-            return
-        self.settle()
-        parameters = record.parameters()
-        series = record.series
-        if series is not None:
-            self._settle(series)  # another thread's step may have left it
-        if series is None or series.ids != list(map(id, parameters)):
+        if self._closed or (self._cuda._initialized and self._cuda.is_current_stream_capturing()):
+            return  # nothing of ours may get into a CUDA graph that is being recorded
+        state = self._state
+        if state.pending:
+            self.settle()
+        parameters, series = record.parameters(), record.series
+        if series is not None and series.watched:
+            self._settle(series)  # another thread's step left it
+        if (
+            series is None
+            or len(parameters) != len(series.parameters)
+            or not all(map(is_, parameters, series.parameters))
+        ):
             if not parameters:
                 return
             series = self._begin(record, parameters)
+        self._last = series.handle
         if series.device is not None:
             self._step_far(record, series, parameters)
-            return
-        probing = series.steps < PROBATION or series.steps % AGAIN_EACH == 0
-        whole = series.point(parameters)
-        self._gather(0 if whole else trail.PARTIAL, trail.HERE if probing or series.here else 0)
-        step = self._library.step if series.is_small else self._library.long_step
-        ticket = step(series.handle, self._state.address, series.address)
+        else:
+            probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
+            here = probing or series.here or self._alone
+            series.whole = series.point(parameters)
+            self._gather(state, 0 if series.whole else trail.PARTIAL, trail.HERE if here else 0)
+            ticket = series.step(series.handle, state.address, series.address)
+            if ticket or (probing and not series.here):
+                series.watch(parameters, ticket, probing)
+                state.pending.append(series)
+                self.reading += 1
+            else:
+                series.held = []
+        state.batch.clear()
+        state.loss.clear()
         series.steps += 1
         record.trailed += 1
-        self._last = series.handle
-        if ticket or (probing and not series.here):
-            series.watch(parameters, ticket, probing)
-            self._state.pending.append(series)
-            self.reading += 1
-        else:
-            series.held = []
+        if not (series.whole or series.is_told):
+            series.is_told = True
+            self._agent.warn(f"{record.name} is in the trail in part: {LEFT_OUT}")
 
     def _step_far(self, record: OptimizerRecord, series: Series, parameters: list[Any]) -> None:
         """A step on a GPU, whose digests come later."""
@@ -275,17 +388,14 @@ class TorchTrail:
             from .torch_devices import Devices
 
             self._devices = Devices(self._torch, self._agent.warn)
-        tensors, whole = series.far_tensors(parameters)
+        tensors, series.whole = series.far_tensors(parameters)
         losses, self._state.far_losses = self._state.far_losses, []
-        self._gather(0 if whole else trail.PARTIAL, trail.LATER)
+        self._gather(self._state, 0 if series.whole else trail.PARTIAL, trail.LATER)
         self._library.step(series.handle, self._state.address, series.address)
         is_due = self._devices.is_due(series.device, series.steps)
         if losses or is_due:
             self._devices.begin(series.handle, record.trailed, series.device, tensors if is_due else [], losses)
         self._take_in(all_of_them=False)
-        series.steps += 1
-        record.trailed += 1
-        self._last = series.handle
 
     def _take_in(self, all_of_them: bool) -> None:
         """Write down what has arrived from GPUs."""
@@ -294,11 +404,6 @@ class TorchTrail:
             for tensor in late.losses:
                 loss = self._contents.tensor(loss, tensor)
             self._library.given(late.handle, late.step, loss, 0 if late.digests is None else late.digests.data_ptr())
-
-    def _is_capturing(self) -> bool:
-        """Whether a CUDA graph is being recorded, into which nothing of ours may get."""
-        cuda = self._torch.cuda
-        return bool(cuda._initialized and cuda.is_current_stream_capturing())
 
     def _begin(self, record: OptimizerRecord, parameters: list[Any]) -> Series:
         if record.series is not None:
@@ -310,7 +415,7 @@ class TorchTrail:
         device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None
         strided, is_far = self._torch.strided, device is not None
         readable = [is_plain(p) and p.layout is strided and p.is_cpu is not is_far for p in parameters]
-        series = Series(parameters, readable, device, strided, self._library)
+        series = Series(parameters, readable, device, self._torch, self._library)
         tensors = [
             (name, dtype_name(p), [int(size) for size in p.shape], size)
             for name, p, size in zip(record.parameter_names(), parameters, series.sizes)  # noqa: B905
@@ -323,23 +428,21 @@ class TorchTrail:
         record.series = series
         return series
 
-    def _gather(self, flags: int, how: int) -> None:
-        """Put together what is known beside the tensors of the series."""
-        state, words = self._state, self._words
-        batch, loss = state.batch, state.loss
-        generator = self._torch.default_generator.get_state()
-        python, numpy = words.python(), words.numpy()
+    def _gather(self, state: _State, flags: int, how: int) -> None:
+        """Put together what is known beside the tensors of the series. The tensors live on in batch and loss."""
+        batch, loss, random = state.batch, state.loss, self._random
+        items = self._contents.items(batch.tensors + loss.tensors)
+        if items is None:
+            batch.fold(self._contents)
+            loss.fold(self._contents)
+            items = []
+        python, numpy = self._words.both()
         flags |= trail.TORCH | trail.BATCH * (batch.known and not batch.is_partial) | trail.LOSS * loss.known
         flags |= (trail.PYTHON if python else 0) | (trail.NUMPY if numpy else 0)
-        facts = [flags, how, batch.digest, loss.digest, generator.data_ptr(), generator.numel(), self._state_salt]
-        facts += [self._generators() if self._torch.cuda._initialized else 0, python, numpy, words.salt]
-        facts += [len(batch.tensors), len(loss.tensors)]
-        for tensor in batch.tensors + loss.tensors:
-            facts += [tensor.data_ptr(), tensor.nbytes, self._contents.salt(tensor)]
-        state.facts[: len(facts)] = facts
-        state.read = generator, batch.tensors, loss.tensors  # live until they were
-        batch.clear()
-        loss.clear()
+        others = self._generators() if self._cuda._initialized else 0
+        facts = flags, how, batch.digest, loss.digest, random.state(), random.size, random.salt, others
+        numbers = self._words.salt, len(batch.tensors), len(loss.tensors)
+        _PUT[len(items) // 3](state.facts, 0, *facts, python, numpy, *numbers, *items)
 
     def _generators(self) -> int:
         """The states of the devices' generators: seed and offset, without waiting for a device."""
@@ -381,6 +484,12 @@ class Contents:
         self._strided = torch.strided
         self.missed = False  # a tensor that does not lie on this side
         self._salts: dict[tuple[Any, Any], int] = {}
+        self._known: dict[tuple[Any, Any, Any], tuple[int, int]] = {}  # size and salt of simple tensors
+        self._is_negative = getattr(torch.Tensor, "is_neg", lambda tensor: False)  # PyTorch before 1.10 has none
+
+    def are_tensors(self, values: Any) -> bool:
+        """Whether these are tensors, and of no subclass."""
+        return all(type(value) is self._tensor for value in values)
 
     def is_simple(self, tensor: Any) -> bool:
         """Whether its bytes lie here and in order."""
@@ -389,8 +498,28 @@ class Contents:
             and tensor.layout is self._strided
             and tensor.is_cpu
             and tensor.is_contiguous()
-            and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj())
+            and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor))
         )
+
+    def items(self, tensors: list[Any]) -> list[int] | None:
+        """Address, size and salt of tensors whose bytes lie here and in order; None where one's do not."""
+        items: list[int] = []
+        for tensor in tensors:
+            known = self._known.get((tensor.dtype, tensor.shape, tensor.layout))
+            if known is None:
+                if not self.is_simple(tensor):
+                    return None
+                known = self._remember(tensor)
+            if not (tensor.is_cpu and tensor.is_contiguous()) or self._is_negative(tensor):
+                return None
+            items += (tensor.data_ptr(), *known)
+        return items
+
+    def _remember(self, tensor: Any) -> tuple[int, int]:
+        if len(self._known) > MAX_SALTS:
+            self._known.clear()
+        known = self._known[tensor.dtype, tensor.shape, tensor.layout] = size_of(tensor), self.salt(tensor)
+        return known
 
     def salt(self, tensor: Any) -> int:
         """What stands for its dtype and shape."""
@@ -405,7 +534,7 @@ class Contents:
     def tensor(self, digest: int, tensor: Any) -> int:
         """The digest so far, and what this tensor adds to it."""
         if self.is_simple(tensor):
-            return self._fold(digest, tensor.data_ptr(), tensor.nbytes, self.salt(tensor))  # type: ignore[no-any-return]
+            return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
         if type(tensor) is not self._tensor and not is_plain(tensor):
             return self._text(digest, type(tensor).__name__)
         if not tensor.is_cpu:
@@ -414,7 +543,7 @@ class Contents:
         if tensor.layout is not self._strided or tensor.is_quantized:
             return trail.mix(digest + int(entry("", tensor)[3][7:23], 16))
         tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        return self._fold(digest, tensor.data_ptr(), tensor.nbytes, self.salt(tensor))  # type: ignore[no-any-return]
+        return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
 
     def value(self, digest: int, value: Any, depth: int = 0) -> int:
         """Likewise of anything, part by part."""
