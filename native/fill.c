@@ -40,7 +40,7 @@ static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     const char *module = rk_module(site->caller, &offset);
     size_t length = strlen(module);
     if (length > 255) module += length - 255, length = 255;
-    if (!rk_stream_room(stream, 1 + 11 + length + 4)) return false;
+    if (!rk_stream_room(stream, 1 + 11 + length + 4, NULL)) return false;
     uint8_t *at = rk_put(stream->at + 1, stream->sites + 1u, 2);
     at = rk_put(at, offset, 8);
     at = rk_put(at, length, 1);
@@ -149,7 +149,7 @@ static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_
                       void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site;
     if (!ready_to_write(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
-        !rk_stream_room(stream, EVENT_HEAD + size + 4))
+        !rk_stream_room(stream, EVENT_HEAD + size + 4, buffer))
         return get_uncounted(real, buffer, size);
     return record_event(thread, stream, site, source, buffer, size, real);
 }
@@ -245,7 +245,8 @@ static ssize_t keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t
 
 static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                           enum rk_match match, uint64_t size) {
-    if (!ready_to_write(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4)) return;
+    if (!ready_to_write(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4, NULL))
+        return;
     uint8_t *at = rk_put(stream->at + 1, source, 1);
     at = rk_put(at, site->number, 2);
     at = rk_put(at, match, 1);

@@ -13,6 +13,7 @@
 
 #include "urandom_hook.h"
 
+#define RK_LARGE         (1u << 17) /* an event that a replay reads into the program's buffer instead of copying it */
 #define RK_EXPORT        __attribute__((visibility("default")))
 #define RK_LIKELY(x)     __builtin_expect(!!(x), 1)
 #define RK_UNLIKELY(x)   __builtin_expect(!!(x), 0)
@@ -213,8 +214,9 @@ extern const char *rk_executable; /* a link to the program that is recorded */
 bool rk_file_ready(void);         /* makes the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
-/* Room for size bytes at stream->at, or false when the shim gave up. */
-bool rk_stream_room(struct rk_stream *stream, uint64_t size);
+/* Room for size bytes at stream->at, or false when the shim gave up. buffer: where in the program the bytes
+ * stand that the record is about, or NULL. */
+bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
 void rk_stream_repair(struct rk_stream *stream); /* after a signal handler left a request by siglongjmp */

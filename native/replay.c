@@ -19,7 +19,6 @@
 #define PROBES  8
 #define SIZES   65536
 #define AROUND  65536      /* bytes that one page fault maps (fault_around_bytes) */
-#define LARGE   (1u << 17) /* an event that is read instead of copied */
 #define BEHIND  (1u << 20) /* bytes that were read and may stay mapped, for each reader */
 
 struct event {
@@ -215,7 +214,7 @@ static int open_recorded(void) {
 
 /* Large ones are read, which costs less than a page fault for every few pages of them. */
 static bool read_bytes(const struct event *event, uint8_t *buffer) {
-    int fd = event->given >= LARGE ? open_recorded() : -1;
+    int fd = event->given >= RK_LARGE ? open_recorded() : -1;
     if (fd < 0) return false;
     long offset = event->bytes - rk_process->profile;
     long n = rk_call(SYS_pread64, fd, (long)buffer, (long)event->given, offset, 0, 0);

@@ -45,6 +45,18 @@ def test_a_million_single_bytes_of_a_stream(shim: Shim, build: Callable[..., str
     assert facts.size <= 8 * MILLION
 
 
+def test_blocks_lie_where_a_replay_copies_them_fast(shim: Shim, build: Callable[..., str]) -> None:
+    """Copying to a place less than 64 bytes further into its page takes five times as long (4K aliasing)."""
+    command = [build("volume.c"), "blocks", "256"]
+    replayed_exactly(shim, command, 256)
+    (file,) = shim.entropy("recorded").iterdir()
+    data = file.read_bytes()
+    for line in shim.replay(command, policy="strict").stdout.splitlines():
+        place, start = line.split()
+        offset = data.index(bytes.fromhex(start.decode()))
+        assert (int(place) - offset) % 4096 > 2048  # a little less far
+
+
 @pytest.mark.tf114
 def test_the_seeds_of_numpy_before_1_17(shim: Shim) -> None:
     """NumPy 1.16 reads the 2496 bytes of a seed from a stream of /dev/urandom."""

@@ -1,6 +1,7 @@
 /* Much of one thing: "processes N" makes N short processes of 8 threads each, half of them by fork and half by
  * posix_spawn; "requests N" asks N times for 8 bytes; "bytes N" reads N single bytes of a stream. Prints a digest
  * of what was given; of each process on a line of its own, as they end in any order. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -16,7 +17,9 @@
 
 enum { THREADS = 8, AT_ONCE = 4 };
 
-static uint64_t fold(uint64_t digest, uint64_t value) { return (digest ^ value) * 0x9E3779B97F4A7C15u >> 1 ^ digest << 7; }
+static uint64_t fold(uint64_t digest, uint64_t value) {
+    return (digest ^ value) * 0x9E3779B97F4A7C15u >> 1 ^ digest << 7;
+}
 
 static void *draw(void *result) {
     CHECK(getrandom(result, 16, 0) == 16);
@@ -69,6 +72,18 @@ static void bytes(long count) {
     for (long i = 0; i < count; i++) digest = fold(digest, (uint64_t)getc(stream));
     printf("%016llx\n", (unsigned long long)digest);
 }
+/* Tells where in its page each block was put, and how it begins. */
+static void blocks(long count) {
+    static unsigned char room[(1 << 17) + 4096];
+    int fd = open("/dev/urandom", O_RDONLY);
+    for (long i = 0; i < count; i++) {
+        unsigned char *block = room + i * 24 % 4096;
+        CHECK(read(fd, block, 1 << 17) == 1 << 17);
+        printf("%lu ", (unsigned long)block % 4096);
+        for (int k = 0; k < 16; k++) printf("%02x", block[k]);
+        puts("");
+    }
+}
 
 int main(int count, char **arguments) {
     CHECK(count == 3);
@@ -77,5 +92,6 @@ int main(int count, char **arguments) {
     if (strcmp(arguments[1], "threads") == 0) in_threads(number);
     if (strcmp(arguments[1], "requests") == 0) requests(number);
     if (strcmp(arguments[1], "bytes") == 0) bytes(number);
+    if (strcmp(arguments[1], "blocks") == 0) blocks(number);
     return 0;
 }
