@@ -27,16 +27,16 @@
 static uint64_t marks[MARKED / 64];
 static int high_mark; /* a descriptor beyond was opened */
 
-static void mark(int fd) {
-    if (fd >= MARKED)
-        __atomic_store_n(&high_mark, 1, __ATOMIC_RELAXED);
-    else if (fd >= 0)
-        __atomic_or_fetch(&marks[fd / 64], UINT64_C(1) << fd % 64, __ATOMIC_RELAXED);
-}
-
 static inline bool is_marked(int fd) {
     if (RK_UNLIKELY((unsigned)fd >= MARKED)) return fd >= 0 && __atomic_load_n(&high_mark, __ATOMIC_RELAXED);
     return __atomic_load_n(&marks[fd / 64], __ATOMIC_RELAXED) >> fd % 64 & 1;
+}
+
+static inline void mark(int fd) {
+    if (fd >= MARKED)
+        __atomic_store_n(&high_mark, 1, __ATOMIC_RELAXED);
+    else if (fd >= 0 && !is_marked(fd))
+        __atomic_or_fetch(&marks[fd / 64], UINT64_C(1) << fd % 64, __ATOMIC_RELAXED);
 }
 
 enum kind { ORDINARY = 0, DEVICE, TEXT };
@@ -59,7 +59,7 @@ static enum kind confirmed(int fd) {
 
 static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
 
-static int opened(int fd, const char *path, int flags) {
+static inline int opened(int fd, const char *path, int flags) {
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
     if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
     if (RK_UNLIKELY(is_written(flags)))
@@ -83,11 +83,14 @@ static int opened(int fd, const char *path, int flags) {
  * library has hooks of its own, it is asked. */
 static bool opens_directly;
 
-static int open_directly(int directory, const char *path, int flags, mode_t mode) {
-    int type; /* as libc does it: an open of a FIFO may be cancelled while it waits */
-    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
+
+static inline int open_directly(int directory, const char *path, int flags, mode_t mode) {
+    /* As libc does it: an open of a FIFO may be cancelled while it waits, and nobody is there to do so. */
+    int type, is_alone = &__libc_single_threaded && __libc_single_threaded;
+    if (!is_alone) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
     long fd = rk_call(SYS_openat, directory, (long)path, flags, (long)mode, 0, RK_MARK);
-    pthread_setcanceltype(type, NULL);
+    if (!is_alone) pthread_setcanceltype(type, NULL);
     if (fd >= 0) return (int)fd;
     errno = (int)-fd;
     return -1;

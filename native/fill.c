@@ -104,17 +104,20 @@ static ssize_t get_ahead(struct rk_thread *thread, struct rk_real *real, uint8_t
 /* ---- record ------------------------------------------------------------------------------------------ */
 
 /* The real bytes go into the file first and to the caller after the commit: whatever the program was
- * given is in the file, at whatever moment it is killed. */
+ * given is in the file, at whatever moment it is killed. Large ones lie in the buffer before, but the request has
+ * not returned. */
 static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                             void *buffer, size_t size, struct rk_real *real) {
     bool withheld = site->flags & RK_FLAG_WITHHELD;
     bool repeat = stream->any && stream->source == source && stream->site == site->number &&
                   stream->flags == site->flags && stream->asked == size && stream->given == size;
+    bool is_large = size >= RK_LARGE;
     uint8_t *bytes = stream->at + (repeat ? 1 : EVENT_HEAD);
     ssize_t given = repeat && is_served_ahead(thread, stream, site, size, real)
                         ? get_ahead(thread, real, bytes, size)
-                        : real->get(real, withheld ? buffer : bytes, size);
+                        : real->get(real, withheld || is_large ? buffer : bytes, size);
     if (given <= 0) return given;
+    if (is_large && !withheld) rk_write(bytes, buffer, (uint64_t)given);
     if (!withheld && repeat && (size_t)given != size) memmove(stream->at + EVENT_HEAD, bytes, (size_t)given);
     repeat = repeat && (size_t)given == size;
     bytes = stream->at + (repeat ? 1 : EVENT_HEAD);

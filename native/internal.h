@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "calls.h"
 #include "urandom_hook.h"
 
 #define RK_LARGE         (1u << 17) /* an event that a replay reads into the program's buffer instead of copying it */
@@ -38,7 +39,6 @@ static inline bool rk_active(void) {
 
 /* ---- system.c: system calls that neither touch errno nor pass through a hook ------------------ */
 
-long rk_call(long number, long a, long b, long c, long d, long e, long f); /* -errno on failure */
 /* As getrandom(2) and read(2), by instructions of the shim's own: strace and the supervisor's filter
  * tell them from what goes past the shim. */
 ssize_t rk_random(void *buffer, size_t size, unsigned flags);
@@ -217,6 +217,7 @@ struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
 /* Room for size bytes at stream->at, or false when the shim gave up. buffer: where in the program the bytes
  * stand that the record is about, or NULL. */
 bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer);
+void rk_write(uint8_t *at, const void *bytes, uint64_t size);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
 void rk_stream_repair(struct rk_stream *stream); /* after a signal handler left a request by siglongjmp */

@@ -91,14 +91,15 @@ static uint64_t capacity(void) { return window()->offset + window()->size; }
 
 /* Blocks for size more bytes of the file, mapped; the descriptor is closed again at once, so that the
  * program neither sees nor closes it. */
-static int add_window(int fd, uint64_t size) {
+static int add_window(int fd, uint64_t size, bool large) {
     uint64_t end = capacity();
     int error = rk_reserve(fd, end, size);
     if (error) return error;
     uint8_t *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end);
     if (!start) return ENOMEM;
-    /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. */
-    rk_call(SYS_madvise, (long)start, (long)size, MADV_POPULATE_WRITE, 0, 0, 0);
+    /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. Where large events
+     * will be written, a page fault must bring no more than its page. */
+    rk_call(SYS_madvise, (long)start, (long)size, large ? MADV_RANDOM : MADV_POPULATE_WRITE, 0, 0, 0);
     uint32_t next = 1 - rk_process->window;
     rk_process->windows[next] = (struct rk_window){start, end, size};
     __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE); /* at once: a vfork child may be killed here */
@@ -125,7 +126,7 @@ static int make_file(void) {
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
     memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* of a vfork child that was killed here */
-    int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW);
+    int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW, false);
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)window()->start;
     if (!error) error = take_name(temporary, file);
@@ -157,18 +158,22 @@ bool rk_file_ready(void) {
     return rk_process->file && rk_process->file->gave_up == RK_REASON_NONE;
 }
 
-static int grow(uint64_t need) {
+static int open_file(void) {
+    char path[RK_RUN_PATH + 96];
+    file_path(path, sizeof(path), rk_process->incarnation, ".entropy");
+    return rk_open(path, O_RDWR | O_NOFOLLOW, 0);
+}
+
+static int grow(uint64_t need, bool large) {
     /* Doubled while small, then by an eighth: what is reserved and never written stays little. */
     uint64_t end = capacity(), size = end <= LARGEST_CHUNK ? end : end / 8;
     if (size < LARGEST_CHUNK && end > LARGEST_CHUNK) size = LARGEST_CHUNK;
     if (size > LARGEST_WINDOW) size = LARGEST_WINDOW;
     if (size < need) size = need;
     size = (size + 4095) & ~UINT64_C(4095);
-    char path[RK_RUN_PATH + 96];
-    file_path(path, sizeof(path), rk_process->incarnation, ".entropy");
-    int fd = rk_open(path, O_RDWR | O_NOFOLLOW, 0);
+    int fd = open_file();
     if (fd < 0) return -fd;
-    int error = add_window(fd, size);
+    int error = add_window(fd, size, large);
     rk_close(fd);
     return error;
 }
@@ -203,7 +208,7 @@ static int allocate(struct rk_stream *stream, uint64_t need, const void *buffer)
     if (rest < size && rest >= need && rest >= SMALLEST_REST && !gap) size = rest;
     if (rest < size + gap) {
         if (rest > 0) take(rest, 0, 0); /* belongs to no stream */
-        int error = grow(size + gap);
+        int error = grow(size + gap, gap > 0);
         if (error) return error;
     }
     if (gap) leave_gap(buffer);
@@ -223,6 +228,31 @@ bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer)
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return error == 0;
+}
+
+/* As another thread may be about to change it. */
+static struct rk_window window_now(void) {
+    rk_signals before = rk_block_signals();
+    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
+    struct rk_window now = *window();
+    rk_unlock(&rk_process->lock);
+    rk_restore_signals(before);
+    return now;
+}
+
+/* The kernel keeps what it is given at once in larger pieces than what comes by page faults, and a replay reads
+ * those half as fast again. */
+void rk_write(uint8_t *at, const void *bytes, uint64_t size) {
+    struct rk_window now = window_now();
+    bool inside = at >= now.start && at + size <= now.start + now.size;
+    int fd = inside ? open_file() : -1;
+    long n = -1;
+    if (fd >= 0) {
+        n = rk_call(SYS_pwrite64, fd, (long)bytes, (long)size, (long)(now.offset + (uint64_t)(at - now.start)), 0, 0);
+        rk_close(fd);
+    }
+    uint64_t done = n > 0 ? (uint64_t)n : 0;
+    memcpy(at + done, (const uint8_t *)bytes + done, size - done);
 }
 
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes) {
