@@ -20,7 +20,7 @@ from reprokit import native, rundir
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 from reprokit.rundir import TRAIL, RunDirectory, SealedFile
 
-FORMAT = 1  # RKT_FORMAT of native/trail/trail.h
+FORMAT = 2  # RKT_FORMAT of native/trail/trail.h
 ENDING = ".trail"
 MAX_FILES = 10_000
 MAX_FILE = 4 << 30
@@ -232,6 +232,8 @@ class Trail:
             raise file.damaged(0, "it is no trail")
         if version > FORMAT:
             raise RunTooNew(f"{path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
+        if version < FORMAT:
+            raise RunNotReadable(f"{path} has format {version}, whose digests are other ones; record the run again")
         if check != file.check(file.read(0, 280), 0):
             raise file.damaged(0, "its head does not match its check")
         if not _HEAD_SIZE <= self._used <= file.size:

@@ -25,6 +25,13 @@ def mix(x: int) -> int:
     return x ^ x >> 31
 
 
+def mix_word(x: int) -> int:
+    """The bijection for words."""
+    x = (x ^ x >> 30) * 0x85EBCA6B & MASK
+    x = (x ^ x >> 27) * 0xC2B2AE35 & MASK
+    return x ^ x >> 31
+
+
 def salt(dtype: str, shape: Sequence[int]) -> int:
     """What stands for dtype and shape."""
     head = f"reprokit-tensor-1\0{dtype}\0{','.join(map(str, shape))}\0"
@@ -34,7 +41,7 @@ def salt(dtype: str, shape: Sequence[int]) -> int:
 def digest_of_bytes(data: bytes, salted: int) -> int:
     """The digest of bytes under a salt."""
     words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
-    return mix(sum(mix(word + (place + 1) * GOLDEN & MASK) for place, word in enumerate(words)) + salted & MASK)
+    return mix(sum(mix_word(word + (place + 1) * GOLDEN & MASK) for place, word in enumerate(words)) + salted & MASK)
 
 
 def digest(data: bytes, dtype: str, shape: Sequence[int]) -> int:
@@ -105,7 +112,7 @@ def write(directory: Path, tables: Sequence[Table], process: str = "0", incarnat
     """A trail file of a process in the directory of a run's trails."""
     directory.mkdir(exist_ok=True, mode=0o700)
     body = b"".join(_chunks(number, table) for number, table in enumerate(tables))
-    head = struct.pack("<8sIIII256s", b"RKTRAIL", 1, incarnation, 4711, 0, process.encode())
+    head = struct.pack("<8sIIII256s", b"RKTRAIL", 2, incarnation, 4711, 0, process.encode())
     head += struct.pack("<QQIIQ", check_in_python(head), 512 + len(body), 0, 0, 0)
     path = directory / f"{check_in_python(process.encode()):016x}-{incarnation}.trail"
     path.write_bytes(head.ljust(512, b"\0") + body)

@@ -23,21 +23,18 @@ static uint64_t sum_of_words(const uint8_t *bytes, uint64_t words, uint64_t plac
 #define AHEAD 512 /* bytes: what streams in from the last cache comes some cycles sooner */
 #define AVX2  __attribute__((target("avx2"), always_inline)) static inline
 
-/* The low halves of the products: what the halves of x and by make across goes into the upper half only. */
+/* By 32 bits: the upper halves of x change the upper half of the product only. */
 AVX2 __m256i multiply(__m256i x, uint64_t by) {
-    __m256i straight = _mm256_set1_epi64x((long long)by),
-            swapped = _mm256_set1_epi64x((long long)(by >> 32 | by << 32));
-    __m256i crossed = _mm256_mullo_epi32(x, swapped);
-    crossed = _mm256_add_epi32(crossed, _mm256_slli_epi64(crossed, 32));
-    crossed = _mm256_blend_epi32(crossed, _mm256_setzero_si256(), 0x55);
-    return _mm256_add_epi64(_mm256_mul_epu32(x, straight), crossed);
+    __m256i factor = _mm256_set1_epi32((int)by);
+    __m256i upper = _mm256_blend_epi32(_mm256_mullo_epi32(x, factor), _mm256_setzero_si256(), 0x55);
+    return _mm256_add_epi64(_mm256_mul_epu32(x, factor), upper);
 }
 
 AVX2 __m256i folded(__m256i x, int by) { return _mm256_xor_si256(x, _mm256_srli_epi64(x, by)); }
 
 AVX2 __m256i mixed(__m256i x) {
-    x = multiply(folded(x, 30), RKT_MUL_1);
-    return folded(multiply(folded(x, 27), RKT_MUL_2), 31);
+    x = multiply(folded(x, 30), RKT_WORD_MUL_1);
+    return folded(multiply(folded(x, 27), RKT_WORD_MUL_2), 31);
 }
 
 AVX2 __m256i four(const uint8_t *bytes) { return _mm256_loadu_si256((const __m256i *)bytes); }

@@ -27,6 +27,10 @@ typedef unsigned char uint8_t;
 #define RKT_MUL_1 0xBF58476D1CE4E5B9ull
 #define RKT_MUL_2 0x94D049BB133111EBull
 
+/* Of words: the multipliers of MurmurHash3's 32-bit finaliser, which units for vectors take in half the time. */
+#define RKT_WORD_MUL_1 0x85EBCA6Bull
+#define RKT_WORD_MUL_2 0xC2B2AE35ull
+
 /* The finaliser of SplitMix64: https://prng.di.unimi.it/splitmix64.c */
 RKT_INLINE uint64_t rkt_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * RKT_MUL_1;
@@ -35,7 +39,12 @@ RKT_INLINE uint64_t rkt_mix(uint64_t x) {
 }
 
 /* What the word at a place adds to the sum. */
-RKT_INLINE uint64_t rkt_term(uint64_t word, uint64_t place) { return rkt_mix(word + (place + 1) * RKT_STEP); }
+RKT_INLINE uint64_t rkt_term(uint64_t word, uint64_t place) {
+    uint64_t x = word + (place + 1) * RKT_STEP;
+    x = (x ^ (x >> 30)) * RKT_WORD_MUL_1;
+    x = (x ^ (x >> 27)) * RKT_WORD_MUL_2;
+    return x ^ (x >> 31);
+}
 
 /* Up to 8 bytes as a word: little-endian, zeros above. */
 RKT_INLINE uint64_t rkt_word(const uint8_t *bytes, uint64_t count) {

@@ -9,8 +9,8 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         1
-#define RKT_FORMAT      1
+#define RKT_ABI         2
+#define RKT_FORMAT      2
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
 #define RKT_KEPT        16          /* steps at either end whose single digests are kept */

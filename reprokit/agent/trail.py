@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 1  # RKT_ABI of native/trail/trail.h
+ABI = 2  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 256, 512, 1024
 HERE, LATER = 1, 2
@@ -25,8 +25,9 @@ MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
 ITEMS = 16  # tensors of batch and loss that a step takes itself
 FACTS = 13 + 3 * ITEMS  # words
-STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next two
+STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
 _MASK = (1 << 64) - 1
 
 

@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections import deque
 
-from ..trail import MULTIPLIERS, STEP, salt
+from ..trail import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
 from .torch_tensors import dtype_name
 
 TYPE_CHECKING = False
@@ -39,10 +39,10 @@ def _folded(words: Any, by: int) -> Any:
     return words ^ ((words >> by) & ((1 << (64 - by)) - 1))
 
 
-def mixed(words: Any) -> Any:
-    """mix() of docs/format.md for each integer of a tensor of int64."""
-    words = _folded(words, 30) * _signed(MULTIPLIERS[0])
-    return _folded(_folded(words, 27) * _signed(MULTIPLIERS[1]), 31)
+def mixed(words: Any, multipliers: tuple[int, int]) -> Any:
+    """mix() or mix_word() of docs/format.md for each integer of a tensor of int64."""
+    words = _folded(words, 30) * _signed(multipliers[0])
+    return _folded(_folded(words, 27) * _signed(multipliers[1]), 31)
 
 
 def _words(torch: Any, tensor: Any) -> Any:
@@ -66,8 +66,8 @@ def digest(torch: Any, tensor: Any, salted: int) -> Any:
     for begin in range(0, words.numel(), BLOCK):
         block = words[begin : begin + BLOCK]
         places = torch.arange(begin + 1, begin + 1 + block.numel(), dtype=torch.int64, device=words.device)
-        total = total + mixed(block + places * _signed(STEP)).sum()
-    return mixed(total + _signed(salted))
+        total = total + mixed(block + places * _signed(STEP), WORD_MULTIPLIERS).sum()
+    return mixed(total + _signed(salted), MULTIPLIERS)
 
 
 class Operations:

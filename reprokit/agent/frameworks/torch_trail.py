@@ -21,6 +21,7 @@ from .torch_tensors import dtype_name, entry, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from ..agent import Agent
@@ -38,6 +39,7 @@ _GRADIENTS, _PARAMETERS = 1, 2
 _WORD = (1 << 64) - 1
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
 _PUT = [struct.Struct("<%dQ" % (13 + 3 * items)).pack_into for items in range(trail.ITEMS + 1)]
+_SEQUENCES = frozenset([list, tuple])
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 
 
@@ -298,23 +300,26 @@ class TorchTrail:
         """A DataLoader gave this. Tensors are digested with the step, to which they are as they came, as a rule."""
         gathered = self._state.batch
         gathered.known = True
-        if gathered.tensors:
-            gathered.fold(self._contents)
-        if type(batch) in (list, tuple) and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch):
+        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
+        if are_few and not gathered.tensors:
             gathered.tensors = list(batch)
         else:
-            gathered.take(self._contents, batch)
+            with self._torch._C.DisableTorchFunction():
+                gathered.fold(self._contents)
+                gathered.take(self._contents, batch)
 
     def lost(self, loss: Any) -> None:
         """backward() is called of this."""
-        gathered = self._state.loss
-        if loss.is_cuda and loss.numel() <= MAX_LOSS and len(self._state.far_losses) < MAX_TENSORS:
-            self._state.far_losses.append(loss.detach())
-        elif loss.is_cpu:
+        if loss.is_cpu:
+            gathered = self._state.loss
             gathered.known = True
-            if len(gathered.tensors) >= MAX_TENSORS:
-                gathered.fold(self._contents)
-            gathered.tensors.append(loss.detach())
+            items = self._contents.items((loss,))
+            if items is None:
+                gathered.take(self._contents, loss)
+            else:
+                gathered.digest = self._library.fold(gathered.digest, *items)
+        elif loss.is_cuda and loss.numel() <= MAX_LOSS and len(self._state.far_losses) < MAX_TENSORS:
+            self._state.far_losses.append(loss.detach())
 
     # Who is about to change what is read
 
@@ -481,15 +486,16 @@ class Contents:
         self._library = library
         self._fold = library.fold
         self._tensor = torch.Tensor
+        self._only = frozenset([torch.Tensor])
         self._strided = torch.strided
         self.missed = False  # a tensor that does not lie on this side
         self._salts: dict[tuple[Any, Any], int] = {}
-        self._known: dict[tuple[Any, Any, Any], tuple[int, int]] = {}  # size and salt of simple tensors
+        self._known: dict[tuple[Any, Any], tuple[int, int]] = {}  # size and salt of simple tensors
         self._is_negative = getattr(torch.Tensor, "is_neg", lambda tensor: False)  # PyTorch before 1.10 has none
 
     def are_tensors(self, values: Any) -> bool:
         """Whether these are tensors, and of no subclass."""
-        return all(type(value) is self._tensor for value in values)
+        return self._only.issuperset(map(type, values))
 
     def is_simple(self, tensor: Any) -> bool:
         """Whether its bytes lie here and in order."""
@@ -501,16 +507,20 @@ class Contents:
             and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor))
         )
 
-    def items(self, tensors: list[Any]) -> list[int] | None:
+    def items(self, tensors: Sequence[Any]) -> list[int] | None:
         """Address, size and salt of tensors whose bytes lie here and in order; None where one's do not."""
         items: list[int] = []
         for tensor in tensors:
-            known = self._known.get((tensor.dtype, tensor.shape, tensor.layout))
+            known = self._known.get((tensor.dtype, tensor.shape))
             if known is None:
                 if not self.is_simple(tensor):
                     return None
                 known = self._remember(tensor)
-            if not (tensor.is_cpu and tensor.is_contiguous()) or self._is_negative(tensor):
+            if (
+                tensor.layout is not self._strided
+                or not (tensor.is_cpu and tensor.is_contiguous())
+                or self._is_negative(tensor)
+            ):
                 return None
             items += (tensor.data_ptr(), *known)
         return items
@@ -518,7 +528,7 @@ class Contents:
     def _remember(self, tensor: Any) -> tuple[int, int]:
         if len(self._known) > MAX_SALTS:
             self._known.clear()
-        known = self._known[tensor.dtype, tensor.shape, tensor.layout] = size_of(tensor), self.salt(tensor)
+        known = self._known[tensor.dtype, tensor.shape] = size_of(tensor), self.salt(tensor)
         return known
 
     def salt(self, tensor: Any) -> int:
