@@ -6,25 +6,24 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import REPROKIT, in_turn, scratch, show
+from benchmarks.measure import REPROKIT, scratch, show
 
 TRAINING = Path(__file__).with_name("trail_training.py")
 TITLES = {
     "cnn": "a small CNN, one thread; target: at most 3 %",
     "mlp": "a small MLP, one thread; target: at most 6 %",
 }
+BLOCKS = {"cnn": 1, "mlp": 4}  # pairs of blocks of steps, for each run asked for
 
 
-def step_times(kind: str, directory: Path, *options: str) -> tuple[float, float]:
-    """Microseconds a step: on the clock, and of all processors."""
-    command = [REPROKIT, "record", "-o", "run", "--overwrite", *options, "--", sys.executable, str(TRAINING), kind]
+def step_times(kind: str, directory: Path, pairs: int) -> list[list[float]]:
+    """Microseconds a step without and with the trail, by turns inside one process: see trail_training.py."""
+    command = [REPROKIT, "record", "-o", "run", "--", sys.executable, str(TRAINING), kind, str(pairs)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
-    wall, processor = map(float, done.stdout.split())
-    return wall, processor
+    return [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
 
 
 def bytes_a_step(directory: Path) -> float:
@@ -42,18 +41,15 @@ def training(kind: str, runs: int) -> None:
     print(TITLES[kind])
     with scratch() as name:
         directory = Path(name)
-
-        def side(*options: str) -> Callable[[], tuple[float, float]]:
-            return lambda: step_times(kind, directory, *options)
-
-        times = in_turn({"--no-trail": side("--no-trail"), "trail": side()}, runs)
+        pairs = step_times(kind, directory, runs * BLOCKS[kind])
         size = bytes_a_step(directory)
     for part, title in enumerate(("on the clock", "of all processors")):
-        results = {key: [pair[part] for pair in values] for key, values in times.items()}
+        results = {"--no-trail": [pair[part] for pair in pairs], "trail": [pair[part + 2] for pair in pairs]}
         print(f" {title}")
         show(results, "us", "--no-trail")
         added = [a - b for a, b in zip(results["trail"], results["--no-trail"], strict=True)]
-        print(f"  the trail adds {statistics.median(added):.1f} us ({min(added):.1f} to {max(added):.1f})")
+        low, middle, high = statistics.quantiles(added, n=4)
+        print(f"  the trail adds {middle:.1f} us ({low:.1f} to {high:.1f}, the middle half)")
     print(f"  {size:.1f} bytes a step on disk")
 
 

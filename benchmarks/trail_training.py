@@ -1,16 +1,22 @@
-"""Trains a small CNN or MLP and prints microseconds a step: on the clock, and of all processors. See trail.py."""
+"""Trains a small CNN or MLP with the trail off and on in turn, and prints microseconds a step. See trail.py.
+
+A line for each two blocks of steps: without and with the trail on the clock, then the same of all processors.
+"""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-EPOCHS, WARM = 12, 3
+BLOCK = 32  # steps with the trail, then as many without
+WARM = 4  # of them that are not counted
 
 
 def cnn() -> tuple[nn.Module, torch.Tensor]:
@@ -29,21 +35,56 @@ def mlp() -> tuple[nn.Module, torch.Tensor]:
     return model, torch.randn(4096, 64)
 
 
-def main(kind: str) -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
+def switch() -> Callable[[bool], None]:
+    """Turns the trail of the agent in this process off and on."""
+    adapter = next(
+        one for one in gc.get_objects() if "_trail" in getattr(one, "__dict__", ()) and hasattr(one, "_settle")
+    )
+    trail = adapter._trail
+
+    def turn(on: bool) -> None:
+        adapter._settle()
+        adapter._trail = trail if on else None
+
+    return turn
+
+
+def steps(kind: str) -> Iterator[None]:
+    """One step after the other, without end."""
     model, x = {"cnn": cnn, "mlp": mlp}[kind]()
     optimizer = torch.optim.Adam(model.parameters())
     loader = DataLoader(TensorDataset(x, torch.randint(0, 10, (len(x),))), 64, shuffle=True)
-    times = []
-    for _ in range(EPOCHS):
-        begin = time.perf_counter(), time.process_time()
+    while True:
         for a, b in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(a), b).backward()
             optimizer.step()
-        times.append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
-    print(*(1e6 * statistics.median(part) / len(loader) for part in zip(*times[WARM:], strict=True)))
+            yield
 
 
-main(sys.argv[1])
+def block(training: Iterator[None]) -> tuple[float, float]:
+    """The median microseconds of a step, on the clock and of all processors."""
+    walls, processors = [], []
+    for number in range(BLOCK):
+        begin = time.perf_counter(), time.process_time()
+        next(training)
+        if number >= WARM:
+            walls.append(time.perf_counter() - begin[0])
+            processors.append(time.process_time() - begin[1])
+    return 1e6 * statistics.median(walls), 1e6 * statistics.median(processors)
+
+
+def main(kind: str, pairs: int) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    training = steps(kind)
+    block(training)
+    turn = switch()
+    for _ in range(pairs):
+        turn(False)
+        without = block(training)
+        turn(True)
+        print(*without, *block(training))
+
+
+main(sys.argv[1], int(sys.argv[2]))
