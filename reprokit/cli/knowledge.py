@@ -1,0 +1,138 @@
+"""``reprokit knowledge``: searches what is known of operations and settings that do not repeat."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import click
+
+from reprokit import knowledge
+from reprokit.errors import KnowledgeError, UsageError
+from reprokit.knowledge import Fact
+from reprokit.screen import Cells, print_rows
+
+DOCUMENT_FORMAT = 1
+MOST_ROWS = 30  # on one screen
+WIDTH = 100
+VERDICTS = get_args(knowledge.Verdict)
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option("--framework", metavar="NAME", help="Only of this framework or library: pytorch, tensorflow, blas, ...")
+@click.option("--device", type=click.Choice(get_args(knowledge.Device)), help="Only what shows on this device.")
+@click.option("--all", "everything", is_flag=True, help="List more than one screen of facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts found as one JSON document.")
+def command(words: tuple[str, ...], framework: str | None, device: str | None, everything: bool, as_json: bool) -> None:
+    """Search what is known of operations and settings that do not repeat.
+
+    A fact is found where all WORDS occur in it: names of operators and functions, settings, environment
+    variables, patches, verdicts. The only fact found, or the one whose id is given, is shown in full.
+    Without words: how many facts there are of what.
+
+    A verdict says what a fact is about: what varies; what varies and raises where determinism is asked for;
+    what repeats; what is random, and covered by record and replay; a setting on which results depend.
+    """
+    facts = knowledge.load()
+    chosen = tuple(fact for fact in facts if fact.applies(_known(facts, framework), device=device or ""))
+    found = _found(chosen, words)
+    if as_json:
+        click.echo(json.dumps(_document(found), indent=2))
+    elif len(found) == 1:
+        _show(found[0])
+    elif words or framework or device or everything:
+        _list(found, len(found) if everything else MOST_ROWS)
+    else:
+        _summarise(facts)
+
+
+def _known(facts: Sequence[Fact], framework: str | None) -> str:
+    """The framework asked for, if there are facts of it."""
+    known = sorted({fact.framework for fact in facts})
+    if framework and framework not in known:
+        raise UsageError(f"there are no facts of {framework!r}, but of {', '.join(known)}")
+    return framework or ""
+
+
+def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
+    exact = tuple(fact for fact in facts if len(words) == 1 and fact.id == words[0])
+    found = exact or knowledge.search(facts, words)
+    if not found:
+        near = knowledge.near(facts, " ".join(words))
+        advice = f"did you mean {' or '.join(near)}?" if near else "'reprokit knowledge' says of what there are facts"
+        raise KnowledgeError(f"no fact has {' and '.join(map(repr, words)) or 'that'}; {advice}")
+    return found
+
+
+def _document(facts: Sequence[Fact]) -> dict[str, Any]:
+    return {"format": DOCUMENT_FORMAT, "facts": [knowledge.document(fact) for fact in facts]}
+
+
+def _summarise(facts: Sequence[Fact]) -> None:
+    counts = {name: Counter[str]() for name in dict.fromkeys(fact.framework for fact in facts)}
+    for fact in facts:
+        counts[fact.framework][fact.verdict] += 1
+    heading = Cells(("", "facts", *VERDICTS))
+    rows = [
+        Cells((name, str(found.total()), *(str(found[verdict]) for verdict in VERDICTS)))
+        for name, found in counts.items()
+    ]
+    measured = sum(fact.measured for fact in facts)
+    footer = [f"{measured} of them measured, the others read in a source or reported"]
+    print_rows(f"{len(facts)} facts", [heading, *rows], [*footer, "reprokit knowledge WORDS searches them"])
+
+
+def _list(facts: Sequence[Fact], most: int) -> None:
+    rows = [Cells((fact.id, fact.verdict, ",".join(fact.devices), fact.title)) for fact in facts[:most]]
+    footer = ["reprokit knowledge ID shows a fact in full"]
+    if len(facts) > most:
+        footer.insert(0, f"and {len(facts) - most} more: give more words, or --all")
+    print_rows(f"{len(facts)} facts", rows, footer)
+
+
+def _show(fact: Fact) -> None:
+    rows = [Cells((label, line)) for label, text in _lines(fact) for label, line in _wrapped(label, text)]
+    print_rows(f"{fact.id}: {fact.title}", rows)
+
+
+def _wrapped(label: str, text: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(textwrap.wrap(text, WIDTH) or [""]):
+        yield ("" if number else label), line
+
+
+def _lines(fact: Fact) -> Iterator[tuple[str, str]]:
+    """What there is in a fact, by its label."""
+    yield "verdict", fact.verdict + (f", shows {' and '.join(fact.shows)}" if fact.shows else "")
+    yield "versions", fact.versions or "all that are known"
+    yield "devices", ", ".join(fact.devices)
+    if fact.direction:
+        yield "direction", ", ".join(fact.direction)
+    if fact.threads:
+        yield "threads", f"{fact.threads} or more"
+    if fact.why:
+        yield "why", fact.why
+    yield from _match_lines(fact.match)
+    for way in fact.mitigation:
+        patch = f"--patch {way.patch}" if way.patch else ""
+        yield "mitigation", "; ".join(filter(None, [patch, way.does, way.cost and f"cost: {way.cost}"]))
+    for evidence in fact.evidence:
+        yield f"{evidence.how}", evidence.source + (f": {evidence.note}" if evidence.note else "")
+
+
+def _match_lines(match: knowledge.Match) -> Iterator[tuple[str, str]]:
+    for label, names in (
+        ("operators", match.operators),
+        ("overloads", match.overloads),
+        ("dtypes", match.dtypes),
+        ("functions", match.functions),
+        ("variables", match.variables),
+    ):
+        if names:
+            yield label, ", ".join(names)
+    for label, pairs in (("attributes", match.attributes), ("settings", match.settings)):
+        if pairs:
+            yield label, ", ".join(f"{name} = {value}" for name, value in pairs.items())
