@@ -1,0 +1,160 @@
+"""Patches in the training's process: which function is called when which module has been imported.
+
+A function `NAME(module, value, tell)` stands in the file of its framework. It returns when it has done its work, raises
+NotApplied where it cannot, and tells what is worth knowing: `tell("words")`. Where it can be taken back in the
+process, it says how: `tell.undo_by(function)`.
+"""
+
+from __future__ import annotations
+
+from .versions import fits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+
+APPLIED, NOT_APPLIED, REFUSED = "applied", "not-applied", "refused"
+
+# Of each id the modules that are waited for, and for each the file of this package with its function.
+PLACES = {
+    "torch-deterministic": {
+        "torch": "torch.torch_deterministic",
+        "torch._inductor.config": "torch.torch_deterministic_inductor",
+    },
+    "torch-deterministic-fill": {
+        "torch": "torch.torch_deterministic_fill",
+        "torch._inductor.config": "torch.torch_deterministic_inductor",
+    },
+    "torch-cudnn": {"torch": "torch.torch_cudnn"},
+    "torch-operator": {
+        "torch": "torch_operators.torch_operator",
+        "torch._inductor.lowering": "torch_operators.torch_operator_compiled",
+    },
+    "torch-loader": {"torch.utils.data.dataloader": "torch_data.torch_loader"},
+    "threads": {"torch": "torch.torch_threads", "tensorflow": "tensorflow.tf_threads"},
+    "tf-deterministic": {"tensorflow": "tensorflow.tf_deterministic"},
+    "tf1-determinism": {"tensorflow": "tf1.tf1_determinism"},
+    "tf-segment-sum": {"tensorflow": "tf1.tf_segment_sum"},
+    "tf-data": {"tensorflow": "data.tf_data"},
+    "tf-threads": {"tensorflow": "tensorflow.tf_threads"},
+    "xgboost-linear": {"xgboost": "xgboost.xgboost_linear"},
+    "imap-ordered": {"multiprocessing.pool": "order.imap_ordered"},
+}
+
+
+class NotApplied(Exception):
+    """Why a patch was left out, in words."""
+
+
+class Tell:
+    """Takes what a patch has to say while it is applied."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.undo: Callable[[], None] | None = None
+
+    def __call__(self, words: str) -> None:
+        """Note something that a user should know."""
+        self.words.append(words)
+
+    def undo_by(self, function: Callable[[], None]) -> None:
+        """Name the function that takes the patch back."""
+        self.undo = function
+
+
+class Wanted:
+    """A patch that the plan asks for."""
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        self.id: str = entry["id"]
+        self.value: str = entry.get("value", "")
+        self.framework: str = entry.get("framework", "")
+        self.versions: str = entry.get("versions", "")
+        self.places: dict[str, str] = PLACES.get(self.id, {self.framework: ""} if self.framework else {})
+
+
+class Patches:
+    """The patches of one process, applied as the modules that they are for come."""
+
+    def __init__(self, agent: Agent, wanted: list[Wanted]) -> None:
+        self._agent = agent
+        self._wanted = wanted
+        self._undo: dict[str, list[Callable[[], None]]] = {}
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules that are waited for."""
+        return {module for patch in self._wanted for module in patch.places}
+
+    def loaded(self, name: str, module: ModuleType) -> None:
+        """Apply what waits for this module."""
+        for patch in self._wanted:
+            if name in patch.places:
+                self._agent.attempt(self._apply, patch, name, module)
+
+    def _apply(self, patch: Wanted, name: str, module: ModuleType) -> None:
+        tell = Tell()
+        state, why = self._attempt(patch, name, module, tell)
+        if tell.undo is not None:
+            self._undo.setdefault(patch.id, []).append(tell.undo)
+        words = "; ".join([*tell.words, *([why] if why else [])])
+        self._say(patch, name, state, words)
+
+    def _attempt(self, patch: Wanted, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
+        """The state that it comes to, and why."""
+        version = _version(patch.framework, module)
+        if patch.versions and version and not fits(version, patch.versions):
+            return NOT_APPLIED, f"it is for {patch.framework} {patch.versions}, this is {version}"
+        place = patch.places[name]
+        if not place:  # its variables were set before the start
+            return APPLIED, ""
+        try:
+            _function(place)(module, patch.value, tell)
+        except NotApplied as error:
+            return REFUSED, str(error)
+        except Exception as error:
+            return REFUSED, f"it failed: {type(error).__name__}: {error}"
+        return APPLIED, ""
+
+    def _say(self, patch: Wanted, module: str, state: str, why: str) -> None:
+        fields = {"id": patch.id, "value": patch.value, "module": module, "state": state, "why": why[:1000]}
+        self._agent.journal.write("patch", fields, aside=True)
+
+    def undo(self, name: str) -> bool:
+        """Take a patch back in this process; whether there was anything to take back."""
+        functions = self._undo.pop(name, [])
+        for function in reversed(functions):
+            function()
+        for patch in self._wanted if functions else ():
+            if patch.id == name:
+                self._say(patch, "", "undone", "")
+        return bool(functions)
+
+
+def start(agent: Agent, plan: bytes) -> None:
+    """Wait for the modules of the plan's patches."""
+    import json
+
+    patches = Patches(agent, [Wanted(entry) for entry in json.loads(plan).get("patches", [])])
+    agent.patches = patches
+    agent.listeners.append((patches.modules, patches.loaded))
+
+
+def _version(framework: str, module: ModuleType) -> str:
+    """The version of a framework, of which a module has just been loaded."""
+    import sys
+
+    package = sys.modules.get(framework, module) if framework else None
+    return str(getattr(package, "__version__", "") or "")
+
+
+def _function(place: str) -> Callable[[ModuleType, str, Tell], None]:
+    from importlib import import_module
+
+    file, _, name = place.partition(".")
+    function: Callable[[ModuleType, str, Tell], None] = getattr(import_module(f"{__name__}.{file}"), name)
+    return function

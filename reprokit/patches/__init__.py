@@ -1,0 +1,9 @@
+"""Patches: what makes a training repeat, applied from outside its source by launcher and agent."""
+
+from __future__ import annotations
+
+from reprokit.patches.catalogue import CATALOGUE, find
+from reprokit.patches.patch import Patch, Takes
+from reprokit.patches.selection import Chosen, is_absent, misfit, parse, select
+
+__all__ = ["CATALOGUE", "Chosen", "Patch", "Takes", "find", "is_absent", "misfit", "parse", "select"]

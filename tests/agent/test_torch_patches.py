@@ -1,0 +1,307 @@
+"""PyTorch's patches: what they cure, that a script cannot turn them off unseen, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reprokit.agent.patches import NotApplied, Tell
+from reprokit.agent.patches import torch as switches
+from reprokit.agent.patches import torch_operators as operators
+from reprokit.patches import parse
+from tests.agent.training import Outcome, Training
+from tests.support import Reprokit
+
+pytestmark = pytest.mark.torch
+
+INDEX = str(Path(__file__).parent.parent / "trainings" / "pytorch_index.py")
+two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="threads race only on two processors")
+
+
+def run(directory: Path, script: str, *patches: str) -> tuple[Any, Outcome]:
+    """What a script prints as JSON, and how it ended."""
+    entries = [
+        {"id": chosen.patch.id, "value": chosen.value, "framework": "torch", "versions": chosen.patch.versions}
+        for chosen in parse(patches)
+    ]
+    done = Training(directory, patches=entries).run(script)
+    assert done.status == 0, done.errors
+    return json.loads(done.output), done
+
+
+# A real training, recorded and replayed
+
+
+def digests(reprokit: Reprokit, *options: str) -> tuple[str, str]:
+    """What a recording and its replay print: the digest of the weights."""
+    recorded = reprokit.run("record", "-o", "first", *options, "--", sys.executable, INDEX)
+    replayed = reprokit.run("replay", "first", "-o", "second")
+    assert recorded.returncode == replayed.returncode == 0, recorded.stderr + replayed.stderr
+    return recorded.stdout, replayed.stdout
+
+
+@two_processors
+def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) -> None:
+    recorded, replayed = digests(reprokit)
+    assert recorded != replayed
+    assert reprokit.run("verify", "first", "second").returncode == 1
+
+
+@two_processors
+@pytest.mark.parametrize("patch", ["torch-deterministic", "torch-operator=aten::index_put_", "threads=1"])
+def test_the_backward_of_indexing_repeats(reprokit: Reprokit, patch: str) -> None:
+    recorded, replayed = digests(reprokit, "--patch", patch)
+    assert recorded == replayed
+    verified = reprokit.run("verify", "first", "second")
+    assert verified.returncode == 0, verified.stdout
+    (state,) = reprokit.facts("second")["patches"]
+    assert (state["id"], state["state"], state["processes"]) == (patch.partition("=")[0], "applied", 1)
+
+
+# Switches
+
+TURNED_OFF = """
+import json, sys
+inductor = "torch._inductor.config" in sys.modules
+import torch
+from torch.utils.data import DataLoader
+inductor = "torch._inductor.config" in sys.modules
+states = []
+torch.use_deterministic_algorithms(False)
+states.append(torch.get_deterministic_debug_mode())
+torch.set_deterministic_debug_mode("default")
+states.append(torch.get_deterministic_debug_mode())
+torch.use_deterministic_algorithms(True)
+states.append(torch.get_deterministic_debug_mode())
+torch.backends.cudnn.benchmark = True
+torch.backends.cudnn.deterministic = False
+states.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+with torch.backends.cudnn.flags(benchmark=True, deterministic=False):
+    states.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+torch.set_num_threads(5)
+torch.set_num_interop_threads(5)
+states.append((torch.get_num_threads(), torch.get_num_interop_threads()))
+
+class Counts:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        return torch.get_num_threads()
+
+states.append([batch.tolist() for batch in DataLoader(Counts(), num_workers=1)])
+states.append(torch.empty(3).isnan().any().item())
+undone = sys.modules["_reprokit_agent"].running.patches.undo
+states.append([undone(name) for name in ("torch-deterministic", "torch-cudnn", "threads")])
+torch.backends.cudnn.benchmark = True
+torch.use_deterministic_algorithms(False)
+torch.set_num_threads(4)
+states.append((torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark, torch.get_num_threads()))
+print(json.dumps([inductor, *states]))
+"""
+
+
+def test_a_script_does_not_turn_switches_off_until_they_are_taken_back(tmp_path: Path) -> None:
+    states, _ = run(tmp_path, TURNED_OFF, "torch-deterministic", "torch-cudnn", "threads=3")
+    inductor, *states = states
+    assert not inductor  # a second of start-up that a training may never need
+    assert states[:3] == [1, 1, 2]  # 2: the script asked for errors
+    assert states[3:5] == [[False, True]] * 2
+    assert states[5] == [3, 3]
+    assert states[6] == [[1], [1]]  # the worker's own choice stays
+    assert states[7] is False
+    assert states[8:] == [[True] * 3, [0, True, 4]]
+
+
+def test_memory_is_filled_where_asked_for(tmp_path: Path) -> None:
+    script = "import json, torch\nprint(json.dumps(torch.empty(4000).isnan().all().item()))"
+    assert run(tmp_path, script, "torch-deterministic-fill")[0] is True
+
+
+def test_switches_that_a_version_lacks_are_said() -> None:
+    def without_warnings(mode: bool) -> None:
+        raise AssertionError("must not be called without warn_only")
+
+    old = SimpleNamespace(utils=SimpleNamespace(), _C=SimpleNamespace(_set_deterministic_algorithms=without_warnings))
+    with pytest.raises(NotApplied, match="an operator has no"):
+        switches.torch_deterministic(old, "", Tell())
+    with pytest.raises(NotApplied, match="does not fill"):
+        switches.torch_deterministic_fill(old, "", Tell())
+    library = SimpleNamespace(Library=SimpleNamespace(impl=lambda name, function, key: None))
+    with pytest.raises(NotApplied, match="threads=1"):
+        operators.torch_operator(SimpleNamespace(library=library), "aten::index_put_", Tell())
+
+
+# One operator
+
+OPERATORS = """
+import json, sys, threading
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(2)
+many = torch.randint(0, 300, (20000,))
+values = torch.randn(20000)
+x = torch.randn(300, requires_grad=True)
+
+def backward():
+    x.grad = None
+    (x[many] * values).sum().backward()
+    return x.grad.clone()
+
+def backward_in_a_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(backward()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+def in_inference_mode():
+    with torch.inference_mode():
+        return torch.zeros(300).index_put((many,), values, accumulate=True)
+
+CALLS = {
+    "backward": backward,
+    "backward in a thread": backward_in_a_thread,
+    "functional": lambda: torch.zeros(300).index_put((many,), values, accumulate=True),
+    "inference mode": in_inference_mode,
+    "put_": lambda: torch.zeros(300).put_(many, values, accumulate=True),
+    "put_, the last one wins": lambda: torch.zeros(300).put_(many, values),
+    "index_copy": lambda: torch.zeros(300).index_copy(0, many, values),
+    "histogram": lambda: torch.histogram(values, 20, weight=values.abs())[0],
+}
+
+def results(repeats):
+    return {name: {call().numpy().tobytes() for _ in range(repeats)} for name, call in CALLS.items()}
+
+patched = results(12)
+counts = [torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()]
+torch.set_num_threads(1)
+alone = results(1)
+torch.set_num_threads(2)
+try:
+    torch.zeros(3).index_put_((torch.tensor([5]),), torch.ones(1), accumulate=True)
+except IndexError:
+    counts.append(torch.get_num_threads())
+undone = sys.modules["_reprokit_agent"].running.patches.undo("torch-operator")
+has = torch._C._dispatch_has_kernel_for_dispatch_key("aten::put_", "BackendSelect")
+print(json.dumps([[name for name in CALLS if patched[name] != alone[name]], counts, undone, has]))
+"""
+
+
+@two_processors
+def test_a_patched_operator_gives_what_one_thread_gives(tmp_path: Path) -> None:
+    names = ("aten::index_put", "aten::index_put_", "aten::put_", "aten::index_copy", "aten::histogram")
+    (different, counts, undone, patched), done = run(tmp_path, OPERATORS, *[f"torch-operator={name}" for name in names])
+    assert different == []
+    assert counts == [2, False, 2]
+    assert undone
+    assert not patched
+    assert {line["state"] for line in done.of("patch")} == {"applied", "undone"}
+
+
+REFUSED = {
+    "aten::index_putt_": "is it aten::index_put_",
+    "aten::linear": "made of other operators",
+    "aten::empty": "torch-deterministic-fill",
+}
+CUSTOM = """
+import json, torch
+library = torch.library.Library("mine", "DEF")
+library.define("threads(Tensor x) -> Tensor")
+library.impl("threads", lambda x: torch.tensor(torch.get_num_threads()), "CPU")
+torch.set_num_threads(2)
+print(json.dumps([torch.ops.mine.threads(torch.ones(1)).item(), torch.get_num_threads()]))
+"""
+
+
+def test_operators_of_other_libraries_are_patched_when_they_come_and_what_cannot_be_is_said(tmp_path: Path) -> None:
+    names = [*REFUSED, "mine::threads"]
+    counts, done = run(tmp_path, CUSTOM, *[f"torch-operator={name}" for name in names])
+    assert counts == [1, 2]
+    said = {line["value"]: (line["state"], line["why"]) for line in done.of("patch")}
+    assert said["mine::threads"][0] == "applied"
+    for name, words in REFUSED.items():
+        assert said[name][0] == "refused"
+        assert words in said[name][1]
+
+
+COMPILED = """
+import json, torch
+torch.set_num_threads(2)
+rows, values = torch.randint(0, 300, (20000,)), torch.randn(20000, 16)
+
+def add_up(rows, values):
+    return torch.zeros(300, 16).index_add(0, rows, values)
+
+def look_up(rows, table):
+    return torch.nn.functional.embedding(rows, table) * 1
+
+def gradient(function):
+    table = torch.zeros(300, 16, requires_grad=True)
+    (function(rows, table) * values).sum().backward()
+    return table.grad
+
+def results(call, repeats):
+    return {call().numpy().tobytes() for _ in range(repeats)}
+
+added, looked_up = torch.compile(add_up), torch.compile(look_up)
+same_sums = results(lambda: added(rows, values), 20) == results(lambda: add_up(rows, values), 1)
+same_gradients = results(lambda: gradient(looked_up), 20) == results(lambda: gradient(look_up), 1)
+print(json.dumps([same_sums, same_gradients]))
+"""
+
+
+@pytest.mark.slow
+@two_processors
+def test_compiled_operators_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    names = ("aten::index_add", "aten::embedding_dense_backward")
+    assert run(tmp_path, COMPILED, *[f"torch-operator={name}" for name in names])[0] == [True, True]
+
+
+# DataLoader
+
+LOADER = """
+import json, sys
+import torch
+from torch.utils.data import DataLoader
+
+class Noisy:
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+def batches(workers):
+    torch.manual_seed(7)
+    options = {"prefetch_factor": 3, "persistent_workers": True} if workers else {}
+    return [batch.tolist() for batch in DataLoader(Noisy(), 4, shuffle=True, num_workers=workers, **options)]
+
+print(json.dumps([batches(workers) for workers in COUNTS]))
+"""
+
+
+def drawn(directory: Path, counts: Sequence[int], *patches: str) -> list[Any]:
+    """The batches of loaders with so many workers, made one after another."""
+    found: list[Any] = run(directory, LOADER.replace("COUNTS", str(counts)), *patches)[0]
+    return found
+
+
+def test_a_number_of_workers_decides_what_is_drawn(tmp_path: Path) -> None:
+    one, two, also_two = drawn(tmp_path, [1, 2, 2])
+    assert one != two
+    assert two == also_two
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_are_as_many_as_the_patch_says(tmp_path: Path, workers: int) -> None:
+    patch = f"torch-loader={workers}"
+    first, second = drawn(tmp_path, [1, 0], patch)
+    assert first != second  # by generators of their own, whatever the script seeds
+    assert drawn(tmp_path, [3], patch) == [first]
