@@ -1,0 +1,312 @@
+"""Observes a training for `reprokit profile`: functions, operators, settings, loaders and orders of completion.
+
+An observer of a framework is a module here with `def observe(module, observer) -> None`, called when the module that
+it waits for (OBSERVERS) has been executed. What it finds it hands to Observer.write.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import time
+from _thread import get_ident
+
+from ..patching import replace
+from . import settings
+from .files import DIRECTORY, ProfileFile, append
+from .places import where
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+    from .functions import Functions
+
+__all__ = ["OBSERVERS", "Observer", "start", "where"]
+
+# Which observers wait for a module. Their `observe` is called once a module and process.
+OBSERVERS: dict[str, tuple[str, ...]] = {
+    "asyncio.tasks": ("completion",),
+    "concurrent.futures._base": ("completion",),
+    "jax": ("jax_operators",),
+    "joblib.parallel": ("completion",),
+    "multiprocessing.pool": ("completion",),
+    "multiprocessing.queues": ("completion",),
+    "tensorflow": ("settings", "tensorflow_operators"),
+    "tensorflow.python.client.session": ("settings",),
+    "tensorflow.python.data.ops.dataset_ops": ("loaders",),
+    "threading": ("functions",),
+    "torch": ("settings", "loaders", "torch_operators"),
+    "torch._inductor.codecache": ("torch_compiled",),
+    "torch._inductor.output_code": ("torch_compiled",),
+    "torch.utils.data.dataloader": ("loaders", "torch_operators"),
+    "xgboost.training": ("settings",),
+}
+_OF_OPERATORS = ("jax_operators", "torch_operators", "torch_compiled", "tensorflow_operators")
+
+# The first steps are looked at, and of the later ones one window in so many: what steps do repeats.
+FIRST_STEPS = 64
+WINDOW = 16
+WINDOWS = 16
+FIRST_RESULTS = 3
+MAX_PAUSE = 2.0  # seconds after which something else than steps seems to go on
+
+
+class Observer:
+    """What the observers of this process share."""
+
+    def __init__(self, agent: Agent, profiling: Mapping[str, Any]) -> None:
+        self.agent = agent
+        self.confirm = int(profiling.get("confirm") or 0)  # how often each distinct operator call is repeated
+        self.collecting = True  # False when enough was seen: then nothing more is to be done
+        self.sampling = True  # False during steps that are not looked at; see at_sampling
+        self.steps = 0
+        self.sampled_steps = 0
+        self.functions: Functions | None = None
+        self._functions = bool(profiling.get("functions"))
+        self._operators = bool(profiling.get("operators"))
+        self._enough_steps: int | None = profiling.get("steps")
+        seconds = profiling.get("seconds")
+        self._end: float | None = None if seconds is None else time.monotonic() + seconds
+        self._file = ProfileFile(agent.run)
+        self._before_writing: list[Callable[[], object]] = []
+        self._at_end: list[Callable[[], object]] = []
+        self._in_child: list[Callable[[], object]] = []
+        self._at_sampling: list[Callable[[bool], object]] = []
+        self._each_step: list[Callable[[], object]] = []
+        self.parts: dict[str, Any] = {}  # what the observers of one framework share
+        self._observed: set[tuple[str, str]] = set()
+        self._finished = False
+        self._flushing = False
+        self._stepping, self._stepped = 0, 0.0  # the thread of the last step, and when it was
+        self._handed_over = 0  # results
+        self._is_child = False  # made by a fork: it has a file only if it has something to tell
+
+    @property
+    def run(self) -> str:
+        """The run directory."""
+        return self.agent.run
+
+    @property
+    def directory(self) -> str:
+        """Where what was observed is kept."""
+        return f"{self.agent.run}/{DIRECTORY}"
+
+    # What observers call
+
+    def write(self, kind: str, key: object, line: Mapping[str, object]) -> None:
+        """Keep a line, in place of the one of the same kind and key; it is read when written, so counts may go on."""
+        self._file.put(kind, key, line)
+        if self._file.is_due():
+            self.flush()
+
+    def step(self) -> None:
+        """An optimizer has taken a step."""
+        self.steps += 1
+        self._stepping, self._stepped = get_ident(), time.monotonic()
+        self.sampled_steps += self.sampling
+        if self.collecting:
+            self._look_for_end()
+        for function in self._each_step:
+            self.agent.attempt(function)
+
+    def _look_for_end(self) -> None:
+        if self._enough_steps is not None and self.steps >= self._enough_steps:
+            self.stop()
+        else:
+            self._sample(self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0)
+            self.look_at_clock()
+
+    def resume(self) -> None:
+        """Something else than the steps so far may begin, as an evaluation: look at it, until the next step."""
+        if self.collecting:
+            self._sample(on=True)
+
+    def _sample(self, on: bool) -> None:
+        if on is not self.sampling:
+            self.sampling = on
+            for function in self._at_sampling:
+                self.agent.attempt(function, on)
+
+    def note(self, text: str) -> None:
+        """Say what could not be observed, and why."""
+        self.write("note", text, {"text": text})
+
+    def before_writing(self, function: Callable[[], object]) -> None:
+        """Have this called before each writing of the file, also the last."""
+        self._before_writing.append(function)
+
+    def at_end(self, function: Callable[[], object], *, first: bool = False) -> None:
+        """Have this called once at the end of the process, or when enough was seen."""
+        self._at_end.insert(0 if first else len(self._at_end), function)
+
+    def each_step(self, function: Callable[[], object]) -> None:
+        """Have this called after each step, also when nothing more is collected, on the thread that stepped."""
+        self._each_step.append(function)
+
+    def at_sampling(self, function: Callable[[bool], object]) -> None:
+        """Have this called with False when the next steps are not looked at, and with True when they are again."""
+        self._at_sampling.append(function)
+
+    def in_child(self, function: Callable[[], object]) -> None:
+        """Have this called in each forked child, to drop what the parent noted."""
+        self._in_child.append(function)
+
+    # What the agent calls
+
+    def begin(self) -> None:
+        """Begin to observe this process, which may be ended at any moment."""
+        gc.callbacks.append(self._collected)
+        for name in ("_exit", "execv", "execve"):
+            replace(os, name, self._make_last)
+        if self._enough_steps is not None or self._end is not None:
+            replace(sys, "excepthook", self._make_excepthook)
+        settings.begin(self)
+        if self._functions:
+            from . import functions
+
+            self.agent.attempt(functions.begin, self)
+        self.flush()
+
+    def _collected(self, phase: str, _: object) -> None:
+        # The interpreter calls this now and then in every program, which nothing else does without a thread.
+        if phase == "stop" and self.collecting:
+            if not self.sampling and get_ident() == self._stepping and time.monotonic() > self._stepped + MAX_PAUSE:
+                self.resume()
+            self.look_at_clock()
+
+    def _make_last(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Around a function after which nothing else of this process is called."""
+
+        def last(*arguments: Any, **keywords: Any) -> Any:
+            self.agent.attempt(self.finish)
+            return original(*arguments, **keywords)
+
+        return last
+
+    def _make_excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The launcher ends a bounded run by an interrupt, of which nobody needs the traceback."""
+
+        def excepthook(kind: Any, *rest: Any) -> None:
+            if kind is not KeyboardInterrupt or not os.path.exists(f"{self.directory}/enough"):
+                original(kind, *rest)
+
+        return excepthook
+
+    def importing(self, name: str, begins: bool) -> None:
+        """A package is about to be executed, or has been: what it calls for that is not counted, as it is much."""
+        if self.functions is not None and "." not in name:
+            self.agent.attempt(self.functions.importing, name, begins)
+
+    def loaded(self, name: str, module: ModuleType) -> None:
+        """A module that observers wait for has been executed."""
+        for observer in OBSERVERS.get(name, ()):
+            if (observer, name) in self._observed or not self._wants(observer):
+                continue
+            self._observed.add((observer, name))
+            self.agent.attempt(self._observe, observer, module)
+
+    def _wants(self, observer: str) -> bool:
+        if observer in _OF_OPERATORS:
+            return self._operators
+        return self._functions or observer != "functions"
+
+    def _observe(self, observer: str, module: ModuleType) -> None:
+        from importlib import import_module
+
+        import_module(f"{__name__}.{observer}").observe(module, self)
+
+    def look_at_clock(self) -> None:
+        """Write or stop where it is time to."""
+        if self._end is not None and time.monotonic() >= self._end:
+            self.stop()
+        elif self._file.is_due():
+            self.flush()
+
+    def hand_over(self) -> None:
+        """A result goes to another process, which may end this one then: a child's first ones are worth a writing."""
+        self._handed_over += 1
+        if self._is_child and self._handed_over <= FIRST_RESULTS and self.collecting:
+            self.flush()
+        else:
+            self.look_at_clock()
+
+    def flush(self) -> None:
+        """Write what is known so far."""
+        if self._flushing or self._file.is_full():
+            return
+        self._flushing = True
+        begun = time.monotonic()
+        try:
+            for function in self._before_writing:
+                self.agent.attempt(function)
+            if self._file or not self._is_child:
+                self._note_process()
+                self.agent.attempt(self._file.write)
+        finally:
+            self._file.took(time.monotonic() - begun)
+            self._flushing = False
+
+    def stop(self) -> None:
+        """Enough was seen: read what is read at the end, tell the launcher, and collect no more."""
+        if self.collecting:
+            self._read_end()
+            self.flush()
+            self.collecting = False
+            self.agent.attempt(append, f"{self.directory}/enough", b".")
+
+    def finish(self) -> None:
+        """At the end of the process."""
+        if self._finished:
+            return
+        self._finished = True
+        if self.collecting:
+            self._read_end()
+        self.flush()
+        self.collecting = False
+
+    def _read_end(self) -> None:
+        for function in self._at_end:
+            self.agent.attempt(function)
+
+    def forget(self) -> None:
+        """In a forked child: what the parent noted is the parent's."""
+        self._file.forget()
+        self._finished = self._flushing = False
+        self._is_child = self.sampling = True
+        self._handed_over = 0
+        self.steps = self.sampled_steps = 0
+        for function in self._in_child:
+            self.agent.attempt(function)
+        if self.agent.attempt(self._file.is_full):
+            self.collecting = False
+            self._sample(on=False)
+
+    def _note_process(self) -> None:
+        line = {
+            "python": "{}.{}.{}".format(*sys.version_info),
+            "argv": [str(part)[:1000] for part in getattr(sys, "argv", [])[:64]],
+            "pid": os.getpid(),
+            "identity": self.agent.journal.known_identity,
+            "steps": self.steps,
+            "sampled_steps": self.sampled_steps,
+            "left_out": self._file.left_out,
+        }
+        self._file.put("process", "", line)
+
+
+def start(agent: Agent, plan: bytes) -> None:
+    """Begin to observe what this plan asks for."""
+    import json
+
+    observer = Observer(agent, json.loads(plan)["profiling"])
+    agent.observer = observer
+    agent.listeners.append((OBSERVERS, observer.loaded))
+    atexit.register(observer.finish)
+    os.register_at_fork(after_in_child=observer.forget)
+    observer.begin()

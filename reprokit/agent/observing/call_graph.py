@@ -1,0 +1,294 @@
+"""From cProfile's counts to functions of libraries, each with the places in the user's code that led to it."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import CodeType, FunctionType, ModuleType
+
+from .places import is_own, is_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    Key = object  # the id of a code object, or cProfile's text for a function of C
+    Where = dict[tuple[Key, int], int]  # the user's function, the line in it, and calls
+
+MAX_FUNCTIONS = 3000
+MAX_WHERE = 5
+MAX_NESTED = 2  # classes within classes
+MAX_WRAPPED = 5  # decorators on a function
+UNKNOWN = 0  # a line that no name tells, as a wrapper was called: that of a function further on may tell it
+MAX_LEVELS = 12  # calls between the user's function and the one that is named
+_NOT_FOLLOWED = ("<frozen importlib", "<frozen zipimport")
+_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/seeds.py", "/watching.py")
+_STAND_INS = ("outermost",)  # what the agent's own functions call for the script; else what they call is not followed
+_OF_NO_INTEREST = ("_thread.", "_weakrefset.", "gc.", "threading._", "threading.Thread._")  # done at exits and by us
+_UNNAMED = ("<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
+_TENSORS = ("torch._C._TensorBase.", "torch._C.TensorBase.", "torch._tensor.Tensor.")  # all are torch.Tensor
+
+
+class Calls:
+    """How often which function was called, and by whom."""
+
+    def __init__(self, other: Calls | None = None) -> None:
+        self.counts: dict[Key, int] = {} if other is None else dict(other.counts)
+        self.codes: dict[Key, CodeType] = {} if other is None else dict(other.codes)
+        self.callees: dict[Key, dict[Key, int]] = {}
+        if other is not None:
+            self.callees = {caller: dict(callees) for caller, callees in other.callees.items()}
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def add(self, entries: list[Any], running: Sequence[CodeType] = ()) -> None:
+        """Take in the entries of one profile; what nobody is known to have called, one of the running functions has."""
+        unexplained: dict[Key, int] = {}
+        for entry in entries:
+            caller = self._key(entry.code)
+            self.counts[caller] = self.counts.get(caller, 0) + entry.callcount
+            unexplained[caller] = unexplained.get(caller, 0) + entry.callcount
+            for call in entry.calls or ():
+                callee = self._key(call.code)
+                self._called(caller, callee, call.callcount)
+                unexplained[callee] = unexplained.get(callee, 0) - call.callcount
+        for callee, count in unexplained.items() if running else ():
+            code = self.codes.get(callee)
+            if count > 0 and not (code is not None and (code in running or _is_aside(code))):
+                self._called(self._key(_likely(running, callee, code)), callee, count)
+
+    def _called(self, caller: Key, callee: Key, count: int) -> None:
+        callees = self.callees.setdefault(caller, {})
+        callees[callee] = callees.get(callee, 0) + count
+
+    def _key(self, code: Any) -> Key:
+        if isinstance(code, str):
+            return code
+        self.codes[id(code)] = code  # not the code itself: those of two files may be equal
+        return id(code)
+
+
+def describe(calls: Calls) -> Iterator[tuple[str, dict[str, object]]]:
+    """Name and line of each function of a library that the user's code led to, the nearest to it first."""
+    ways = Ways(calls, Modules())
+    ways.follow()
+    lines: dict[str, dict[str, Any]] = {}
+    for key in ways.found:
+        name = ways.name(key)
+        if name is None or name.startswith(_OF_NO_INTEREST):
+            continue
+        line = lines.get(name)
+        if line is None:
+            if len(lines) >= MAX_FUNCTIONS:
+                break
+            line = lines[name] = {"name": name, "calls": 0, "where": []}
+        line["calls"] += calls.counts.get(key, 0)
+        line["where"] = (line["where"] + ways.places(key))[:MAX_WHERE]
+    return iter(lines.items())
+
+
+def _is_aside(code: CodeType) -> bool:
+    """Whether it is the agent's and stands in for nothing that the user calls."""
+    return is_own(code.co_filename) and not any(place in code.co_filename for place in _STAND_INS_LIE_IN)
+
+
+def _likely(running: Sequence[CodeType], callee: Key, code: CodeType | None) -> CodeType:
+    """Which of the functions that have not returned yet has called: one that names it, else the innermost."""
+    name = str(callee).partition("'")[2].partition("'")[0] or str(callee).rstrip(">").rpartition(".")[2]
+    name = name if code is None else code.co_name
+    return next((caller for caller in running if name in _named_in(caller)), running[0])
+
+
+class Ways:
+    """Follows calls from the user's code into libraries, level by level, along the shortest ways."""
+
+    def __init__(self, calls: Calls, modules: Modules) -> None:
+        self._calls = calls
+        self._modules = modules
+        self._names: dict[Key, str | None] = {}
+        self.found: dict[Key, Where] = {}
+
+    def name(self, key: Key) -> str | None:
+        """The name of a function of a library."""
+        if key not in self._names:
+            self._names[key] = self._modules.name(key, self._calls.codes.get(key))
+        return self._names[key]
+
+    def follow(self) -> None:
+        """Find the user's places that led to each function."""
+        level: dict[Key, Where] = {}
+        for caller, code in self._calls.codes.items():
+            if is_users(code.co_filename):
+                self._reach(level, caller, {(caller, UNKNOWN): 0})
+        for _ in range(MAX_LEVELS):
+            self.found.update(level)
+            level = self._next(level)
+            if not level:
+                break
+
+    def _next(self, level: dict[Key, Where]) -> dict[Key, Where]:
+        following: dict[Key, Where] = {}
+        for caller, where in level.items():
+            if _is_followed(self._calls.codes.get(caller)):
+                self._reach(following, caller, where)
+        return following
+
+    def _reach(self, level: dict[Key, Where], caller: Key, where: Where) -> None:
+        """Take in what this function calls."""
+        nearest = [place for place, _ in _most(where)]
+        for callee, count in self._calls.callees.get(caller, {}).items():
+            if callee in self.found or self._is_left_out(caller, callee):
+                continue
+            places = level.setdefault(callee, {})
+            for user, line in nearest:
+                for known in [line] if line != UNKNOWN else self._lines(user, callee):
+                    places[user, known] = places.get((user, known), 0) + count
+
+    def _is_left_out(self, caller: Key, callee: Key) -> bool:
+        """The user's own functions, and what the agent does for itself."""
+        code = self._calls.codes.get(callee)
+        if code is None:
+            return False
+        is_ours = is_own(code.co_filename) and _is_own(self._calls.codes.get(caller))
+        return is_users(code.co_filename) or (is_ours and code.co_name not in _STAND_INS)
+
+    def _lines(self, user: Key, callee: Key) -> list[int]:
+        return _lines(self._calls.codes[user], self.name(callee) or "") or [UNKNOWN]
+
+    def places(self, key: Key) -> list[list[object]]:
+        """File, line, function and calls of the places that led to a function most often."""
+        found = []
+        for (user, line), count in _most(self.found[key]):
+            code = self._calls.codes[user]
+            found.append([code.co_filename, code.co_firstlineno if line == UNKNOWN else line, code.co_name, count])
+        return found
+
+
+def _is_followed(code: CodeType | None) -> bool:
+    """Whether what it calls is of interest: what an import does is not."""
+    return code is not None and code.co_name != "<module>" and not code.co_filename.startswith(_NOT_FOLLOWED)
+
+
+def _is_own(code: CodeType | None) -> bool:
+    return code is not None and is_own(code.co_filename)
+
+
+def _most(where: Where) -> list[tuple[tuple[Key, int], int]]:
+    return sorted(where.items(), key=lambda item: (-item[1], item[0][1]))[:MAX_WHERE]
+
+
+# Names
+
+
+class Modules:
+    """Names functions by the modules that their files are."""
+
+    def __init__(self) -> None:
+        self._by_file = dict(_files())
+        self._qualified: dict[str, dict[int, str]] = {}
+
+    def name(self, key: Key, code: CodeType | None) -> str | None:
+        """The name of a function of a library; None for what is none."""
+        if code is None:
+            return _name_in_c(str(key))
+        if code.co_name in _UNNAMED or is_own(code.co_filename) or code.co_filename.startswith(_NOT_FOLLOWED):
+            return None
+        module = self._by_file.get(code.co_filename)
+        return None if module is None else _usual(f"{module}.{self._qualified_name(module, code)}")
+
+    def _qualified_name(self, module: str, code: CodeType) -> str:
+        known: str | None = getattr(code, "co_qualname", None)  # from Python 3.11 on
+        if known is None:
+            if module not in self._qualified:
+                self._qualified[module] = dict(_functions(sys.modules.get(module)))
+            known = self._qualified[module].get(id(code), code.co_name)
+        return known.replace(".<locals>", "")
+
+
+def _name_in_c(text: str) -> str | None:
+    """<built-in method torch.conv2d> and <method 'add' of 'torch._C.TensorBase' objects> by their usual names."""
+    if text.startswith("<built-in method "):
+        name = text[len("<built-in method ") : -1].partition(" of ")[0]
+    elif text.startswith("<method '"):
+        method, _, owner = text[len("<method '") :].partition("' of '")
+        name = f"{owner.partition(chr(39))[0]}.{method}"
+        if "." not in name[: -len(method) - 1]:  # of a type of Python's own
+            return None
+    else:
+        return None
+    return _usual(name) if "." in name and not name.startswith("builtins.") else None
+
+
+def _usual(name: str) -> str:
+    prefix = next((prefix for prefix in _TENSORS if name.startswith(prefix)), None)
+    return name if prefix is None else "torch.Tensor." + name[len(prefix) :]
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    for name, module in list(sys.modules.items()):
+        try:  # past the __getattribute__ of modules that are loaded when they are first used
+            file = ModuleType.__getattribute__(module, "__dict__").get("__file__")
+        except Exception:  # no module, as anything may stand there
+            continue
+        if type(file) is str:
+            yield file, name
+
+
+def _functions(owner: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[int, str]]:
+    """The ids of the code of a module's functions and methods, with their qualified names."""
+    for name, value in list(vars(owner).items()) if owner is not None else ():
+        if issubclass(type(value), type):
+            if depth < MAX_NESTED:
+                yield from _functions(value, f"{prefix}{name}.", depth + 1)
+            continue
+        for function in _unwrapped(value):
+            yield id(function.__code__), getattr(function, "__qualname__", None) or prefix + name
+
+
+def _unwrapped(value: Any) -> Iterator[Any]:
+    """The functions that a member of a class or module is made of."""
+    if type(value) in (staticmethod, classmethod):
+        value = value.__func__
+    elif type(value) is property:
+        value = value.fget
+    for _ in range(MAX_WRAPPED):
+        if type(value) is not FunctionType:  # others are not asked for attributes, as that may import something
+            return
+        yield value
+        value = getattr(value, "__wrapped__", None)
+
+
+# Lines
+
+_lines_known: dict[int, tuple[CodeType, dict[str, list[int]]]] = {}
+
+
+def _lines(caller: CodeType, callee: str) -> list[int]:
+    """The lines of the caller that name the callee."""
+    parts = callee.split(".")
+    name = parts[-2] if parts[-1] in ("__init__", "__new__") else parts[-1]
+    return _named_in(caller).get(name, [])[:MAX_WHERE]
+
+
+def _named_in(code: CodeType) -> dict[str, list[int]]:
+    known = _lines_known.get(id(code))
+    if known is None:
+        known = _lines_known[id(code)] = code, _named(code)
+    return known[1]
+
+
+def _named(code: CodeType) -> dict[str, list[int]]:
+    """The lines at which a function loads names and attributes, by name."""
+    starts = dict(dis.findlinestarts(code))
+    names: dict[str, list[int]] = {}
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        name = instruction.argval
+        if instruction.opname.startswith("LOAD_") and instruction.opname != "LOAD_CONST" and isinstance(name, str):
+            lines = names.setdefault(name, [])
+            if line not in lines:
+                lines.append(line)
+    return names

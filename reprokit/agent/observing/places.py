@@ -1,0 +1,74 @@
+"""Where in the user's own code something happens: frames that belong to no library, the innermost first."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    Place = tuple[str, int, str]  # file, line, function
+
+MAX_PLACES = 3
+MAX_DEPTH = 200  # frames that are looked at
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + "/"
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + "/"
+_TYPED_IN = ("<stdin>", "<ipython-input-")  # code without a file that is the user's
+_known: dict[str, bool] = {}
+
+
+def is_users(file: str) -> bool:
+    """Whether code of this file is the user's own: neither installed, nor of Python, nor ours."""
+    known = _known.get(file)
+    if known is None:
+        known = _known[file] = _is_users(file)
+    return known
+
+
+def _is_users(file: str) -> bool:
+    if file == "<string>":  # of python -c; else made by a library, as the methods of dataclasses are
+        return getattr(sys, "argv", [])[:1] == ["-c"]
+    if file[:1] == "<":
+        return file.startswith(_TYPED_IN)
+    path = os.path.normpath(file)
+    if any(place in path for place in _INSTALLED):
+        return False
+    return not os.path.abspath(path).startswith((_STANDARD, _OWN))
+
+
+def is_own(file: str) -> bool:
+    """Whether code of this file is the agent's."""
+    return file.startswith(_OWN)
+
+
+def running_code(frame: FrameType | None) -> list[CodeType]:
+    """The user's functions that run in this frame and those that called it, the innermost first."""
+    found = []
+    for _ in range(MAX_DEPTH):
+        if frame is None:
+            break
+        if is_users(frame.f_code.co_filename):
+            found.append(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+def where(depth: int = 1) -> list[Place]:
+    """The user's frames that led to the caller, as file, line and function, the innermost first; at most three."""
+    found: list[Place] = []
+    known = _known
+    frame: FrameType | None = sys._getframe(depth)
+    for _ in range(MAX_DEPTH):
+        if frame is None:
+            break
+        code = frame.f_code
+        file = code.co_filename
+        if known[file] if file in known else is_users(file):
+            found.append((file, frame.f_lineno, code.co_name))
+            if len(found) == MAX_PLACES:
+                break
+        frame = frame.f_back
+    return found

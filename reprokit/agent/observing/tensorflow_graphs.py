@@ -1,0 +1,255 @@
+"""Reads out of TensorFlow's graphs which operators they execute: attributes, devices, shapes, and the user's lines."""
+
+from __future__ import annotations
+
+from . import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from .places import Place
+
+    Frames = list[tuple[str, int, str]]
+
+FORWARD, BACKWARD, UPDATE, DATA = "forward", "backward", "update", "data"  # data: in functions that tf.data calls
+MAX_OPERATIONS = 20_000  # of one graph, nested ones counted
+MAX_DEPTH = 8  # of functions in functions
+MAX_TEXT = 200  # of an attribute
+_MOVES = frozenset(  # values, and computes none
+    "_Arg _Retval Assert Case Const Enter Exit Identity IdentityN If LoopCond Merge NextIteration NoOp PartitionedCall"
+    " Placeholder PlaceholderWithDefault PreventGradient ReadVariableOp Shape StatefulPartitionedCall StatelessCase"
+    " StatelessIf StatelessWhile StopGradient Switch VarHandleOp VarIsInitializedOp Variable VariableV2 While".split()
+)
+_COMPILED = "_XlaMustCompile"
+_LOOPS = frozenset(["ReduceDataset", "ScanDataset"])  # a loop over a dataset in a function, which may be the training
+_UPDATES = ("ResourceApply", "ResourceSparseApply", "Apply", "SparseApply")
+_APPLY = frozenset(["apply", "apply_gradients", "get_updates", "update_step"])
+_GRADIENTS = ("eager/backprop.py", "ops/gradients_util.py", "ops/gradients_impl.py")
+_GRADIENT = frozenset(["_gradient_function", "_GradientsHelper", "batch_jacobian", "gradient", "gradients", "jacobian"])
+
+
+class Found:
+    """An operator of a graph, once for all its calls with such inputs on such a line."""
+
+    def __init__(self, line: dict[str, Any], function: str, operation: str) -> None:
+        self.line = line
+        self.function = function  # that it belongs to; "" of the outermost
+        self.operation = operation
+
+
+def computes(name: str) -> bool:
+    """Whether an operator of this name computes anything."""
+    return name not in _MOVES
+
+
+def key_of(line: dict[str, Any]) -> tuple[object, ...]:
+    """What tells operators apart."""
+    where = line["where"]
+    described = [line[name] for name in ("name", "phase", "device", "dtypes", "shapes", "attributes")]
+    return (*map(str, described), where[0] if where else None)
+
+
+def line_of(
+    name: str,
+    phase: str,
+    device: str,
+    dtypes: list[str],
+    shapes: list[list[int]],
+    attributes: dict[str, object],
+    where: list[Place],
+) -> dict[str, Any]:
+    """An operator as it is written."""
+    line: dict[str, Any] = {"framework": "tensorflow", "version": "", "name": name, "overload": "", "phase": phase}
+    line.update(device=device, dtypes=dtypes, shapes=shapes, attributes=attributes, calls=0, where=where)
+    return line
+
+
+class Reader:
+    """Reads graphs, for one version of TensorFlow and one default device."""
+
+    def __init__(self, version: str, device: str) -> None:
+        self.version = version
+        self._device = device
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether what names no device runs on a GPU."""
+        return self._device != "cpu"
+
+    def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[Found], list[dict[str, Any]]]:
+        """The operators of these operations and of the functions that they call, and the compiled ones of these."""
+        found: list[Found] = []
+        compiled: list[dict[str, Any]] = []
+        self._collect(list(operations), phase, [""], found, compiled, set())
+        return found, compiled
+
+    def _collect(
+        self,
+        operations: list[Any],
+        phase: str,
+        names: list[str],
+        found: list[Found],
+        compiled: list[dict[str, Any]],
+        seen: set[str],
+    ) -> None:
+        for operation in operations:
+            if len(found) >= MAX_OPERATIONS:
+                return
+            if computes(operation.type):
+                found.append(Found(self.describe(operation, phase), names[-1], operation.name))
+            if len(names) > MAX_DEPTH:
+                continue
+            inner = DATA if is_of_data(operation.type) else phase
+            for name, function in called(operation):
+                if name in seen:
+                    continue
+                seen.add(name)
+                graph = graph_of(function)
+                if graph is None:
+                    continue
+                if is_compiled(function):
+                    compiled.append(self.compiled(name, graph.get_operations(), user_frames(frames_of(operation))))
+                else:
+                    self._collect(graph.get_operations(), inner, [*names, name], found, compiled, seen)
+
+    def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:
+        """An operation of a graph."""
+        frames = frames_of(operation)
+        original = getattr(operation, "_original_op", None)  # of a gradient in a graph of TensorFlow 1
+        where = user_frames(frames_of(original) if original is not None else frames)
+        line = line_of(
+            operation.type,
+            phase or phase_of(operation.type, operation.name, frames),
+            kind_of_device(operation.device) or self._device,
+            [tensor.dtype.base_dtype.name for tensor in operation.inputs],
+            [shape_of(tensor.shape) for tensor in operation.inputs],
+            attributes_of(operation.node_def),
+            where,
+        )
+        line["version"] = self.version
+        return line
+
+    def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
+        """A function that XLA compiles."""
+        types = sorted({operation.type for operation in operations if computes(operation.type)})
+        function = name.rpartition("inference_")[2].rpartition("_")[0] or name
+        told = {"framework": "tensorflow", "version": self.version, "name": "tf.function jit_compile"}
+        return {**told, "function": function, "where": where, "operators": types[:1000], "calls": 0}
+
+
+def called(operation: Any) -> Iterator[tuple[str, Any]]:
+    """The functions that an operation names, with what the graph knows of them."""
+    for name in function_names(operation.node_def):
+        get = getattr(operation.graph, "_get_function", None)
+        function = get(name) if get is not None else None
+        if function is not None:
+            yield name, function
+
+
+def function_names(node: Any) -> Iterator[str]:
+    """The functions that a node names in its attributes."""
+    for attribute in node.attr.values():
+        if attribute.HasField("func"):
+            yield attribute.func.name
+        elif attribute.HasField("list"):
+            for function in attribute.list.func:
+                yield function.name
+
+
+def graph_of(function: Any) -> Any:
+    """The graph of a function of any version of TensorFlow; None where there is none."""
+    for name in ("graph", "_func_graph", "_sub_graph"):
+        graph = getattr(function, name, None)
+        if graph is not None and hasattr(graph, "get_operations"):
+            return graph
+    return None
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether XLA compiles it as a whole."""
+    for name in ("cached_definition", "definition"):
+        definition = getattr(function, name, None)
+        if definition is not None and hasattr(definition, "attr"):
+            return bool(_COMPILED in definition.attr and definition.attr[_COMPILED].b)
+    return False
+
+
+def is_of_data(name: str) -> bool:
+    """Whether an operator makes a tf.data pipeline, whose functions are called when it is iterated."""
+    return "Dataset" in name and name not in _LOOPS
+
+
+def frames_of(operation: Any) -> Frames:
+    """File, line and function of where an operation was made, the outermost first."""
+    stack = getattr(operation, "_traceback", None)
+    if type(stack) is list:  # TensorFlow 1: converted on request only, with a look into each source file
+        return [(frame[0], frame[1], frame[2]) for frame in stack]
+    stack = operation.traceback
+    return [(frame.filename, frame.lineno, frame.name) for frame in stack or ()]
+
+
+def user_frames(frames: Frames) -> list[Place]:
+    """Those of the user's own code, the innermost first; at most three."""
+    found = [frame for frame in reversed(frames) if places.is_users(frame[0])]
+    return found[: places.MAX_PLACES]
+
+
+def phase_of(operator: str, name: str, frames: Frames) -> str:
+    """Whether an operation serves the forward pass, the backward pass, or the update of variables."""
+    if operator.startswith(_UPDATES):
+        return UPDATE
+    for file, _, function in reversed(frames):
+        if function in _APPLY and "optimizer" in file:
+            return UPDATE
+        if file.endswith(_GRADIENTS) and function in _GRADIENT:
+            return BACKWARD
+    return BACKWARD if "gradient_tape/" in name else FORWARD
+
+
+def kind_of_device(device: str) -> str:
+    """cpu, cuda or tpu of a device as TensorFlow writes it; "" of none."""
+    name = (device or "").upper()
+    for word, kind in (("GPU:", "cuda"), ("TPU:", "tpu"), ("CPU:", "cpu")):
+        if word in name:
+            return kind
+    return ""
+
+
+def shape_of(shape: Any) -> list[int]:
+    """Sizes of a shape, -1 where one is not known; [-1] where not even their number is."""
+    if getattr(shape, "dims", True) is None:
+        return [-1]
+    return [-1 if size is None else int(size) for size in map(_plain, shape)]
+
+
+def _plain(size: Any) -> Any:
+    return getattr(size, "value", size)  # TensorFlow 1 has a class for sizes
+
+
+def attributes_of(node: Any) -> dict[str, object]:
+    """A node's attributes but for types, shapes, tensors and functions."""
+    found: dict[str, object] = {}
+    for name, value in sorted(node.attr.items()):
+        kind = value.WhichOneof("value")
+        if name[0] == "_" or kind not in ("b", "i", "f", "s", "list"):
+            continue
+        plain = _list(value.list) if kind == "list" else simple(getattr(value, kind))
+        if plain is not None:
+            found[name] = plain
+    return found
+
+
+def _list(value: Any) -> list[object] | None:
+    values = list(value.s) or list(value.i) or list(value.f) or list(value.b)
+    return [simple(part) for part in values] if values and len(values) <= 16 else None
+
+
+def simple(value: Any) -> object:
+    """A value of an attribute for JSON; None for what is none or too long."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return value if 0 < len(value) <= MAX_TEXT else None
+    return value if isinstance(value, (bool, int, float)) else None

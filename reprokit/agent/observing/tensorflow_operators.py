@@ -1,0 +1,288 @@
+"""Observes TensorFlow: operators of the functions that were executed, of sessions' graphs, and those called eagerly.
+
+A graph is read once, when it is executed for the first time; from then on its executions are counted. In graphs the
+user's lines are those that made an operation, and sizes that are known only when it runs are -1.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+
+from ..patching import replace
+from . import tensorflow_eager, tensorflow_graphs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+    from typing import Any
+
+    from . import Observer
+    from .tensorflow_confirm import Confirmer
+
+    Function = Callable[..., Any]
+
+MAX_GRAPHS = 2000
+_DOOR = "tensorflow.python.pywrap_tfe"  # since 2.2
+_ATOMIC = "tensorflow.python.eager.polymorphic_function.atomic_function"
+_EAGER_DEFINED = (  # before there were atomic functions
+    "tensorflow.python.eager.polymorphic_function.monomorphic_function",
+    "tensorflow.python.eager.function",
+)
+
+
+def observe(module: ModuleType, observer: Observer) -> None:
+    """Begin to observe TensorFlow, which has just been imported."""
+    observing = Tensorflow(module, observer)
+    observer.before_writing(observing.count)
+    observer.in_child(observing.forget)
+    observing.watch_functions()
+    observing.watch_sessions()
+    tensorflow_eager.watch(observing.eager)
+
+
+class _Graph:
+    """A function or a part of a graph, and how often it was executed."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.lines = lines
+        self.calls = 0
+        self.counted = 0
+
+
+class Tensorflow:
+    """What was executed by TensorFlow in this process."""
+
+    def __init__(self, module: Any, observer: Observer) -> None:
+        self._observer = observer
+        self.version = str(getattr(module, "__version__", ""))
+        self._reader: tensorflow_graphs.Reader | None = None
+        self.busy = threading.local()  # so that what the observer executes itself is not observed
+        self._confirmer: Confirmer | None = None
+        self.forget()
+        self.eager = tensorflow_eager.EagerCalls(self, observer)
+        if observer.confirm and self.version[:2] != "1." and _DOOR in sys.modules:
+            from .tensorflow_confirm import Confirmer
+
+            self._confirmer = Confirmer(observer, self)
+            observer.at_end(self._confirmer.finish)
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child: what the parent noted is the parent's."""
+        self._lines: dict[object, dict[str, Any]] = {}
+        self._functions: dict[object, _Graph] = {}
+        self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _Graph]] = weakref.WeakKeyDictionary()
+        self._graphs: list[_Graph] = []
+        if self._confirmer is not None:
+            self._confirmer.forget()
+
+    @property
+    def reader(self) -> tensorflow_graphs.Reader:
+        """The reader of graphs, made when TensorFlow knows its devices."""
+        if self._reader is None:
+            self._reader = tensorflow_graphs.Reader(self.version, _default_device())
+        return self._reader
+
+    @property
+    def confirmer(self) -> Confirmer | None:
+        """What executes operators again, where that was asked for."""
+        return self._confirmer
+
+    def line(self, line: dict[str, Any], *, write: bool = True) -> dict[str, Any]:
+        """The one line of all operators like this."""
+        key = tensorflow_graphs.key_of(line)
+        known = self._lines.setdefault(key, line)
+        if known is line and write:
+            self._observer.write("operator", key, line)
+        return known
+
+    def counted(self, line: dict[str, Any]) -> None:
+        """An operator was called; one whose call failed is not written."""
+        line["calls"] += 1
+        if line["calls"] == 1:
+            self._observer.write("operator", tensorflow_graphs.key_of(line), line)
+
+    def count(self) -> None:
+        """Take over into the lines how often graphs were executed."""
+        for graph in self._graphs:
+            more, graph.counted = graph.calls - graph.counted, graph.calls
+            for line in graph.lines:
+                line["calls"] += more
+
+    # Functions
+
+    def watch_functions(self) -> None:
+        """See each execution of a function that was not called by another."""
+        module: Any = sys.modules.get(_ATOMIC)
+        if hasattr(module, "AtomicFunction"):
+            replace(module.AtomicFunction, "call_flat", self._make_call_flat)
+            return
+        for name in _EAGER_DEFINED:
+            owner = getattr(sys.modules.get(name), "_EagerDefinedFunction", None)
+            if owner is not None:
+                replace(owner, "call", self._make_call)
+
+    def _make_call_flat(self, original: Function) -> Function:
+        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+
+        def call_flat(function: Any, *inputs: Any) -> Any:
+            if self._observer.collecting and executing_eagerly():
+                inputs = self._observer.agent.attempt(self._executed, function, inputs) or inputs
+            return original(function, *inputs)
+
+        return call_flat
+
+    def _make_call(self, original: Function) -> Function:
+        def call(function: Any, context: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._observer.collecting and context.executing_eagerly():
+                inputs = self._observer.agent.attempt(self._executed, function, inputs) or inputs
+            return original(function, context, inputs, *arguments, **keywords)
+
+        return call
+
+    def _executed(self, function: Any, inputs: Any) -> Any:
+        """A function is about to be executed; what it is to be given in place of these inputs, None: these."""
+        if getattr(self.busy, "now", False):
+            return None
+        name = function.name
+        known = self._functions.get(name)
+        if known is not None:
+            known.calls += 1
+            return None
+        if len(self._functions) >= MAX_GRAPHS:
+            return None
+        known = self._functions[name] = _Graph([])
+        try:
+            return self._read_function(function, known, inputs)
+        finally:
+            known.calls += 1
+            self._graphs.append(known)  # counted from here on: what is read is written meanwhile
+
+    def _read_function(self, function: Any, known: _Graph, inputs: Any) -> Any:
+        operations = tensorflow_graphs.graph_of(function).get_operations()
+        if tensorflow_graphs.is_compiled(function):
+            where = tensorflow_graphs.user_frames(tensorflow_graphs.frames_of(operations[-1])) if operations else []
+            self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
+            return None
+        found = self._read(known, operations)
+        return None if self._confirmer is None else self._confirmer.function(function, inputs, found)
+
+    def _read(self, known: _Graph, operations: Iterable[Any], phase: str = "") -> list[tensorflow_graphs.Found]:
+        found, compiled = self.reader.operators(operations, phase)
+        for one in found:
+            one.line = self.line(one.line)
+        known.lines += [one.line for one in found if one.line["phase"] != tensorflow_graphs.DATA]
+        self._write_compiled(known, compiled)
+        return found
+
+    def _write_compiled(self, known: _Graph, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            self._observer.write("compiled", (line["name"], line["function"], str(line["where"])), line)
+            known.lines.append(line)
+
+    def data_function(self, function: Any) -> None:
+        """A pipeline of tf.data was made that will call this function."""
+        name = _text(getattr(function, "name", ""))
+        graph = tensorflow_graphs.graph_of(function)
+        if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
+            return
+        known = self._functions[name] = _Graph([])
+        self._read(known, graph.get_operations(), tensorflow_graphs.DATA)
+
+    # Sessions
+
+    def watch_sessions(self) -> None:
+        """See what sessions run."""
+        session: Any = getattr(sys.modules.get("tensorflow.python.client.session"), "BaseSession", None)
+        if session is None:
+            return
+        replace(session, "_do_run", self._make_do_run)
+        if hasattr(session, "_Callable"):
+            replace(session._Callable, "__init__", self._make_callable)
+            replace(session._Callable, "__call__", self._make_call_callable)
+
+    def _make_do_run(self, original: Function) -> Function:
+        def _do_run(session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any) -> Any:
+            if self._observer.collecting:
+                self._observer.agent.attempt(self._ran, session, targets, fetches, feeds)
+            return original(session, handle, targets, fetches, feeds, *rest)
+
+        return _do_run
+
+    def _ran(self, session: Any, targets: Any, fetches: Any, feeds: Any) -> None:
+        key = (*[operation.name for operation in targets], "", *[tensor.name for tensor in fetches])
+        known = self._part(session.graph, key)
+        if known is None:
+            return
+        if known.calls == 0:
+            self._say_not_repeated()
+            wanted = [*targets, *[tensor.op for tensor in fetches]]
+            self._read(known, _needed(wanted, {tensor.op for tensor in feeds if hasattr(tensor, "op")}))
+        known.calls += 1
+
+    def _say_not_repeated(self) -> None:
+        if self._observer.confirm:
+            self._observer.note("operators that sessions of TensorFlow 1 run are named, but not executed again")
+
+    def _part(self, graph: Any, key: object) -> _Graph | None:
+        parts = self._sessions.setdefault(graph, {})
+        known = parts.get(key)
+        if known is None and len(self._graphs) < MAX_GRAPHS:
+            known = parts[key] = _Graph([])
+            self._graphs.append(known)
+        return known
+
+    def _make_callable(self, original: Function) -> Function:
+        def initialise(prepared: Any, session: Any, options: Any) -> None:
+            original(prepared, session, options)
+            prepared._reprokit_options = options
+
+        return initialise
+
+    def _make_call_callable(self, original: Function) -> Function:
+        def call(prepared: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._observer.collecting:
+                self._observer.agent.attempt(self._called, prepared)
+            return original(prepared, *arguments, **keywords)
+
+        return call
+
+    def _called(self, prepared: Any) -> None:
+        known = getattr(prepared, "_reprokit_graph", None)
+        if known is None:
+            options, graph = prepared._reprokit_options, prepared._session.graph
+            names = [graph.get_operation_by_name(name.split(":")[0]) for name in [*options.fetch, *options.target]]
+            self._say_not_repeated()
+            known = prepared._reprokit_graph = _Graph([])
+            self._graphs.append(known)
+            fed = {graph.get_operation_by_name(name.split(":")[0]) for name in options.feed}
+            self._read(known, _needed(names, fed))
+        known.calls += 1
+
+
+def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
+    """The operations that these need, and they themselves, in the order they were made in."""
+    seen: set[Any] = set()
+    waiting = list(wanted)
+    while waiting:
+        operation = waiting.pop()
+        if operation in seen or operation in fed:
+            continue
+        seen.add(operation)
+        waiting += [tensor.op for tensor in operation.inputs]
+        waiting += operation.control_inputs
+    return sorted(seen, key=lambda operation: operation._id)
+
+
+def _default_device() -> str:
+    """Where an operation runs that names no device."""
+    context: Any = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if context is not None and getattr(context, "_context_handle", None) is not None:
+        return "cuda" if context.num_gpus() else "cpu"
+    return "cpu"
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)

@@ -1,0 +1,135 @@
+"""Calls of PyTorch's operators: what is known of an operator, and by what two calls of it are told apart."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_LISTED = 16  # tensors of a call, and items of a list, that are written down
+MAX_TEXT = 100
+_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::resize")
+_READING = ("aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::record_stream")
+_MARKING = ("profiler::", "prim::", "debugprims::")
+_PLAIN = (bool, int, str, float, type(None))
+
+
+class Operator:
+    """What is known of one overload of an operator."""
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema
+        self.name: str = schema.name
+        self.overload: str = schema.overload_name
+        self.built_in = self.name.startswith("aten::")
+        self.is_silent = _only_names_memory(function)
+        self.is_uninitialised = self.name.startswith(_UNINITIALISED)
+        self.changes = any(_is_written(argument) for argument in schema.arguments)
+        self.names = [argument.name for argument in schema.arguments]
+        self.returns: list[str | None] = [None if _is_written(value) else value.name or "" for value in schema.returns]
+        self._defaults = {
+            argument.name: _plain(argument.default_value)
+            for argument in schema.arguments
+            if argument.has_default_value() and not _holds_tensors(argument)
+        }
+
+    def attributes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
+        """All arguments but the tensors, by name, also those that the caller left out."""
+        found = dict(self._defaults)
+        for name, value in [*zip(self.names, args), *kwargs.items()]:  # noqa: B905
+            if not _has_tensor(value):
+                found[name] = _plain(value)
+        return found
+
+
+def _only_names_memory(function: Any) -> bool:
+    """Whether it computes nothing: all that it returns is memory of its inputs, which it leaves as it is."""
+    schema = function._schema
+    if schema.name in _READING or schema.name.startswith(_MARKING):
+        return True
+    returns = [value.alias_info for value in schema.returns]
+    return bool(returns) and all(alias is not None and not alias.is_write for alias in returns)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _holds_tensors(argument: Any) -> bool:
+    return "Tensor" in str(argument.type)
+
+
+def _has_tensor(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return any(_has_tensor(item) for item in value)
+    return hasattr(value, "data_ptr") and hasattr(value, "dtype")
+
+
+def _plain(value: Any) -> object:
+    """As JSON can hold it."""
+    if type(value) is str:
+        return value[:MAX_TEXT]
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value[:MAX_LISTED]]
+    return str(value)[:MAX_TEXT] if type(value).__module__ == "torch" else type(value).__name__
+
+
+def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Arguments with tensors in the places of numbers that stand for them, of the types that such numbers have."""
+    made = list(args)
+    for number, (value, argument) in enumerate(zip(args, function._schema.arguments)):  # noqa: B905
+        if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
+            dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}.get(type(value), torch.complex128)
+            made[number] = torch.tensor(value, dtype=dtype)
+    return made
+
+
+class Signatures:
+    """Tells calls apart: by devices, dtypes and shapes of their tensors, and by what else is no number.
+
+    Numbers are left out: a learning rate or the start of a slice is another in each step.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._tensor = torch.Tensor
+        self._counted = frozenset([bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device])
+        self._cpu = torch.device("cpu")
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Device, dtypes, shapes, and the rest."""
+        dtypes: list[Any] = []
+        shapes: list[Any] = []
+        rest: list[Any] = []
+        device = self._cpu
+        tensor, counted = self._tensor, self._counted
+        values: Any = args if not kwargs else [*args, *kwargs.values()]
+        for value in values:
+            if isinstance(value, tensor):
+                dtypes.append(value.dtype)
+                shapes.append(value.shape if not value.is_nested else ())
+                if not value.is_cpu:
+                    device = value.device
+            elif type(value) in counted:
+                rest.append(value)
+            elif type(value) is list or type(value) is tuple:
+                for item in value:
+                    if isinstance(item, tensor):
+                        dtypes.append(item.dtype)
+                        shapes.append(item.shape if not item.is_nested else ())
+                        if not item.is_cpu:
+                            device = item.device
+        if not dtypes:
+            device = kwargs.get("device") or device
+        return device, tuple(dtypes), tuple(shapes), tuple(rest)
+
+
+def described(signature: tuple[Any, ...]) -> dict[str, object]:
+    """The part of a line that says on what a call worked."""
+    device, dtypes, shapes, _ = signature
+    return {
+        "device": str(getattr(device, "type", device)).partition(":")[0],
+        "dtypes": [str(dtype).partition("torch.")[2] for dtype in dtypes[:MAX_LISTED]],
+        "shapes": [list(shape) for shape in shapes[:MAX_LISTED]],
+    }

@@ -1,0 +1,355 @@
+"""PyTorch's operators, by a dispatch mode that is on in some steps, on every thread that computes.
+
+The first steps are observed whole, then one in ONE_IN; where calls are executed again (--confirm), all of them. The
+mode stands below all modes of the user's, and is put on and taken off only where there is none of them. It passes each
+call on as it is; while it is on, PyTorch itself takes in some places the way of out-of-place operators, as for tensors
+of a subclass. Backward threads have it from the thread that began the backward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from _thread import _local
+
+from ..patching import replace
+from .torch_calls import Operator, Signatures, described, with_tensors
+from .torch_places import OURS, Places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from . import Observer
+    from .torch_confirm import Confirmer
+
+    Function = Callable[..., Any]
+
+WHOLE = 3  # first steps, all of which are observed
+MAX_WHOLE = 100  # of the first steps, while each brings calls that are not known yet
+ONE_IN = 33  # of the later ones
+WHOLE_PASSES, ONE_PASS_IN = 4, 8  # through loaders, likewise
+MAX_CALLS = 20_000  # of one step that are noted; an evaluation can be a very long one
+MAX_RECORDS = 4000
+MAX_VARIANTS = 8  # of one operator at one place: other shapes are counted together
+_TRACED = "torch._subclasses."  # tensors without contents, of who traces
+_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
+_NEEDED = ("_len_torch_dispatch_stack", "_get_dispatch_stack_at")
+
+
+def observe(module: ModuleType, observer: Observer) -> None:
+    """Begin with this module: torch itself, or the one of its loaders."""
+    if module.__name__ == "torch":
+        if not all(hasattr(module._C, name) for name in _NEEDED):
+            text = f"operators of PyTorch {module.__version__} are not observed: it must be 2.0 or newer"
+            observer.write("note", text, {"text": text})
+            return
+        observer.parts["torch"] = operators = TorchOperators(observer, module)
+        operators.begin()
+        module = sys.modules.get("torch.utils.data.dataloader") or module
+    if module.__name__ != "torch" and "torch" in observer.parts:
+        observer.parts["torch"].instrument_loader(module)
+
+
+class Record:
+    """One distinct call."""
+
+    __slots__ = ("confirmed", "key", "line", "operator")
+
+    def __init__(self, operator: Operator, line: dict[str, Any], key: tuple[Any, ...]) -> None:
+        self.operator = operator
+        self.line = line
+        self.key = key
+        self.confirmed: Any = None
+
+
+class TorchOperators:
+    """The operators of this process."""
+
+    def __init__(self, observer: Observer, torch: Any) -> None:
+        self.observer = observer
+        self.torch = torch
+        self.signatures = Signatures(torch)
+        self.watching = True
+        self.confirmer: Confirmer | None = None
+        if observer.confirm > 0:
+            from .torch_confirm import Confirmer
+
+            self.confirmer = Confirmer(observer, torch, self.quiet, self.pass_on)
+        self._mode_class = _make_mode_class(self, torch)
+        self._thread = _local()  # .mode: the one of this thread
+        self._operators: dict[Any, Operator] = {}
+        self._has_given_up = False
+        self._is_new = True  # the step that is observed had calls that were not known
+        self._empty()
+
+    def _empty(self) -> None:
+        self._records: dict[tuple[Any, ...], Record] = {}
+        self._variants: dict[tuple[Any, ...], int] = {}
+        self._calls = self._steps = self._noted_steps = self._armed = self._passes = 0
+        self._sampling: dict[str, object] = {"framework": "pytorch", "steps": 0, "observed": 0}
+
+    # On and off
+
+    def begin(self) -> None:
+        """Observe from here on."""
+        import threading
+
+        observer = self.observer
+        observer.each_step(self.stepped)
+        observer.before_writing(self._write_sampling)
+        observer.at_end(self.finish)
+        observer.in_child(self._begin_in_child)
+        make_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+        threading.Thread._bootstrap_inner = self._in_threads(make_thread)  # type: ignore[attr-defined]
+        if not hasattr(self._mode_class.__mro__[1], "ignore_compile_internals") and hasattr(self.torch, "compile"):
+            replace(self.torch, "compile", self._before_compiling)
+        self.enter()
+
+    def _before_compiling(self, original: Function) -> Function:
+        """Versions before 2.10 compile nothing while a mode is on."""
+
+        def compile_and_leave(*arguments: Any, **keywords: Any) -> Any:
+            self._give_up("after torch.compile, operators are observed in PyTorch 2.10 and newer only")
+            return original(*arguments, **keywords)
+
+        return compile_and_leave
+
+    def _give_up(self, why: str) -> None:
+        self.observer.write("note", why, {"text": why})
+        self._has_given_up = True
+        self.finish()
+
+    def _begin_in_child(self) -> None:
+        self.confirmer = None  # the pool of threads did not survive the fork
+        self._empty()
+        self.watching = self._may_watch()
+        self.enter()
+
+    def _in_threads(self, original: Function) -> Function:
+        @functools.wraps(original)
+        def _bootstrap_inner(thread: Any) -> Any:
+            if self.watching:
+                self.enter()
+            try:
+                return original(thread)
+            finally:
+                self.leave()
+
+        return _bootstrap_inner
+
+    def enter(self) -> None:
+        """Put the mode of this thread on, unless a mode of the user's is."""
+        if self.torch._C._len_torch_dispatch_stack() == 0:
+            mode = getattr(self._thread, "mode", None)
+            if mode is None:
+                mode = self._thread.mode = self._mode_class()
+            mode.places.forget()
+            # Not by `with`: the flags that it sets are not kept for each thread.
+            self.torch.utils._python_dispatch._push_mode(mode)
+
+    def quiet(self, is_quiet: bool) -> None:
+        """Note nothing on this thread, or again."""
+        mode = getattr(self._thread, "mode", None)
+        if mode is not None:
+            mode.is_quiet = is_quiet
+
+    def leave(self) -> None:
+        """Take the mode of this thread off, unless one of the user's is above it."""
+        top = self.torch._C._len_torch_dispatch_stack() - 1
+        if top >= 0 and self.torch._C._get_dispatch_stack_at(top) is getattr(self._thread, "mode", None):
+            self.torch.utils._python_dispatch._pop_mode()
+
+    def stepped(self) -> None:
+        """A step has ended: decide upon the next."""
+        self._steps += 1
+        self._noted_steps += self.watching
+        self._armed -= 1
+        self.watching = self._may_watch() and self._is_next_observed()
+        self._calls = 0
+        self._is_new = False
+        mode = getattr(self._thread, "mode", None)
+        if mode is not None:
+            mode.places.forget()
+        self._follow()
+
+    def _may_watch(self) -> bool:
+        return self.observer.collecting and not self._has_given_up
+
+    def _is_next_observed(self) -> bool:
+        if self._steps < WHOLE or self._armed > 0 or self._steps % ONE_IN == 0 or self.confirmer is not None:
+            return True
+        return self._is_new and self._steps < MAX_WHOLE
+
+    def _follow(self) -> None:
+        if self.watching:
+            self.enter()
+        else:
+            self.leave()
+
+    def finish(self) -> None:
+        """Observe no more."""
+        self.watching = False
+        self.leave()
+        if self.confirmer is not None:
+            self.confirmer.finish()
+
+    # Loaders
+
+    def instrument_loader(self, module: Any) -> None:
+        """Observe the first steps of each pass through a loader, and the fetches of its workers as steps."""
+        replace(module.DataLoader, "_get_iterator", self._make_pass)
+        for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+            fetcher = getattr(sys.modules.get("torch.utils.data._utils.fetch"), name, None)
+            if fetcher is not None:
+                replace(fetcher, "fetch", self._make_fetch)
+
+    def _make_pass(self, original: Function) -> Function:
+        def _get_iterator(loader: Any) -> Any:
+            self.observer.agent.attempt(self._begin_pass)
+            return original(loader)
+
+        return _get_iterator
+
+    def _begin_pass(self) -> None:
+        self._passes += 1
+        if self._may_watch() and (self._passes <= WHOLE_PASSES or self._passes % ONE_PASS_IN == 0):
+            self._armed, self._calls, self.watching = 2, 0, True
+            self.enter()
+
+    def _make_fetch(self, original: Function) -> Function:
+        information = self.torch.utils.data.get_worker_info
+
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if information() is not None:
+                self.observer.agent.attempt(self.stepped)
+                self.observer.look_at_clock()
+            elif not self.watching:
+                self.observer.agent.attempt(self.leave)
+            return original(fetcher, index)
+
+        return fetch
+
+    # Calls
+
+    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make this call, and note it."""
+        try:
+            record = self._note(mode.places, function, args, kwargs)
+        except Exception as error:
+            self.observer.agent.warn(f"a call of {function} was not noted: {type(error).__name__}: {error}")
+            record = None
+        if record is not None and self.confirmer is not None:
+            return self.confirmer.call(record, function, args, kwargs)
+        return self.pass_on(function, args, kwargs)
+
+    def pass_on(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if _NUMBER_FOR_TENSOR not in str(error):
+                raise
+        return function(*with_tensors(self.torch, function, args), **kwargs)
+
+    def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
+        operator = self._operators.get(function)
+        if operator is None:
+            if not hasattr(function, "_schema"):
+                return None  # an operator of higher order: those that it is made of are seen
+            operator = self._operators[function] = Operator(function)
+        if operator.is_silent and not places.made_node():
+            return None
+        where, phase = places.of_call(3)
+        if operator.is_silent or phase == OURS:
+            return None
+        self._calls += 1
+        if self._calls >= MAX_CALLS:
+            self.watching = False
+        signature = self.signatures.of(args, kwargs)
+        place = where[0] if where else None
+        key = (function, phase, place, signature)
+        record = self._records.get(key)
+        if record is None:
+            record = self._new_record(operator, key, where, args, kwargs)
+            if record is None:
+                return None
+        record.line["calls"] += 1
+        return record
+
+    def _new_record(
+        self, operator: Operator, key: tuple[Any, ...], where: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Record | None:
+        function, phase, place, signature = key
+        if signature[0] is not None and str(signature[0]).startswith("meta"):
+            return None  # shapes only
+        group = (function, phase, place)
+        self._variants[group] = variants = self._variants.get(group, 0) + 1
+        if variants > MAX_VARIANTS:
+            return self._records.get(group)
+        if len(self._records) >= MAX_RECORDS:
+            text = f"of PyTorch's operators, calls beyond {MAX_RECORDS} distinct ones are not counted"
+            self.observer.write("note", text, {"text": text})
+            return None
+        line = {
+            "framework": "pytorch",
+            "version": str(self.torch.__version__),
+            "name": operator.name,
+            "overload": operator.overload,
+            "phase": phase,
+            **described(signature),
+            "attributes": operator.attributes(args, kwargs),
+            "calls": 0,
+            "where": where,
+        }
+        record = self._records[key] = Record(operator, line, key)
+        self._records[group] = record
+        self._is_new = True
+        self.observer.write("operator", key, line)
+        return record
+
+    def _write_sampling(self) -> None:
+        self._sampling["steps"] = self._steps
+        self._sampling["observed"] = self._noted_steps
+        if self._records:
+            self.observer.write("sampling", "pytorch", self._sampling)
+
+
+def _make_mode_class(operators: TorchOperators, torch: Any) -> Any:
+    base: Any = torch.utils._python_dispatch.TorchDispatchMode
+    disabled = torch._C._disabled_torch_dispatch_impl
+    modes = torch._C._len_torch_dispatch_stack
+
+    class ReprokitMode(base):  # type: ignore[misc]
+        """Notes calls, and passes them on as they are."""
+
+        supports_higher_order_operators = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = Places(torch)
+            self.is_quiet = False
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # it would cost each call 60 us; our code is known to dynamo as not to be compiled
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True  # compiled code stays compiled
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            is_noted = operators.watching and not self.is_quiet and not modes()  # below: those of who traces
+            if types:
+                own = [type_ for type_ in types if type_.__torch_dispatch__ is not disabled]
+                if any(type_.__module__.startswith(_TRACED) for type_ in own):
+                    is_noted = False
+                elif own:
+                    return NotImplemented  # a subclass of tensors: what it is made of comes by later
+            if is_noted:
+                return operators.call(self, function, args, kwargs or {})
+            return operators.pass_on(function, args, kwargs or {})
+
+    return ReprokitMode

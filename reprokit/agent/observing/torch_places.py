@@ -1,0 +1,134 @@
+"""Where in the user's code an operator of PyTorch was called, and in which phase of a step.
+
+An operator of a backward pass is the forward operator's whose gradient it is part of: the nodes of the graph are
+numbered on each thread, and the number that is next when an operator arrives tells which node was made for it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .places import is_own, is_users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from .places import Place
+
+FORWARD, BACKWARD, UPDATE, OURS = "forward", "backward", "update", "ours"
+MAX_PLACES = 3
+MAX_DEPTH = 200
+MAX_NODES = 200_000  # of which the places are kept
+MAX_AT_ONCE = 64  # nodes that were made since the last operator
+_LIBRARY, _USER, _ENGINE, _OPTIMIZER, _OPTIMIZERS = range(5)
+_KINDS = {
+    "torch/autograd/graph.py": _ENGINE,
+    "torch/autograd/__init__.py": _ENGINE,
+    "torch/optim/optimizer.py": _OPTIMIZER,
+}
+_PASSING = frozenset(["__torch_dispatch__", "__torch_function__"])  # of modes and subclasses of the user's
+_ENGINE_CALLS = frozenset(["_engine_run_backward", "backward", "grad"])
+_kinds: dict[str, int] = {}
+
+
+def _kind(file: str) -> int:
+    if is_users(file):
+        return _USER
+    for end, kind in _KINDS.items():
+        if file.endswith(end):
+            return kind
+    return _OPTIMIZERS if "/torch/optim/" in file else _LIBRARY
+
+
+class _Stack:
+    """What of a thread's stack tells place and phase."""
+
+    __slots__ = ("inner", "is_ours", "outer", "updates")
+
+    def __init__(self, frame: FrameType | None, in_backward: bool) -> None:
+        self.inner: list[Place] = []  # the user's frames that the engine called (hooks, functions of his own)
+        self.outer: list[Place] = []  # those that called the engine
+        self.updates = False
+        self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # a digest, not the training
+        places = self.inner
+        depth = 0
+        while frame is not None and depth < MAX_DEPTH:
+            code = frame.f_code
+            file = code.co_filename
+            kind = _kinds.get(file)
+            if kind is None:
+                kind = _kinds[file] = _kind(file)
+            if kind == _USER and code.co_name not in _PASSING:
+                places.append((file, frame.f_lineno, code.co_name))
+                if len(places) == MAX_PLACES:
+                    return
+            elif kind >= _OPTIMIZER:
+                # Between the user's frame and the optimizer's step there is nothing of torch where the optimizer is
+                # the user's own, and a step of torch's where it is a closure.
+                self.updates = self.updates or not places or kind == _OPTIMIZER
+                if places and kind == _OPTIMIZERS and not self.updates:
+                    return
+            elif kind == _ENGINE and in_backward and places is self.inner and code.co_name in _ENGINE_CALLS:
+                if places:
+                    return
+                places = self.outer
+            frame = frame.f_back
+            depth += 1
+
+
+class Places:
+    """The places of one thread's calls, and of the nodes that it made."""
+
+    def __init__(self, torch: Any) -> None:
+        autograd = getattr(torch._C, "_autograd", None)
+        self._next_node = getattr(autograd, "_get_sequence_nr", None) or _no_number
+        self._node = getattr(torch._C, "_current_autograd_node", None)
+        self._task = getattr(torch._C, "_current_graph_task_id", None) or _no_task
+        self._nodes: dict[int, list[Place]] = {}
+        self._seen = self._next_node()
+
+    def forget(self) -> None:
+        """A step has ended, and with it most graphs."""
+        self._nodes.clear()
+        self._seen = self._next_node()
+
+    def made_node(self) -> bool:
+        """Whether the thread has made nodes since this was noted last."""
+        return bool(self._next_node() != self._seen)
+
+    def of_call(self, depth: int) -> tuple[list[Place], str]:
+        """Place and phase of the call that is now dispatched."""
+        in_backward = self._task() != -1
+        stack = _Stack(sys._getframe(depth).f_back, in_backward)
+        if stack.is_ours:
+            return [], OURS
+        if not in_backward:
+            places, phase = stack.inner, UPDATE if stack.updates else FORWARD
+        else:
+            places, phase = stack.inner or self._of_node() or stack.outer, BACKWARD
+        self._note(places)
+        return places, phase
+
+    def _of_node(self) -> list[Place] | None:
+        node = self._node() if self._node is not None else None
+        return None if node is None else self._nodes.get(node._sequence_nr())
+
+    def _note(self, places: list[Place]) -> None:
+        """The nodes that were made since the last call belong to this one."""
+        number = self._next_node()
+        if number != self._seen:
+            if len(self._nodes) > MAX_NODES:
+                self._nodes.clear()
+            for node in range(max(self._seen, number - MAX_AT_ONCE), number):
+                self._nodes[node] = places
+            self._seen = number
+
+
+def _no_number() -> int:
+    return 0
+
+
+def _no_task() -> int:
+    return -1

@@ -1,0 +1,42 @@
+"""Tells of calls of a function of a library, which stays what it is."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from .places import is_own
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from . import Observer
+
+_MARK = "_reprokit_watched"  # another than patching's, as adapters may have replaced the function already
+
+
+def watch(observer: Observer, owner: Any, name: str, note: Callable[[tuple[Any, ...], dict[str, Any]], object]) -> None:
+    """Have note(arguments, keywords) called before each call, as long as the observer collects."""
+    original = vars(owner).get(name)
+    if original is None or not callable(original) or hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        if observer.collecting and not is_own(
+            sys._getframe(1).f_code.co_filename
+        ):  # what we do is none of the script's
+            observer.agent.attempt(note, arguments, keywords)
+        return original(*arguments, **keywords)
+
+    if not isinstance(owner, type):  # pickle finds functions by module and name
+        watched.__module__, watched.__qualname__ = owner.__name__, name
+    setattr(watched, _MARK, True)
+    setattr(owner, name, watched)
+
+
+def argument(arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str) -> Any:
+    """One argument of a call; None where it was left out."""
+    return arguments[position] if len(arguments) > position else keywords.get(name)

@@ -1,0 +1,268 @@
+"""What is observed of TensorFlow: operators in functions, in sessions and called eagerly, and what repeats of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.training import Line, Training
+from tests.interpreters import tf114_python
+
+SCRIPT = """
+import hashlib, sys
+import keras, numpy as np, tensorflow as tf
+keras.utils.set_random_seed(1)
+tf.config.experimental.enable_op_determinism()
+
+def shades(flat):
+    return tf.math.bincount(tf.cast(flat * 16, tf.int32), weights=flat, minlength=17, maxlength=17)  # bincount
+
+class Contrast(keras.layers.Layer):
+    def call(self, images):
+        return images * tf.reduce_mean(shades(tf.reshape(images, [-1]))) / 4096
+
+def fit(layers, x, y):
+    model = keras.Sequential(layers)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, epochs=2, batch_size=64, verbose=0)  # in fit
+    return hashlib.sha256(b"".join(weight.tobytes() for weight in model.get_weights())).hexdigest()
+
+def augment(value):
+    return value + tf.random.uniform([], dtype=tf.float64)  # augment
+
+@tf.function
+def step(table, places, count):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, places) ** 2)  # embedding
+    gradient = tf.convert_to_tensor(tape.gradient(loss, table))  # gradient
+    table.assign_sub(1e-3 * gradient)
+    rows = tf.zeros([16, 8])
+    while count > 0:
+        rows = tf.tensor_scatter_nd_add(rows, places[:, None] % 16, tf.ones([4096, 8]) / 3)  # scatter
+        count -= 1
+    return tf.reduce_sum(rows)
+
+@tf.function(jit_compile=True)
+def compiled(a):
+    return tf.reduce_sum(tf.nn.gelu(a @ a))
+
+x, y = np.random.rand(256, 12, 12, 1).astype("float32"), np.random.randint(0, 5, 256)
+layers = keras.layers
+network = [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten(), layers.Dropout(0.5), layers.Dense(5)]
+print(fit(network, x, y))
+table = tf.Variable(np.random.rand(64, 8).astype("float32"))
+places = tf.constant(np.random.randint(0, 64, 4096))
+for _ in range(3):
+    step(table, places, tf.constant(2))
+called = []
+
+def aside(value):
+    called.append(len(called))
+    return value * 2
+
+@tf.function
+def total(iterator):
+    ragged = next(iterator)
+    given = tf.py_function(aside, [tf.reduce_sum(ragged)], tf.float32)  # takes
+    return tf.tanh(given)  # aside
+
+iterator = iter(tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[0.1, 0.2], [0.3], [0.4, 0.5]])).batch(2))
+print([float(total(iterator)) for _ in range(2)], called)
+try:
+    total(iterator)
+except tf.errors.OutOfRangeError:
+    print("the end")
+data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).map(augment, 2, deterministic=False)
+print([float(value) for value in data], hashlib.sha256(table.numpy().tobytes()).hexdigest())
+compiled(tf.ones([8, 8]))
+sys.stdout.flush()
+light = np.random.rand(256, 4096).astype("float32")
+fit([Contrast(), layers.Dense(5)], light, y)  # fit
+for _ in range(2):
+    shades(tf.constant(light.reshape(-1)))
+"""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a process observed, and what it printed."""
+
+    script: str
+    lines: list[Line]
+    output: str
+    run: Path
+
+    def of(self, kind: str, **fields: Any) -> list[Line]:
+        found = [line for line in self.lines if line["kind"] == kind]
+        return [line for line in found if all(line[name] == value for name, value in fields.items())]
+
+    def at(self, mark: str) -> int:
+        """The number of the script's line that ends in this comment."""
+        (number,) = [n for n, text in enumerate(self.script.splitlines(), 1) if text.endswith(f"# {mark}")]
+        return number
+
+    def places(self, line: Line) -> list[int]:
+        assert {Path(file).name for file, _, _ in line["where"]} <= {"train.py"}
+        return [number for _, number, _ in line["where"]]
+
+
+def observe(training: Training, script: str, confirm: int = 0) -> Observed:
+    training.write("train.py", script)
+    environment = training.environment()
+    plan = training.run_directory / "plan.json"
+    profiling = {"functions": False, "operators": True, "steps": None, "seconds": None, "confirm": confirm}
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "profiling": profiling}))
+    done = training.command([training.python, "train.py"], environment)
+    assert done.status == 0, done.errors
+    assert not done.of("warning")
+    files = sorted((training.run_directory / "profile").glob("*.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.read_text(encoding="ascii").splitlines()]
+    return Observed(script, lines, done.output, training.run_directory)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    return Training(tmp_path_factory.mktemp("tensorflow"))
+
+
+@pytest.fixture(scope="module")
+def observed(training: Training) -> Observed:
+    return observe(training, SCRIPT, confirm=30)
+
+
+@pytest.mark.tensorflow
+def test_operators_inside_of_keras_fit_are_told_apart_by_phase(observed: Observed) -> None:
+    steps = 2 * 256 // 64
+    for name, phase in (("Conv2D", "forward"), ("Conv2DBackpropFilter", "backward")):
+        (line,) = observed.of("operator", name=name)
+        assert (line["framework"], line["phase"], line["device"]) == ("tensorflow", phase, "cpu")
+        assert line["calls"] == steps
+    assert {line["phase"] for line in observed.of("operator", name="BiasAddGrad")} == {"backward"}
+    (convolution,) = observed.of("operator", name="Conv2D")
+    assert convolution["dtypes"] == ["float32", "float32"]
+    assert convolution["shapes"][1] == [3, 3, 1, 4]
+    assert convolution["attributes"]["padding"] == "VALID"
+    assert observed.of("operator", phase="update", name="AssignSubVariableOp")
+
+
+@pytest.mark.tensorflow
+def test_operators_carry_the_lines_that_made_them(observed: Observed) -> None:
+    (scatter,) = observed.of("operator", name="TensorScatterAdd")
+    assert observed.places(scatter)[0] == observed.at("scatter")
+    assert scatter["calls"] == 3
+    (gather,) = observed.of("operator", name="ResourceGather")
+    assert (gather["phase"], observed.places(gather)[0]) == ("forward", observed.at("embedding"))
+    in_fit, eager = observed.of("operator", name="DenseBincount")
+    assert observed.places(in_fit)[0] == observed.places(eager)[0] == observed.at("bincount")
+    assert observed.places(in_fit)[-1] in (observed.at("in fit"), observed.at("fit"))
+    assert (in_fit["calls"], eager["calls"]) == (8, 2)
+
+
+@pytest.mark.tensorflow
+def test_pipelines_and_compiled_functions_are_named(observed: Observed) -> None:
+    pipelines = observed.of("operator", name="ParallelMapDatasetV2", phase="forward")
+    (own,) = [line["attributes"] for line in pipelines if line["attributes"]["num_parallel_calls"] == 2]
+    assert own["deterministic"] == "false"
+    (random,) = observed.of("operator", name="RandomUniform", phase="data")
+    assert observed.places(random)[0] == observed.at("augment")
+    (function,) = observed.of("compiled")
+    assert (function["name"], function["function"]) == ("tf.function jit_compile", "compiled")
+    assert "MatMul" in function["operators"]
+    assert not observed.of("operator", name="Erfc")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor runs threads one after the other")
+def test_float_bincount_is_caught_where_it_is_called(observed: Observed) -> None:
+    caught = observed.of("confirmed", name="DenseBincount")
+    assert {line["shapes"][0][0] for line in caught} == {64 * 4096, 256 * 4096}  # in fit, and eagerly
+    for line in caught:
+        assert line["repeats"] >= 30
+        assert (line["results"] > 1, line["problem"]) == (True, "")
+        assert line["threads"]["1"] == "repeats"
+        assert line["capabilities"]
+
+
+@pytest.mark.tensorflow
+def test_what_repeats_is_cleared(observed: Observed) -> None:
+    names = ["Conv2D", "Conv2DBackpropFilter", "BiasAddGrad", "ResourceGather", "TensorScatterAdd"]
+    for name in [*names, "UnsortedSegmentSum", "MatMul"]:
+        lines = observed.of("confirmed", name=name)
+        assert lines, name
+        for line in lines:
+            assert (line["repeats"] >= 30, line["results"], line["problem"]) == (True, 1, ""), line
+            assert set(line["threads"]) >= {"1"}
+
+
+@pytest.mark.tensorflow
+def test_what_cannot_be_repeated_says_why(observed: Observed) -> None:
+    (line,) = observed.of("confirmed", name="Tanh")
+    assert observed.places(line)[0] == observed.at("aside")
+    assert (line["repeats"], line["problem"]) == (0, "its inputs come out of EagerPyFunc, which has effects")
+    (before,) = [
+        line for line in observed.of("confirmed", name="Sum") if observed.places(line)[0] == observed.at("takes")
+    ]
+    assert (before["repeats"], before["problem"]) == (30, "")
+
+
+@pytest.mark.tensorflow
+def test_nothing_of_it_changes_the_training(training: Training, observed: Observed) -> None:
+    assert observed.output == training.run_bare(SCRIPT).output
+    assert not (observed.run / "profile" / "captured").exists()
+
+
+SESSION = """
+import tensorflow as tf, numpy as np
+x, y = np.random.rand(32, 8, 8, 1).astype("float32"), np.random.randint(0, 3, 32)
+layers = tf.keras.layers
+model = tf.keras.Sequential([layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(3, "softmax")])
+model.compile("sgd", "sparse_categorical_crossentropy")
+model.fit(x, y, batch_size=16, epochs=2, verbose=0)  # fit
+with tf.Graph().as_default():
+    weights = tf.get_variable("weights", [4])
+    unused = tf.sin(weights)
+    loss = tf.reduce_sum(tf.gather(weights, [0, 1, 1]) ** 2)  # gather
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+"""
+
+
+@pytest.mark.tf114
+@pytest.mark.slow
+def test_operators_of_sessions_in_tensorflow_1(tmp_path: Path) -> None:
+    observed = observe(Training(tmp_path, python=tf114_python() or sys.executable), SESSION)
+    (gradient,) = observed.of("operator", name="BiasAddGrad", shapes=[[-1, 6, 6, 2]])
+    assert (gradient["phase"], gradient["calls"], gradient["device"]) == ("backward", 4, "cpu")
+    assert observed.places(gradient)
+    (gather,) = observed.of("operator", name="GatherV2", phase="forward")
+    assert (observed.places(gather), gather["calls"]) == ([observed.at("gather")], 3)
+    assert observed.of("operator", phase="update")
+    assert not observed.of("operator", name="Sin")  # which nobody ran
+
+
+COMPILED = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def train_step(a):
+    return (a @ a.T).sum()
+
+for _ in range(3):
+    train_step(jnp.ones((3, 3)))  # call
+"""
+
+
+def test_functions_that_jax_compiles_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    observed = observe(Training(tmp_path), COMPILED)
+    (line,) = observed.of("compiled", function="jit(train_step)")
+    assert (line["framework"], line["calls"], observed.places(line)) == ("jax", 1, [observed.at("call")])

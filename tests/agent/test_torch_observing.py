@@ -1,0 +1,412 @@
+"""Operators of PyTorch: what is noted of each, what executing it again finds, and that trainings stay the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.agent.training import Line, Outcome, Training
+
+pytestmark = pytest.mark.torch
+
+
+@dataclass(frozen=True)
+class Observed:
+    """How a training ended, and what was observed in it."""
+
+    outcome: Outcome
+    lines: list[Line]
+    script: str
+
+    def of(self, kind: str, **fields: object) -> list[Line]:
+        found = [line for line in self.lines if line["kind"] == kind]
+        return [line for line in found if all(line[key] == value for key, value in fields.items())]
+
+    def one(self, kind: str, **fields: object) -> Line:
+        (line,) = self.of(kind, **fields)
+        return line
+
+    def places(self, kind: str, **fields: object) -> set[str]:
+        """The text of the innermost line of the user's, of all these lines."""
+        lines = self.script.splitlines()
+        return {lines[line["where"][0][1] - 1].strip() for line in self.of(kind, **fields)}
+
+
+def observe(training: Training, script: str, *, confirm: int = 0, **variables: str) -> Observed:
+    """Run a script under the agent with a plan that asks for its operators."""
+    profiling = {"functions": False, "operators": True, "steps": None, "seconds": None, "confirm": confirm}
+    training = replace(training, profiling=profiling)
+    training.write("train.py", script)
+    outcome = training.command([training.python, "train.py"], training.environment((), **variables))
+    return Observed(outcome, training.observed(), script)
+
+
+NET = """
+import torch
+from torch import nn
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolve = nn.Conv2d(1, 4, 3)
+        self.embed = nn.Embedding(50, 8)
+        self.last = nn.Linear(8, 3)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x, words):
+        image = self.convolve(x).mean((1, 2, 3))
+        rows = self.embed(words)
+        rows = rows[torch.tensor([0, 0, 1, 2])]
+        return self.last(self.drop(rows)).sum(1) + image
+
+def train(steps):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        out = net(torch.randn(4, 1, 8, 8), torch.randint(0, 50, (4,)))
+        loss = Square.apply(out).mean()
+        loss.backward()
+        optimizer.step()
+    return net
+
+def digest(net):
+    import hashlib
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+print(digest(train(STEPS)), torch.randn(1).item())
+"""
+
+
+# No other capabilities of the CPU are tried where they are capped already: a process each is saved.
+ALL_ISA = {"ONEDNN_MAX_CPU_ISA": "ALL"}
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    """A training of 200 steps."""
+    return observe(Training(tmp_path_factory.mktemp("net")), NET.replace("STEPS", "200"))
+
+
+def test_each_phase_has_its_operators_and_places(net: Observed) -> None:
+    assert (net.outcome.status, net.outcome.errors) == (0, "")
+    assert not net.outcome.of("warning")
+    places = {
+        ("aten::convolution", "forward"): "image = self.convolve(x).mean((1, 2, 3))",
+        ("aten::convolution_backward", "backward"): "image = self.convolve(x).mean((1, 2, 3))",
+        ("aten::embedding", "forward"): "rows = self.embed(words)",
+        ("aten::embedding_dense_backward", "backward"): "rows = self.embed(words)",
+        ("aten::index_put", "backward"): "rows = rows[torch.tensor([0, 0, 1, 2])]",
+        ("aten::sqrt", "update"): "optimizer.step()",
+    }
+    for (name, phase), place in places.items():
+        assert net.places("operator", name=name, phase=phase) == {place}
+    own = net.places("operator", name="aten::mul", phase="backward")
+    assert own == {"return 2 * x * gradient", "return self.last(self.drop(rows)).sum(1) + image"}
+
+
+def test_an_operator_is_described(net: Observed) -> None:
+    line = net.one("operator", name="aten::index_put")
+    assert (line["framework"], line["device"], line["overload"]) == ("pytorch", "cpu", "")
+    assert (line["dtypes"], line["shapes"]) == (["float32", "int64", "float32"], [[4, 8], [4], [4, 8]])
+    assert line["attributes"] == {"accumulate": True}
+    assert [place[2] for place in line["where"]] == ["forward", "train", "<module>"]
+    forward = net.one("operator", name="aten::convolution")
+    assert forward["attributes"]["stride"] == [1, 1]
+    assert forward["attributes"]["transposed"] is False
+
+
+def test_later_steps_are_sampled(net: Observed) -> None:
+    sampling = net.one("sampling")
+    assert sampling["steps"] == 200
+    assert 8 <= sampling["observed"] <= 20
+    assert net.one("operator", name="aten::convolution")["calls"] == sampling["observed"]
+
+
+def test_the_numbers_are_those_of_a_bare_run(net: Observed, training: Training) -> None:
+    assert net.outcome.output == training.run_bare(net.script).output
+
+
+BESIDE = """
+import threading, warnings, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+warnings.simplefilter("ignore")
+
+class Counting(TorchDispatchMode):
+    seen = []
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        Counting.seen.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+class Marked(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = [a.plain if isinstance(a, Marked) else a for a in args]
+        return func(*plain, **(kwargs or {}))
+    @staticmethod
+    def __new__(cls, plain):
+        made = torch.Tensor._make_wrapper_subclass(cls, plain.shape)
+        made.plain = plain
+        return made
+
+w = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([w], lr=0.5)
+with Counting():
+    torch.ones(3).tan()
+    w.detach().cosh().sum()
+    (w * w).sum().backward()
+    optimizer.step()
+    torch.ones(3).tanh()
+print([name for name in Counting.seen if "tan" in name], torch._C._len_torch_dispatch_stack() <= 1)
+optimizer.zero_grad()
+print(torch.vmap(lambda row: row.atan().sum())(torch.zeros(3, 4)).tolist())
+print(torch.func.grad(lambda x: (x ** 3).sum())(torch.ones(2)).tolist())
+for reentrant in (True, False):
+    checkpoint(lambda t: (t * t).cos(), w, use_reentrant=reentrant).sum().backward()
+print(Marked(torch.ones(2)).exp().shape)
+thread = threading.Thread(target=lambda: torch.ones(4).erfinv())
+thread.start()
+thread.join()
+class Own(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+    def step(self):
+        w.data.copysign_(w.data)
+Own([w]).step()
+def closure():
+    optimizer.zero_grad()
+    loss = w.sigmoid().sum()
+    loss.backward()
+    return loss
+optimizer.step(closure)
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return (x * 2).sin()
+
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+with FakeTensorMode():
+    print((torch.ones(3) + 1).shape)
+print(torch.jit.trace(Twice(), torch.ones(3))(torch.ones(3)))
+print(make_fx(lambda x: x.cos() + 1)(torch.ones(3)).code)
+print(len(torch.export.export(Twice(), (torch.ones(3),)).graph.nodes))
+print(torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.ones(3),)))
+print(torch.compile(Twice(), backend="aot_eager")(torch.ones(2)))
+with torch.autograd.set_detect_anomaly(True), torch.autograd.graph.save_on_cpu():
+    (w * 2).sum().backward()
+torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]) * 2
+"""
+
+
+def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
+    bare = training.run_bare(BESIDE)
+    observed = observe(training, BESIDE, confirm=2, **ALL_ISA)
+    assert observed.outcome.output == bare.output
+    assert (observed.outcome.status, observed.outcome.errors) == (0, bare.errors)
+    assert not observed.outcome.of("warning")
+    phases = {
+        "tan": "forward",  # below a mode of the user's
+        "tanh": "forward",
+        "atan": "forward",  # in vmap
+        "exp": "forward",  # of a subclass
+        "erfinv": "forward",  # on a thread
+        "copysign_": "update",  # in an optimizer of the user's
+        "sigmoid": "forward",  # in a closure of a step
+        "sigmoid_backward": "backward",
+    }
+    for name, phase in phases.items():
+        assert [line["phase"] for line in observed.of("operator", name=f"aten::{name}")] == [phase], name
+    (place,) = observed.places("operator", name="aten::erfinv")
+    assert place.startswith("thread = threading.Thread")
+    assert observed.places("operator", name="aten::tan") == {"torch.ones(3).tan()"}
+    (recomputed,) = observed.places("operator", name="aten::cos", phase="backward")
+    assert recomputed.startswith("checkpoint")
+
+
+def test_other_processes_have_operators_of_their_own(training: Training) -> None:
+    script = """
+import os, torch
+import torch.distributed as distributed
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)).lgamma()
+distributed.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for batch in DataLoader(Data(), 4, num_workers=2):
+    optimizer.zero_grad()
+    net(batch).sum().backward()
+    optimizer.step()
+distributed.all_reduce(torch.ones(2))
+distributed.destroy_process_group()
+print("done")
+"""
+    observed = observe(training, script, confirm=2, **ALL_ISA)
+    assert (observed.outcome.status, observed.outcome.output) == (0, "done\n")
+    assert len(observed.of("operator", name="aten::lgamma")) == 2
+    (place,) = observed.places("operator", name="aten::lgamma")
+    assert place.startswith("return torch.full")
+    collective = observed.of("confirmed", name="c10d::allreduce_")
+    assert {(line["repeats"], line["problem"]) for line in collective} == {(0, "it is not one to be executed again")}
+
+
+# Executed again
+
+
+def test_what_repeats_is_cleared_and_what_does_not_is_counted(training: Training) -> None:
+    script = """
+import random, torch
+from torch import nn
+torch.manual_seed(0)
+random.seed(3)
+x = torch.randn(60000, requires_grad=True)
+index = torch.randint(0, 50, (60000,))
+torch.zeros(50).scatter_add(0, index, x).sum().backward()
+embed = nn.Embedding(50, 16)
+embed(index[:5000]).sum().backward()
+nn.Conv2d(3, 8, 3)(torch.randn(4, 3, 16, 16)).sum().backward()
+nn.functional.dropout(torch.randn(1000))
+torch.empty(10)
+
+@torch.library.custom_op("mine::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x * random.SystemRandom().random()
+
+@torch.library.custom_op("mine::calm", mutates_args=("x",))
+def calm(x: torch.Tensor) -> None:
+    x.mul_(random.random())
+
+y = torch.ones(4)
+noisy(y)
+calm(y)
+try:
+    torch.ones(2).index_select(0, torch.tensor([5]))
+except IndexError:
+    print("refused")
+print(y.tolist(), random.random(), torch.randn(1).item(), torch.get_num_threads())
+"""
+    bare = training.run_bare(script)
+    observed = observe(training, script, confirm=6)
+    assert observed.outcome.output == bare.output
+    assert not observed.outcome.of("warning")
+    cleared = ["scatter_add", "embedding_dense_backward", "convolution", "convolution_backward", "randn", "bernoulli_"]
+    for name in [*(f"aten::{name}" for name in cleared), "mine::calm"]:
+        lines = observed.of("confirmed", name=name)
+        assert lines, name
+        for line in lines:
+            assert (line["results"], line["problem"]) == (1, ""), line
+            assert line["repeats"] >= 6
+    assert observed.one("confirmed", name="mine::noisy")["results"] == 6
+    assert observed.of("confirmed", problem="its result is memory as it was found", name="aten::empty")
+    assert_other_machines_were_tried(observed)
+    assert not list((training.run_directory / "profile").glob("captured*"))
+
+
+def assert_other_machines_were_tried(observed: Observed) -> None:
+    import torch
+
+    if torch.backends.cpu.get_cpu_capability() != "DEFAULT":
+        draws = observed.of("confirmed", name="aten::randn", attributes={**draw_of(1000)})
+        assert [line["capabilities"]["default"] for line in draws] == ["different"]
+        assert observed.one("confirmed", name="aten::scatter_add")["capabilities"]["default"] == "same"
+
+
+def draw_of(length: int) -> dict[str, Any]:
+    return {"dtype": None, "layout": None, "device": "cpu", "pin_memory": False, "size": [length]}
+
+
+RACES = """
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(2)
+index = torch.randint(0, 1000, (400000,))
+x = torch.randn(1000, requires_grad=True)
+values = torch.randn(400000)
+for _ in range(8):  # threads may not meet in one call where others use the processors
+    (x[index] * values).sum().backward()
+    torch.zeros(1000).index_put_((index,), values, accumulate=True)
+torch.zeros(1000).index_add_(0, index, values)
+"""
+
+
+def test_races_of_two_threads_are_caught(training: Training) -> None:
+    observed = observe(training, RACES, confirm=30, **ALL_ISA)
+    for name, phase in (("index_put", "backward"), ("index_put_", "forward")):
+        line = observed.one("confirmed", name=f"aten::{name}", phase=phase)
+        assert line["results"] > 1
+        assert line["threads"]["1"] == "repeats"
+    assert observed.one("confirmed", name="aten::index_add_")["results"] == 1
+
+
+COMPILED = """
+import torch
+def add_rows(rows, index, values):
+    out = torch.zeros_like(rows)
+    out = out.index_add(0, index, values)
+    return (out * 2).sum()
+compiled = torch.compile(add_rows)
+torch.manual_seed(0)
+torch.set_num_threads(2)
+rows, index = torch.zeros(400000), torch.randint(0, 10, (400000,))
+values = torch.nn.Parameter(torch.randn(400000))
+optimizer = torch.optim.SGD([values], lr=0.1)
+for _ in range(8):
+    compiled(rows, index, values).backward()
+    optimizer.step()
+print(dict(torch._dynamo.utils.counters["frames"]))
+"""
+
+
+def test_compiled_code_stays_compiled_and_its_races_are_caught(training: Training) -> None:
+    observed = observe(training, COMPILED, confirm=30, **ALL_ISA)
+    assert observed.outcome.output == "{'total': 1, 'ok': 1}\n"
+    line = observed.one("compiled", phase="forward")
+    assert (line["name"], line["function"], line["calls"], line["device"]) == ("torch.compile", "add_rows", 8, "cpu")
+    assert "aten::index_put_" in line["operators"]
+    places = {name: number for name, _, number, _ in line["places"]}
+    assert COMPILED.splitlines()[places["aten::index_put_"] - 1].strip() == "out = out.index_add(0, index, values)"
+    backward = observed.one("compiled", phase="backward")
+    assert backward["where"] == line["where"]
+    assert "aten::index" in backward["operators"]
+    confirmed = observed.one("confirmed", name="torch.compile", phase="forward")
+    assert confirmed["results"] > 1
+    assert confirmed["operators"] == line["operators"]
+
+
+@pytest.mark.gpu
+def test_races_on_a_gpu_are_caught(training: Training) -> None:
+    script = """
+import torch
+torch.manual_seed(0)
+index = torch.randint(0, 20, (400000,), device="cuda")
+values = torch.randn(400000, device="cuda")
+torch.zeros(20, device="cuda").index_add_(0, index, values)
+torch.zeros(20, device="cuda").scatter_add_(0, index, values)
+torch.randn(1 << 22, device="cuda").cumsum(0)
+x = torch.randn(4, 8, 32, 32, device="cuda", requires_grad=True)
+y = torch.nn.functional.interpolate(x, scale_factor=3.3, mode="bilinear")
+(y * torch.randn_like(y)).sum().backward()
+"""
+    observed = observe(training, script, confirm=30, CUDA_VISIBLE_DEVICES="0")
+    for name in ("index_add_", "scatter_add_", "cumsum", "upsample_bilinear2d_backward"):
+        (line,) = [line for line in observed.of("confirmed", name=f"aten::{name}") if line["device"] == "cuda"]
+        assert line["results"] > 1, name
