@@ -1,0 +1,69 @@
+"""What the launcher does beside a profile run: bounds it, and watches its system calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.launch import system_calls
+from reprokit.launch.bounding import Bound
+from reprokit.launch.command import Command
+from reprokit.launch.messages import say
+from reprokit.launch.process import Ended
+from reprokit.launch.system_calls import SystemCalls
+from reprokit.plan import Profiling
+from reprokit.rundir import ProfilingFacts
+
+OFF = "off: "
+NOT_ASKED = f"{OFF}--no-system-calls"
+
+
+class Profiled:
+    """One profile run, from before its start to its end."""
+
+    def __init__(self, profiling: Profiling, place: Path):
+        found = system_calls.find(place / rundir.PROFILE) if profiling.system_calls else "--no-system-calls"
+        self._system_calls = found if isinstance(found, SystemCalls) else None
+        self._bound = Bound(place, profiling)
+        self.facts = ProfilingFacts(
+            functions=profiling.functions,
+            operators=profiling.operators,
+            system_calls="on" if self._system_calls is not None else f"off: {found}",
+            steps=profiling.steps,
+            seconds=profiling.seconds,
+            confirm=profiling.confirm,
+        )
+
+    def begin(self) -> Bound | None:
+        """The bounds to look at while the command runs, from now on; None of a run that has none."""
+        if self._system_calls is None and self.facts.system_calls != NOT_ASKED:
+            say(
+                f"system calls are not watched, the shim's own log is used: {self.facts.system_calls.removeprefix(OFF)}"
+            )
+        self._bound.begin()
+        return None if self.facts.steps is None and self.facts.seconds is None else self._bound
+
+    @property
+    def traces(self) -> bool:
+        """Whether strace runs beside."""
+        return self._system_calls is not None
+
+    def wrap(self, command: Command, variables: dict[str, str]) -> tuple[Command, dict[str, str]]:
+        """The command to start, and its variables."""
+        return (command, variables) if self._system_calls is None else self._system_calls.wrap(command, variables)
+
+    def end(self, ended: Ended) -> Ended:
+        """How the run counts as ended: well, where it was ended at a bound, with all of its processes."""
+        if not self._bound.reason:
+            return ended
+        self._bound.finish()
+        say(f"the training was ended after {self._bound.reason}, as asked")
+        self.facts = msgspec.structs.replace(self.facts, ended=self._bound.reason)
+        return Ended(exit_code=0)
+
+    def take_system_calls(self, run: Path) -> None:
+        """Write down what strace saw, and remove what is left of it."""
+        if self._system_calls is not None:
+            rundir.write_json(run / rundir.SYSTEM_CALLS, self._system_calls.close(run))

@@ -1,0 +1,131 @@
+"""Diagnoses a profiled run: what it executed, joined with what is known, as findings with the most urgent first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from reprokit.findings import COMPILED, MAX_FINDINGS, VERDICTS, Finding, FindingsFile
+from reprokit.knowledge import Fact, load
+from reprokit.profiling import sources
+from reprokit.profiling.lines import (
+    CompiledCode,
+    Completion,
+    ConfirmedCall,
+    Function,
+    Loader,
+    Note,
+    Observed,
+    Operator,
+    Process,
+    Reader,
+    Sampling,
+    Setting,
+)
+from reprokit.profiling.operators import Operators
+from reprokit.profiling.surroundings import Surroundings
+from reprokit.rundir import RunDirectory
+
+MAX_NOTES = 50
+
+
+class Diagnosis:
+    """The observed lines of one run, taken in one by one."""
+
+    def __init__(self, facts: Sequence[Fact]):
+        self.operators, self.surroundings = Operators(facts), Surroundings(facts)
+        self.notes: list[str] = []
+        self.files: set[int] = set()
+        self._confirmed: list[tuple[int, ConfirmedCall]] = []
+        self._scale: dict[tuple[int, str], float] = {}
+        self._left_out = 0
+
+    def take(self, process: int, line: Observed) -> None:
+        """Take in one line."""
+        self.files.add(process)
+        if isinstance(line, Operator):
+            self.operators.add(process, line)
+        elif isinstance(line, ConfirmedCall):
+            self._confirmed.append((process, line))
+        elif isinstance(line, CompiledCode):
+            self.operators.add_compiled(process, line)
+        elif isinstance(line, Function):
+            self.surroundings.add_function(process, line)
+        elif isinstance(line, Setting):
+            self.surroundings.add_setting(process, line)
+        elif isinstance(line, Loader):
+            self.surroundings.add_loader(process, line)
+        elif isinstance(line, Completion):
+            self.surroundings.add_completion(process, line)
+        else:
+            self._take_facts(process, line)
+
+    def _take_facts(self, process: int, line: Process | Note | Sampling) -> None:
+        if isinstance(line, Note):
+            self.notes.append(line.text)
+        elif isinstance(line, Sampling):
+            self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
+        else:
+            self._left_out += line.left_out
+            if line.sampled_steps:
+                self.surroundings.scale[process] = line.steps / line.sampled_steps
+
+    def findings(self, versions: dict[str, str]) -> list[Finding]:
+        """What came out of all lines."""
+        for process, line in self._confirmed:  # only now, as their groups are known by the calls
+            self.operators.confirm(process, line)
+        if self._left_out or self.operators.left_out:
+            self.notes.append(f"{self._left_out + self.operators.left_out} distinct calls are left out: too many")
+        found = list(self.operators.findings(self.surroundings.threads, self._scale))
+        told = {finding.fact for finding in found if finding.fact is not None}
+        devices = self.operators.devices | {"cpu"}
+        compiles = any(one.kind == COMPILED for one in found)
+        draws = self.operators.draws
+        return [*found, *self.surroundings.findings(versions, devices, told, compiles=compiles, draws=draws)]
+
+
+def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
+    """The findings of a profiled run; raises a RunError where the run cannot be read at all."""
+    reader, diagnosis = Reader(run), Diagnosis(load() if facts is None else facts)
+    for process, line in reader:
+        diagnosis.take(process, line)
+    told = sources.journal(run)
+    notes = [*reader.notes, *told.notes]
+    found = [
+        *diagnosis.findings(told.versions),
+        *sources.of_seeds(run.run, told),
+        *sources.of_entropy(run, notes),
+        *sources.of_system_calls(run, notes),
+    ]
+    notes += [*_about_reading(run, reader, diagnosis), *diagnosis.notes]
+    return FindingsFile(run_id=run.run.run_id, findings=_ordered(found, notes), notes=_bounded(notes))
+
+
+def _about_reading(run: RunDirectory, reader: Reader, diagnosis: Diagnosis) -> Iterable[str]:
+    if not diagnosis.files:
+        yield "no Python process was observed: only sources of randomness are told"
+    if reader.bad:
+        yield f"{reader.bad} lines of what was observed could not be read"
+    profiling = run.run.profiling
+    if profiling is not None and not profiling.confirm and diagnosis.operators.groups:
+        yield "nothing was measured: with --confirm, each distinct call of an operator is executed again"
+
+
+def _ordered(found: Iterable[Finding], notes: list[str]) -> list[Finding]:
+    """The most urgent first, each under an id of its own, and no more than are kept."""
+    ordered = sorted(found, key=lambda one: (VERDICTS.index(one.verdict), -one.rank, one.id, one.fact or ""))
+    if len(ordered) > MAX_FINDINGS:
+        notes.append(f"{len(ordered) - MAX_FINDINGS} findings of lower rank are left out")
+    ids: dict[str, int] = {}
+    kept = []
+    for finding in ordered[:MAX_FINDINGS]:
+        number = ids[finding.id] = ids.get(finding.id, 0) + 1
+        kept.append(replace(finding, id=f"{finding.id}~{number}") if number > 1 else finding)
+    return kept
+
+
+def _bounded(notes: Sequence[str]) -> list[str]:
+    unique = list(dict.fromkeys(text[:1000] for text in notes))
+    more = len(unique) - MAX_NOTES
+    return unique if more <= 0 else [*unique[:MAX_NOTES], f"and {more} more notes"]

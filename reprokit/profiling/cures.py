@@ -1,0 +1,55 @@
+"""What would make a finding repeat: what is known of it, with the values that patches need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from reprokit.findings import Confirmed, Cure
+from reprokit.knowledge import Fact
+
+REPEATS = "repeats"  # of a number of threads: with it, bits were the same, unlike with the present one
+OPERATOR = "torch-operator="
+LOWERED = {"aten::index_put", "aten::index_put_"}  # what Inductor makes of index_add and others
+SINGLE_THREAD = Cure("threads=1", "compute with one thread", "as much slower as it has threads")
+
+
+def of_fact(fact: Fact, subject: str) -> list[Cure]:
+    """The mitigations of a fact, in its order."""
+    return [Cure(_about(way.patch, subject) or None, way.does, way.cost) for way in fact.mitigation]
+
+
+def _about(patch: str, subject: str) -> str:
+    """A patch that is about one operator is told which."""
+    return f"{patch}={subject}" if patch == "torch-operator" else patch
+
+
+def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Confirmed | None) -> list[Cure]:
+    """What can be tried with an operator of which nothing is known."""
+    found = []
+    repeats = [number for number, outcome in (confirmed.threads if confirmed else {}).items() if outcome == REPEATS]
+    if repeats:
+        number = min(repeats, key=lambda text: (len(text), text))
+        found.append(Cure(f"threads={number}", f"compute with {number} threads", "measured: with it the bits repeat"))
+    is_custom = framework == "pytorch" and not subject.startswith(("aten::", "torch."))
+    if framework == "pytorch" and not is_custom:
+        found.append(Cure("torch-deterministic", "ask PyTorch for deterministic algorithms", "some are slower"))
+    if device == "cpu" and not repeats and (confirmed is None or not confirmed.threads):
+        found.append(SINGLE_THREAD)
+    found.append(Cure(None, "replace it by an operator that repeats, or ask its author for one", ""))
+    return found
+
+
+def of_compiled(framework: str, fact: Fact | None, within: Collection[str]) -> list[Cure]:
+    """What can be tried with compiled code, made of these operators."""
+    known = of_fact(fact, "") if fact is not None else []
+    if not LOWERED.intersection(within):
+        known = [cure for cure in known if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]
+    if not known and framework == "pytorch":
+        known = [Cure("torch-inductor", "ask the compiler for deterministic code", ""), SINGLE_THREAD]
+    elif not known and framework in ("tensorflow", "jax"):
+        known = [Cure("xla-deterministic", "ask XLA for deterministic code", "")]
+    return [*known, Cure(None, "run it without the compiler", "slower")]
+
+
+def _operator(cure: Cure) -> str:
+    return (cure.patch or "").removeprefix(OPERATOR)

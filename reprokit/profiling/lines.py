@@ -1,0 +1,222 @@
+"""Reads what agents observed: RUN/profile/*.jsonl, a file a process, which may come from somebody else.
+
+Files, lines and their number are bounded; a line that does not fit is counted and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from reprokit.errors import RunError
+from reprokit.findings import Place
+from reprokit.rundir import PROFILE, RunDirectory
+
+MAX_FILES = 1024
+MAX_FILE = 64 << 20  # bytes
+MAX_TOTAL = 1 << 30
+MAX_LINE = 64 << 10
+MAX_TEXT = 500  # characters of a name
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Line = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+Frame = tuple[str, Line, str]  # file, line, function
+Name = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+
+
+class Process(msgspec.Struct, frozen=True, tag_field="kind", tag="process"):
+    """The process that a file is of."""
+
+    pid: Count = 0
+    identity: Name = ""
+    argv: list[str] = []
+    steps: Count = 0
+    sampled_steps: Count = 0  # those in which functions were counted
+    left_out: Count = 0
+
+
+class Note(msgspec.Struct, frozen=True, tag_field="kind", tag="note"):
+    """What could not be observed, and why."""
+
+    text: str
+
+
+class Sampling(msgspec.Struct, frozen=True, tag_field="kind", tag="sampling"):
+    """In how many of its steps the operators of a framework were observed."""
+
+    framework: Name = ""
+    steps: Count = 0
+    observed: Count = 0
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
+    """A distinct call of an operator."""
+
+    framework: Name
+    version: Name = ""
+    name: Name
+    overload: Name = ""
+    phase: Name = ""
+    device: Name = ""
+    dtypes: list[str] = []
+    attributes: dict[str, Any] = {}
+    calls: Count = 0
+    where: list[Frame] = []
+
+
+class ConfirmedCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="confirmed"):
+    """What came out when a distinct call was executed again."""
+
+    framework: Name
+    version: Name = ""
+    name: Name
+    overload: Name = ""
+    phase: Name = ""
+    device: Name = ""
+    dtypes: list[str] = []
+    attributes: dict[str, Any] | None = None
+    where: list[Frame] = []
+    repeats: Count = 0
+    results: Count = 0
+    threads: dict[str, str] = {}
+    capabilities: dict[str, str] = {}
+    problem: str = ""
+
+
+class CompiledCode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="compiled"):
+    """Code that a compiler made."""
+
+    framework: Name
+    version: Name = ""
+    name: Name
+    phase: Name = ""
+    function: str = ""
+    device: Name = ""
+    where: list[Frame] = []
+    operators: list[str] = []
+    calls: Count = 0
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="function"):
+    """A function of a library, with the places that call it."""
+
+    name: Name
+    calls: Count = 0
+    where: list[tuple[str, Line, str, Count]] = []
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="setting"):
+    """A switch of a framework, or a variable, as it was."""
+
+    name: Name
+    value: Any = None
+    where: Any = None
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loader"):
+    """Something that loads data, in parallel or not."""
+
+    name: Name
+    workers: int | str | None = None
+    deterministic: bool | str | None = None
+    where: list[Frame] = []
+    calls: Count = 0
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
+    """Results that are taken in the order in which they are ready."""
+
+    name: Name
+    ordered: bool = False  # the order is kept after all: Pool.map
+    calls: Count = 0
+    where: list[Frame] = []
+
+
+Observed = (
+    Process | Note | Sampling | Operator | ConfirmedCall | CompiledCode | Function | Setting | Loader | Completion
+)  # one line of a file
+
+
+class Reader:
+    """The observed lines of a run, and what was wrong with them."""
+
+    def __init__(self, run: RunDirectory):
+        self._run = run
+        self._decoder = msgspec.json.Decoder(Observed)
+        self._room = MAX_TOTAL
+        self.bad = 0  # lines that could not be read
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Observed]]:
+        """Each line, with the number of its process."""
+        for number, name in enumerate(self._names()):
+            for line in self._lines(name):
+                observed = self._decoded(line)
+                if observed is not None:
+                    yield number, observed
+
+    def _names(self) -> list[str]:
+        directory = self._run.path / PROFILE
+        try:
+            if not stat.S_ISDIR(os.lstat(directory).st_mode):
+                raise NotADirectoryError(20, "not a directory")
+            with os.scandir(directory) as entries:
+                names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
+        except OSError as error:
+            self.notes.append(f"what was observed cannot be read: {error.strerror}")
+            return []
+        if len(names) > MAX_FILES:
+            self.notes.append(f"{len(names) - MAX_FILES} processes beyond the first {MAX_FILES} are left out")
+        self._note_more(directory)
+        return names[:MAX_FILES]
+
+    def _note_more(self, directory: Path) -> None:
+        """Processes for which agents kept no file: a byte each."""
+        try:
+            more = os.lstat(directory / "more").st_size
+        except OSError:
+            return
+        self.notes.append(f"{more} further processes were not observed")
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        try:
+            with os.fdopen(self._run.open(os.path.join(PROFILE, name)), "rb") as file:
+                room = min(MAX_FILE, self._room)
+                while room > 0 and (line := file.readline(MAX_LINE + 1)):
+                    room -= len(line)
+                    self._room -= len(line)
+                    yield line
+                if room <= 0:
+                    self.notes.append(f"{name} is larger than what is read of it")
+        except (RunError, OSError) as error:
+            self.notes.append(str(error))
+
+    def _decoded(self, line: bytes) -> Observed | None:
+        if len(line) > MAX_LINE:
+            self.bad += 1
+            return None
+        try:
+            decoded: Observed = self._decoder.decode(line)
+            return decoded
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._decoded_otherwise(line)
+
+    def _decoded_otherwise(self, line: bytes) -> Observed | None:
+        """The standard library's reader knows file names that are not UTF-8."""
+        try:
+            converted: Observed = msgspec.convert(json.loads(line), Observed)
+            return converted
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.bad += 1
+            return None
+
+
+def place(frame: Frame | tuple[str, int, str, int]) -> Place:
+    """A frame as findings have it."""
+    return Place(frame[0][:MAX_TEXT], frame[1], frame[2][:MAX_TEXT])

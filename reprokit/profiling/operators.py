@@ -1,0 +1,254 @@
+"""Findings about operators: what was executed, what is known of it, and what came out when it was executed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reprokit import findings
+from reprokit.findings import COMPILED, OPERATOR, ORDER, Confirmed, Cure, Finding
+from reprokit.knowledge import Fact, matching_operator
+from reprokit.profiling import cures
+from reprokit.profiling.groups import DIFFERENT, Group, Key
+from reprokit.profiling.lines import CompiledCode, ConfirmedCall, Operator
+
+MAX_GROUPS = 20_000
+MAX_KNOWN = 50_000  # answers of the knowledge base that are kept
+MAX_NAMED = 5  # operators that are named in one text
+UNKNOWN_CODE = "a compiler made this code: which kernels it runs is not seen"
+HARMLESS_CODE = "a compiler made this code, and nothing in it is known to vary on a processor"
+RACING = (  # by atomic additions, when Inductor compiles them for a processor
+    "aten::index_add",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::scatter_add",
+    "aten::embedding_dense_backward",
+)
+RACE = "pytorch.compiled-index-add"
+PARALLEL_MAP = "tensorflow.data-parallel-map"
+UNORDERED_DATA = "tensorflow.data-deterministic-off"
+DRAWS = "draws"  # attribute of operators of tf.data: their functions ask for random numbers
+BLAMED = (findings.GUILTY, findings.SUSPECT)
+
+Known = tuple[Fact, ...]
+
+
+@dataclass
+class Operators:
+    """The operators of one run."""
+
+    facts: Sequence[Fact]
+    groups: dict[Key, Group] = field(default_factory=dict)
+    left_out: int = 0
+    devices: set[str] = field(default_factory=set)
+    _within: dict[Key, dict[str, None]] = field(default_factory=dict)  # operators of compiled code
+    _draws: set[bool] = field(default_factory=set)
+    _has_random_data: bool = False
+    _known: dict[tuple[object, ...], Known] = field(default_factory=dict)
+
+    def add(self, process: int, line: Operator) -> None:
+        """Take in one distinct call."""
+        self.devices.add(line.device)
+        group = self._group(self._key(line, line.attributes))
+        if group is not None:
+            group.add(process, line.version, line.calls, line.where)
+
+    def add_compiled(self, process: int, line: CompiledCode) -> None:
+        """Take in compiled code."""
+        key = self._compiled_key(line)
+        group = self._group(key)
+        if group is not None:
+            group.add(process, line.version, line.calls, line.where)
+            self._within.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
+
+    def confirm(self, process: int, line: ConfirmedCall) -> None:
+        """Take in what came out when a call was executed again."""
+        compiled = Key(COMPILED, line.framework, line.name, line.phase, line.device, "")
+        key = compiled if compiled in self.groups else self._measured_key(line)
+        group = self._group(key)
+        if group is not None:
+            group.confirm(process, line)
+
+    def _group(self, key: Key) -> Group | None:
+        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+            self.left_out += 1
+            return None
+        return self.groups.setdefault(key, Group())
+
+    def _key(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Key:
+        known = self._facts_of(line, attributes)
+        fact = known[0].id if known else ""
+        return Key(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
+
+    def _compiled_key(self, line: CompiledCode) -> Key:
+        return Key(COMPILED, line.framework, line.name, line.phase, line.device, "")
+
+    def _measured_key(self, line: ConfirmedCall) -> Key:
+        """The group of a measured call; one whose attributes are not told belongs where the facts are."""
+        if line.attributes is not None:
+            return self._key(line, line.attributes)
+        wanted = (OPERATOR, line.framework, line.name, line.phase, line.device)
+        there = [key for key in self.groups if key[:5] == wanted]
+        told = [key for key in there if line.where and _is_there(self.groups[key], line)]
+        candidates = sorted(told or there, key=lambda key: not key.fact)
+        return candidates[0] if candidates else self._key(line, {})
+
+    def _facts_of(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+        """What is known of a call, the most serious first."""
+        question = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
+        asked = (*question, tuple(line.dtypes[:8]), repr(attributes))
+        if asked not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[asked] = _ordered(self._matching(line, attributes))
+        return self._known[asked]
+
+    def _matching(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+        found = matching_operator(
+            self.facts,
+            line.framework,
+            line.version,
+            line.name,
+            line.device,
+            attributes,
+            line.phase,
+            overload=line.overload,
+            dtypes=line.dtypes[:8],
+        )
+        if type(attributes.get(DRAWS)) is bool:
+            self._draws.add(attributes[DRAWS] is True)
+        self._has_random_data = self._has_random_data or any(fact.id == PARALLEL_MAP for fact in found)
+        return tuple(fact for fact in found if fact.id != PARALLEL_MAP)  # a finding of the loader, if it is parallel
+
+    @property
+    def draws(self) -> bool:
+        """Whether parallel functions of tf.data ask for random numbers; where nobody told, whether any do."""
+        return True in self._draws if self._draws else self._has_random_data
+
+    def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[int, str], float]) -> Iterator[Finding]:
+        """What came out, not yet ordered; ``scale`` counts the calls of steps that were not looked at.
+
+        ``threads`` is how many each framework computes with, where that is known.
+        """
+        by_id = {fact.id: fact for fact in self.facts}
+        for key, group in self.groups.items():
+            calls = sum(round(n * scale.get((process, key.framework), 1.0)) for process, n in group.calls.items())
+            found = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
+            if found is not None:
+                yield _counted(found, calls, len(group.calls))
+
+    def _finding(self, key: Key, group: Group, fact: Fact | None, threads: int | None) -> Finding | None:
+        confirmed = group.confirmed
+        if key.kind == COMPILED:
+            return self._compiled(key, group, confirmed, threads)
+        judged = judge(fact, confirmed, threads)
+        if judged is None:
+            return None
+        verdict, why = judged
+        return Finding(
+            id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
+            kind=ORDER if fact is not None and fact.id == UNORDERED_DATA else OPERATOR,
+            subject=key.subject,
+            framework=key.framework,
+            version=group.version,
+            device=key.device,
+            direction=key.direction,
+            where=group.where,
+            fact=fact.id if fact is not None else None,
+            why=why,
+            shows=list(fact.shows) if fact is not None else _shown(confirmed),
+            confirmed=confirmed,
+            cures=_cures(key, fact, confirmed) if verdict in BLAMED else [],
+            verdict=verdict,
+        )
+
+    def _compiled(self, key: Key, group: Group, confirmed: Confirmed | None, threads: int | None) -> Finding:
+        within = self._within.get(key, {})
+        racing = next((name for name in within if name in RACING), "")
+        fact = self._fact(RACE) if racing and key.device == "cpu" else None
+        is_harmless = key.device in ("", "cpu") and (bool(within) or key.framework != "pytorch")  # XLA repeats there
+        unmeasured = (findings.AS_SET, HARMLESS_CODE) if is_harmless else (findings.SUSPECT, UNKNOWN_CODE)
+        verdict, why = judge(fact, confirmed, threads) or unmeasured
+        named = ", ".join([racing] * bool(racing) + [name for name in within if name != racing][:MAX_NAMED])
+        return Finding(
+            id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
+            kind=COMPILED,
+            subject=key.subject,
+            framework=key.framework,
+            version=group.version,
+            device=key.device,
+            direction=key.direction,
+            where=group.where,
+            fact=fact.id if fact is not None else None,
+            why=f"{(why or UNKNOWN_CODE).rstrip('.')}; compiled of {named}" if named else why,
+            shows=list(fact.shows) if fact is not None else _shown(confirmed),
+            confirmed=confirmed,
+            cures=cures.of_compiled(key.framework, fact, within) if verdict in BLAMED else [],
+            verdict=verdict,
+        )
+
+    def _fact(self, name: str) -> Fact | None:
+        return next((fact for fact in self.facts if fact.id == name), None)
+
+
+def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -> tuple[str, str] | None:
+    """The verdict and why; None of what is neither known nor measured."""
+    why = (fact.why or fact.title) if fact is not None else ""
+    if confirmed is not None and (confirmed.results > 1 or (confirmed.races and threads != 1)):
+        return findings.GUILTY, why or "it gave different bits for the same inputs"
+    if fact is not None and fact.verdict == "random":
+        return findings.COVERED, why
+    if confirmed is not None and confirmed.repeats:
+        return findings.CLEARED, why
+    if fact is None or fact.verdict == "repeats":
+        return None
+    if not fact.differs_on_one_machine:
+        return findings.AS_SET, why
+    if fact.threads is not None and threads is not None and threads < fact.threads:
+        return findings.CLEARED, f"{why}; only from {fact.threads} threads on, and here there was {threads}"
+    return findings.SUSPECT, why
+
+
+def _ordered(known: Known) -> Known:
+    """What differs on one machine first, then what is random, what depends on the machine, and what repeats."""
+    order = {"random": 1, "setting": 2, "varies": 2, "raises": 2, "repeats": 3}
+    return tuple(sorted(known, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
+
+
+def _is_there(group: Group, line: ConfirmedCall) -> bool:
+    file, number, _ = line.where[0]
+    return any(found.file == file and found.line == number for found in group.places)
+
+
+def _shown(confirmed: Confirmed | None) -> list[str]:
+    """How something showed of which nothing is known."""
+    if confirmed is None:
+        return []
+    shows = ["run-to-run"] if confirmed.races else []
+    if DIFFERENT & set(confirmed.threads.values()):
+        shows.append("thread-count")
+    if DIFFERENT & set(confirmed.capabilities.values()):
+        shows.append("cpu-capability")
+    return shows
+
+
+def _cures(key: Key, fact: Fact | None, confirmed: Confirmed | None) -> list[Cure]:
+    known = cures.of_fact(fact, key.subject) if fact is not None else []
+    return known or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
+
+
+def _counted(found: Finding, calls: int, processes: int) -> Finding:
+    from msgspec.structs import replace
+
+    return replace(found, calls=calls, processes=processes, rank=rank(found, calls))
+
+
+def rank(found: Finding, calls: int) -> float:
+    """How likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
+    if found.only_unwritten_memory:
+        return round(15.0 + min(math.log10(calls + 1), 4.0), 3)
+    base = {findings.GUILTY: 100.0, findings.SUSPECT: 50.0, findings.AS_SET: 20.0, findings.CLEARED: 10.0}
+    measured = found.confirmed.results / found.confirmed.repeats if found.confirmed and found.confirmed.repeats else 0
+    return round(base.get(found.verdict, 1.0) + 10 * measured + min(math.log10(calls + 1), 9.0), 3)

@@ -1,0 +1,234 @@
+"""Shows findings: on one screen, and as a JSON document."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from reprokit import findings
+from reprokit.findings import (
+    COMPILED,
+    FUNCTION,
+    SETTING,
+    SOURCE,
+    SYSTEM_CALL,
+    Confirmed,
+    Cure,
+    Finding,
+    FindingsFile,
+    Place,
+)
+from reprokit.profiling.groups import DIFFERENT
+from reprokit.rundir import RunDirectory, RunFile
+from reprokit.screen import Cells, print_rows
+
+FORMAT = 1
+SHOWN = 6  # findings that are explained
+SHOWN_SETTINGS = 4
+SHOWN_NOTES = 5
+ASKED = (SOURCE, SYSTEM_CALL)
+NAMED = 6  # in one line
+SHORT = 200  # characters of why
+
+
+def document(run: RunDirectory, found: FindingsFile) -> dict[str, Any]:
+    """Everything as a JSON document; reprokit/schemas/findings.schema.json describes it."""
+    return {
+        "format": FORMAT,
+        "path": str(run.path),
+        "run_id": found.run_id,
+        "command": run.run.command,
+        "exit_code": run.run.exit_code,
+        "signal": run.run.signal,
+        "profiling": msgspec.to_builtins(run.run.profiling),
+        "findings": msgspec.to_builtins(found.findings),
+        "notes": found.notes,
+    }
+
+
+def print_findings(run: RunDirectory, found: FindingsFile) -> None:
+    """The most urgent first and explained; the rest in a line for each kind."""
+    blamed = [one for one in found.findings if one.blamed]
+    rows = [*_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
+    labels = ["", *(label for label, _ in rows)]
+    cells = [
+        Cells(("" if label == before else label, text)) for before, (label, text) in zip(labels, rows, strict=False)
+    ]
+    style = "bold red" if any(one.verdict == findings.GUILTY for one in blamed) else "bold yellow" if blamed else "bold"
+    print_rows(
+        f"findings in {run.path}: {findings.in_words(found)}", cells, list(_advice(run.run, blamed)), style=style
+    )
+
+
+def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
+    """What may make runs differ: what, how often, where, why, and what would cure it."""
+    for number, one in enumerate(blamed[:SHOWN], 1):
+        label = f"{number} {one.verdict}"
+        if one.kind in ASKED:
+            yield from _askers(label, [one])
+        else:
+            yield label, f"{_what(one)}: {measured(one.confirmed) or 'known to differ, not measured here'}"
+        if one.where and one.kind not in ASKED:
+            yield label, f"  in {_where(run, one.where)}"
+        if one.why:
+            yield label, f"  because {_short(one.why)}"
+        yield label, f"  cure: {_cures(one.cures) or 'none is known'}"
+    if len(blamed) > SHOWN:
+        yield f"{SHOWN + 1}...", f"{_names(blamed[SHOWN:])} (--json has them all)"
+
+
+def _what(one: Finding) -> str:
+    """Its name, direction, device and how often it was called."""
+    where = f" on {one.device}" if one.device else ""
+    direction = f" {one.direction}" if one.direction else ""
+    calls = f", {one.calls} {'call' if one.calls == 1 else 'calls'}" if one.calls else ""
+    processes = f" in {one.processes} processes" if one.processes > 1 else ""
+    return f"{one.kind} {one.subject}{direction}{where}{calls}{processes}"
+
+
+def measured(confirmed: Confirmed | None) -> str:
+    """What came out when it was executed again, in words."""
+    if confirmed is None:
+        return ""
+    if not confirmed.repeats:
+        return f"not measured: {confirmed.problem}" if confirmed.problem else ""
+    if confirmed.results > 1:
+        return f"gave {confirmed.results} results in {confirmed.repeats} repeats here"
+    if confirmed.races:
+        number = next(number for number, outcome in confirmed.threads.items() if outcome == "varies")
+        return f"varied with {number} threads, though not in {confirmed.repeats} repeats with the present number"
+    return f"no variation seen in {confirmed.repeats} repeats"
+
+
+def _where(run: RunFile, places: list[Place]) -> str:
+    """The first place, as short as it can be named, and how many more there are."""
+    first, more = places[0], len(places) - 1
+    file = first.file
+    base = run.working_directory.rstrip("/") + "/"
+    file = file[len(base) :] if file.startswith(base) else file
+    name = f" ({first.function})" if first.function else ""
+    return f"{file}:{first.line}{name}" + (f" and {more} more {'place' if more == 1 else 'places'}" if more else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT else text[: SHORT - 3] + "..."
+
+
+def _cures(cures: list[Cure]) -> str:
+    """The first with what it costs, the others by name."""
+    others = [cure.patch or cure.does for cure in cures[1:4]]
+    return f"{_cure(cures[0])}" + (f"; or {', '.join(others)}" if others else "") if cures else ""
+
+
+def _cure(cure: Cure) -> str:
+    patch = f"--patch {cure.patch}" if cure.patch else ""
+    words = f"{patch} ({cure.does})" if patch and cure.does else patch or cure.does
+    return f"{words}: {_short(cure.cost)}" if cure.cost else words
+
+
+def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
+    """What decides how something computes, the same in every run of this machine."""
+    settings = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind == SETTING]
+    for one in settings[:SHOWN_SETTINGS]:
+        where = f" in {_where(run, one.where)}" if one.where else ""
+        yield "setting", f"{one.subject}{where}: {_short(one.why)}"
+    if len(settings) > SHOWN_SETTINGS:
+        yield "setting", f"and {_names(settings[SHOWN_SETTINGS:])}"
+    others = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind != SETTING]
+    compiled = [one for one in others if one.kind == COMPILED]
+    for one in compiled[:SHOWN_SETTINGS]:
+        yield "compiled", f"{_what(one)} in {_where(run, one.where)}" if one.where else _what(one)
+    if len(compiled) > SHOWN_SETTINGS:
+        yield "compiled", f"and {len(compiled) - SHOWN_SETTINGS} more"
+    depending = [one for one in others if one.kind not in (*ASKED, COMPILED)]
+    if depending:
+        yield "machine", f"depends on processors and threads: {_names(depending)}"
+    yield from _askers("machine", [one for one in others if one.kind in ASKED])
+
+
+def _rest(found: FindingsFile) -> Iterator[tuple[str, str]]:
+    """What was cleared, what would change elsewhere, and what a replay gives again."""
+    unwritten = [one for one in found.findings if one.only_unwritten_memory]
+    if unwritten:
+        yield "memory", f"varies only for who reads it before writing: {_names(unwritten)}"
+    cleared = [one for one in found.findings if one.verdict == findings.CLEARED]
+    if cleared:
+        repeats = min((one.confirmed.repeats for one in cleared if one.confirmed), default=0)
+        times = f" in {repeats} repeats or more" if repeats else ""
+        yield "cleared", f"no variation seen{times}: {_names(cleared)}"
+    for what, differing in _elsewhere(found):
+        yield "elsewhere", f"other bits with {what}: {_names(differing)}"
+    covered = [one for one in found.findings if one.verdict == findings.COVERED]
+    random = [one for one in covered if one.kind not in ASKED]
+    if random:
+        yield "covered", f"random, and given again by a replay: {_names(random)}"
+    yield from _askers("covered", [one for one in covered if one.kind in ASKED])
+
+
+def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
+    """Sources and system calls, with who asked."""
+    for one in some[:SHOWN_SETTINGS]:
+        names = list(dict.fromkeys(_asker(asker) for asker in one.where))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield label, f"{_what(one)}" + (f", by {', '.join(names[:3])}{more}" if names else "")
+    if len(some) > SHOWN_SETTINGS:
+        yield label, f"and {_names(some[SHOWN_SETTINGS:])}"
+
+
+def _asker(asker: Place) -> str:
+    name = os.path.basename(asker.file)
+    return f"{name}:{asker.line}" if asker.line else name
+
+
+def _elsewhere(found: FindingsFile) -> Iterator[tuple[str, list[Finding]]]:
+    """Conditions of another machine under which calls gave other bits than here."""
+    conditions: dict[str, list[Finding]] = {}
+    for one in found.findings:
+        if one.confirmed is None or one.verdict == findings.GUILTY:
+            continue
+        for number in _differing(one.confirmed.threads):
+            conditions.setdefault(f"{number} {'thread' if number == '1' else 'threads'}", []).append(one)
+        for name in _differing(one.confirmed.capabilities):
+            conditions.setdefault(f"processor capabilities capped to {name}", []).append(one)
+    yield from list(conditions.items())[:SHOWN_SETTINGS]
+
+
+def _differing(outcomes: dict[str, str]) -> list[str]:
+    return [condition for condition, outcome in outcomes.items() if outcome in DIFFERENT]
+
+
+def _names(some: list[Finding]) -> str:
+    """The first few, each subject once, and how many more there are."""
+    subjects = list(dict.fromkeys(_last_names(one) for one in some))
+    more = len(subjects) - NAMED
+    return ", ".join(subjects[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _last_names(one: Finding) -> str:
+    """The subject; of a long qualified name its end."""
+    if one.kind != FUNCTION:
+        return one.subject
+    return ".".join(one.subject.split(".")[-3:])
+
+
+def _notes(found: FindingsFile) -> Iterator[tuple[str, str]]:
+    for text in found.notes[:SHOWN_NOTES]:
+        yield "note", text
+    if len(found.notes) > SHOWN_NOTES:
+        yield "note", f"and {len(found.notes) - SHOWN_NOTES} more"
+
+
+def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
+    """What to do next."""
+    patches = list(dict.fromkeys(one.cures[0].patch for one in blamed if one.cures and one.cures[0].patch))
+    command = shlex.join(run.command)
+    if patches:
+        yield f"try: reprokit record --patch {shlex.quote(','.join(map(str, patches)))} -- {command}"
+    if blamed:
+        yield f"or have cures tried and proved: reprokit reproduce -- {command}"
+    elif os.path.basename(run.command[0] if run.command else ""):
+        yield f"nothing known varies: a recording should replay to the same bits: reprokit record -- {command}"

@@ -1,0 +1,258 @@
+"""Findings about where randomness comes from: entropy, clocks and process ids as seeds, devices, other sources."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from reprokit import findings
+from reprokit.entropy.askers import who_asked
+from reprokit.errors import RunError
+from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, Cure, Finding, Place
+from reprokit.profiling.lines import MAX_TEXT
+from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory, RunFile, SystemCallsFile
+
+MAX_LINES = 500_000  # of metrics.jsonl that are looked through
+MAX_CALLS = 16 << 20  # bytes of system-calls.json
+MAX_SEEDS = 10_000  # places
+SLACK = 2.0  # seconds by which the run's own clock may differ
+SCALES = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+NARROW = 1 << 32  # seeds are often cut to 32 bits
+COVERED_RANK, SET_RANK, UNCOVERED_RANK, INSTRUCTIONS_RANK = 1.0, 5.0, 70.0, 30.0
+
+CLOCK_SEED = "python.clock-seed"
+RECORDED = "random: recorded, and given again by a replay"
+INSTRUCTIONS = ("RDRAND", "RDSEED")
+INSTRUCTIONS_WHY = "these libraries hold the instruction; if it is executed, what it gives is not recorded"
+_LIBRARY = re.compile(r"RD[A-Z, ]+(?: and RD[A-Z]+)? in (\S+)(?: \((/[^)]*)\))?")
+HIDE = Cure(None, "record --hide-rdrand", "programs that cannot do without it fail")
+UNRECORDED = "random, and not recorded: a replay cannot give it again"
+GIVEN_AGAIN = "differs from run to run; a replay gives the recorded value again"
+RANDOM = ("getrandom", "/dev/urandom", "/dev/random", "/dev/hwrng", "/proc/sys/kernel/random/")
+OF_PROCESSORS = ("/proc/cpuinfo", "/sys/devices/system/", "/sys/fs/cgroup", "/dev/cpu/")
+PROCESSORS_WHY = "tells how many processors there are and what they can: another machine may compute otherwise"
+DEVICE_WHY = "an accelerator was opened: what it computes may depend on its kind and driver"
+
+
+@dataclass
+class Journal:
+    """What metrics.jsonl tells of a run: versions, process ids, and the seeds that were given."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)  # by identity
+    seeds: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)  # call, argument, place, identity
+    notes: list[str] = field(default_factory=list)
+
+
+def journal(run: RunDirectory) -> Journal:
+    """Read it; damage is noted, and what stands before is used."""
+    found = Journal()
+    try:
+        for number, line in enumerate(run.metrics()):
+            if number >= MAX_LINES:
+                found.notes.append(f"seeds behind the first {MAX_LINES} lines of the metrics were not looked at")
+                break
+            _take(found, line)
+    except RunError as error:
+        found.notes.append(str(error))
+    return found
+
+
+def _take(found: Journal, line: dict[str, Any]) -> None:
+    kind, identity = line.get("k"), str(line.get("p"))
+    if kind == "framework":
+        found.versions.setdefault(str(line.get("name")), str(line.get("version")))
+    elif kind == "agent" and type(line.get("pid")) is int:
+        found.pids.setdefault(identity, line["pid"])
+    elif kind == "seed":
+        key = (str(line.get("call")), str(line.get("argument")), str(line.get("where")), identity)
+        if key in found.seeds or len(found.seeds) < MAX_SEEDS:
+            found.seeds[key] += 1
+
+
+def of_seeds(run: RunFile, told: Journal) -> Iterator[Finding]:
+    """Seeds that look like the clock's or a process's number."""
+    seen: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
+    processes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for (call, argument, where, identity), number in told.seeds.items():
+        origin = _origin(argument, run, told.pids.get(identity))
+        if origin:
+            seen[origin, call][_place(where)] += number
+            processes[origin, call].add(identity)
+    for (origin, call), places in seen.items():
+        yield Finding(
+            id=f"{SOURCE}/{origin} as a seed of {call}"[:MAX_TEXT],
+            kind=SOURCE,
+            subject=f"{origin} as a seed of {call}"[:MAX_TEXT],
+            where=[found for found, _ in places.most_common(MAX_PLACES)],
+            calls=places.total(),
+            processes=len(processes[origin, call]),
+            why=GIVEN_AGAIN,
+            fact=CLOCK_SEED,
+            shows=["run-to-run"],
+            cures=[Cure(None, "give a fixed seed", "")],
+            rank=COVERED_RANK + 2,
+            verdict=findings.COVERED,
+        )
+
+
+def _place(where: str) -> Place:
+    file, _, line = where.rpartition(":")
+    return Place(file[:MAX_TEXT], int(line) if line.isascii() and line.isdecimal() and len(line) < 10 else 0)
+
+
+def _origin(argument: str, run: RunFile, pid: int | None) -> str:
+    """What a seed looks like: "the clock in seconds", "the process id", or nothing."""
+    text = argument.strip()
+    if not (text.removeprefix("-").replace(".", "", 1).isdecimal() and text.isascii() and len(text) < 32):
+        return ""
+    value = float(text) if "." in text else int(text)
+    if pid is not None and value == pid:
+        return "the process id"
+    began, ended = _times(run)
+    if not began:
+        return ""
+    for unit, scale in SCALES.items():
+        first, last = int((began - SLACK) * scale), int((ended + SLACK) * scale)
+        if first <= value <= last or (last - first < NARROW >> 4 and _is_narrowed(value, first, last)):
+            return f"the clock in {unit}"
+    return ""
+
+
+def _is_narrowed(value: float, first: int, last: int) -> bool:
+    """Whether a number is one of these, cut to 32 bits."""
+    if value != int(value) or not 0 <= value < NARROW or last < NARROW:
+        return False
+    return (int(value) - first) % NARROW <= last - first
+
+
+def _times(run: RunFile) -> tuple[float, float]:
+    """When the run began and ended, in seconds since the epoch; zeros where that cannot be told."""
+    try:
+        began = datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return 0.0, 0.0
+    return began, began + min(max(run.duration or 0.0, 0.0), 1e8) + 1
+
+
+@dataclass
+class _Asked:
+    calls: int = 0
+    processes: set[object] = field(default_factory=set)
+    askers: Counter[str] = field(default_factory=Counter)  # libraries or programs
+
+    @property
+    def where(self) -> list[Place]:
+        """Who asked, the most frequent first."""
+        return [Place(name[:MAX_TEXT]) for name, _ in self.askers.most_common(MAX_PLACES) if name]
+
+
+def of_entropy(run: RunDirectory, notes: list[str]) -> Iterator[Finding]:
+    """Sources of entropy by the shim's own log, and those that nothing recorded."""
+    try:
+        asking = who_asked(run.path / ENTROPY)
+    except RunError as error:
+        notes.append(str(error))
+        return
+    sources: dict[str, _Asked] = defaultdict(_Asked)
+    for asker, asked in asking.rows.items():
+        found = sources[asker.source]
+        found.calls += asked.requests
+        found.processes.add((asker.process, asker.incarnation))
+        found.askers[asker.module or asker.program] += asked.requests
+    for source, found in sources.items():
+        yield _source(source, found, RECORDED, findings.COVERED, COVERED_RANK)
+    lost = _Asked(sum(process.unrecorded for process in asking.processes))
+    if lost.calls:
+        yield _source("requests that were not recorded", lost, UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
+    instructions = [text for text in dict.fromkeys(run.run.uncovered) if text.startswith(INSTRUCTIONS)]
+    if instructions:
+        yield _of_instructions(instructions)
+    for text in dict.fromkeys(run.run.uncovered):
+        if text not in instructions:
+            yield _source(text, _Asked(), UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
+
+
+def _of_instructions(texts: list[str]) -> Finding:
+    """Instructions of the processor in some libraries, as one: whether they are ever executed nobody sees."""
+    places = [_LIBRARY.match(text) for text in texts]
+    files = [found[2] or found[1] if found else text for found, text in zip(places, texts, strict=True)]
+    asked = _Asked(0, set(), Counter(files))
+    names = ", ".join(file.rpartition("/")[2] for file in files[:3]) + (" and more" if len(files) > 3 else "")
+    one = _source(f"RDRAND in {names}", asked, INSTRUCTIONS_WHY, findings.SUSPECT, INSTRUCTIONS_RANK)
+    return msgspec.structs.replace(one, cures=[HIDE])
+
+
+def _source(subject: str, found: _Asked, why: str, verdict: str, rank: float) -> Finding:
+    return Finding(
+        id=f"{SOURCE}/{subject}"[:MAX_TEXT],
+        kind=SOURCE,
+        subject=subject[:MAX_TEXT],
+        where=found.where,
+        calls=found.calls,
+        processes=len(found.processes),
+        why=why,
+        shows=["run-to-run"],
+        rank=rank,
+        verdict=verdict,
+    )
+
+
+def of_system_calls(run: RunDirectory, notes: list[str]) -> Iterator[Finding]:
+    """What strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
+    found = _system_calls(run, notes)
+    sources: dict[tuple[str, str], _Asked] = defaultdict(_Asked)
+    for call in found.calls if found is not None else ():
+        asked = sources[call.call, call.source]
+        asked.calls += call.calls
+        asked.processes.add(call.pid)
+        asked.askers[call.program] += call.calls
+    for (call_name, source), asked in sources.items():
+        yield _system_call(call_name, source, asked)
+
+
+def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None:
+    profiling = run.run.profiling
+    if profiling is not None and profiling.system_calls.startswith("off"):
+        notes.append(
+            f"system calls were not watched ({profiling.system_calls[5:]}): sources are from the shim's own log"
+        )
+    if not run.has(SYSTEM_CALLS):
+        return None
+    try:
+        found = run.decode(SYSTEM_CALLS, SystemCallsFile, MAX_CALLS)
+    except RunError as error:
+        notes.append(str(error))
+        return None
+    if found.left_out:
+        notes.append(f"{found.left_out} system calls of further callers are left out")
+    if found.problem:
+        notes.append(f"system calls: {found.problem}")
+    return found
+
+
+def _system_call(call: str, source: str, asked: _Asked) -> Finding:
+    if source.startswith(RANDOM):
+        why, verdict, rank = RECORDED, findings.COVERED, COVERED_RANK
+    elif source.startswith(OF_PROCESSORS):
+        why, verdict, rank = PROCESSORS_WHY, findings.AS_SET, SET_RANK
+    else:
+        why, verdict, rank = DEVICE_WHY, findings.AS_SET, SET_RANK
+    subject = call if source == call else f"{call} {source}"
+    return Finding(
+        id=f"{SYSTEM_CALL}/{subject}"[:MAX_TEXT],
+        kind=SYSTEM_CALL,
+        subject=subject[:MAX_TEXT],
+        where=asked.where,
+        calls=asked.calls,
+        processes=len(asked.processes),
+        why=why,
+        rank=rank,
+        verdict=verdict,
+    )

@@ -1,0 +1,228 @@
+"""Findings about what is around the operators: functions, settings, variables, loaders, and orders of completion."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reprokit import findings
+from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding, Place
+from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
+from reprokit.profiling import cures
+from reprokit.profiling.lines import MAX_TEXT, Completion, Function, Loader, Setting, place
+
+MAX_KEPT = 20_000  # of functions, settings, loaders and completions each
+MAX_UNKNOWN = 100_000
+MAX_VALUE = 200  # characters
+THREADS = {  # settings that say with how many threads a framework computes
+    "torch.get_num_threads": "pytorch",
+    "tf.config.threading.intra_op": "tensorflow",
+    "tf.ConfigProto.intra_op_parallelism_threads": "tensorflow",
+}
+ORDER_RANK, DATA_ORDER_RANK, SETTING_RANK, SUSPECTED_SETTING_RANK, FUNCTION_RANK = 60.0, 55.0, 20.0, 45.0, 40.0
+OF_COMPILERS = ("torch._inductor.", "torch._dynamo.")  # settings that matter to compiled code only
+COMPLETION_WHY = "results are taken in the order in which workers finish, and that depends on timing"
+DATA_WHY = "elements are handed on in the order in which parallel calls finish, and that depends on timing"
+DRAWS_WHY = "functions that run beside each other draw random numbers, in the order in which they come to it"
+KEEP_ORDER = Cure("tf-data", "make the pipeline deterministic", "it may wait for the slowest element")
+DRAWING = ("tf.data.Dataset.map", "tf.data.Dataset.interleave")
+FACTS = {  # what is known of what is told under these names
+    "Pool.imap_unordered": "python.imap-unordered",
+    "Pool.apply_async(callback)": "python.queue-order",
+    "concurrent.futures.as_completed": "python.as-completed",
+    "asyncio.as_completed": "python.as-completed",
+    "concurrent.futures.wait": "python.wait",
+    "asyncio.wait": "python.wait",
+    "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
+    "torch.utils.data.DataLoader": "pytorch.loader-workers",
+}
+WORKERS_WHY = "how many workers there are decides who draws which random numbers: keep the number in every run"
+
+
+@dataclass
+class _Seen:
+    """How often something was seen, where, and in which processes."""
+
+    calls: Counter[int] = field(default_factory=Counter)  # by process
+    places: Counter[Place] = field(default_factory=Counter)
+
+    def add(self, process: int, calls: int, where: Iterable[tuple[Place, int]]) -> None:
+        self.calls[process] += calls
+        for found, number in where:
+            if found in self.places or len(self.places) < MAX_PLACES * 4:
+                self.places[found] += max(number, 1)
+
+    @property
+    def where(self) -> list[Place]:
+        return [found for found, _ in self.places.most_common(MAX_PLACES)]
+
+
+@dataclass
+class Surroundings:
+    """What was seen around the operators of one run."""
+
+    facts: Sequence[Fact]
+    scale: dict[int, float] = field(default_factory=dict)  # by process: for steps that were not looked at
+    functions: dict[str, _Seen] = field(default_factory=dict)
+    settings: dict[tuple[str, str], tuple[Setting, _Seen]] = field(default_factory=dict)
+    loaders: dict[tuple[str, int | str | None, bool | str | None], _Seen] = field(default_factory=dict)
+    completions: dict[str, _Seen] = field(default_factory=dict)
+    _unknown: set[str] = field(default_factory=set)  # functions
+
+    def add_function(self, process: int, line: Function) -> None:
+        """Take in a function; one of which nothing is known is none to tell of."""
+        if line.name in self._unknown or (line.name not in self.functions and not self._is_known(line.name)):
+            return
+        where = [(place(frame), frame[3]) for frame in line.where[:MAX_PLACES]]
+        self.functions.setdefault(line.name, _Seen()).add(process, line.calls, where)
+
+    def _is_known(self, name: str) -> bool:
+        if len(self.functions) < MAX_KEPT and matching_function(self.facts, name):
+            return True
+        if len(self._unknown) < MAX_UNKNOWN:
+            self._unknown.add(name)
+        return False
+
+    def add_setting(self, process: int, line: Setting) -> None:
+        """Take in a setting as it was in one process."""
+        key = (line.name, _text(line.value))
+        if key in self.settings or len(self.settings) < MAX_KEPT:
+            self.settings.setdefault(key, (line, _Seen()))[1].add(process, 0, ())
+
+    def add_loader(self, process: int, line: Loader) -> None:
+        """Take in something that loads data."""
+        key = (line.name, line.workers, line.deterministic)
+        if key in self.loaders or len(self.loaders) < MAX_KEPT:
+            where = [(place(frame), 1) for frame in line.where[:1]]
+            self.loaders.setdefault(key, _Seen()).add(process, line.calls, where)
+
+    def add_completion(self, process: int, line: Completion) -> None:
+        """Take in an order that timing decides."""
+        if line.ordered:
+            return
+        if line.name in self.completions or len(self.completions) < MAX_KEPT:
+            where = [(place(frame), line.calls) for frame in line.where[:1]]
+            self.completions.setdefault(line.name, _Seen()).add(process, line.calls, where)
+
+    @property
+    def threads(self) -> dict[str, int]:
+        """The most threads that each framework computed with, where that was seen."""
+        found: dict[str, int] = {}
+        for (name, _), (line, _) in self.settings.items():
+            framework = THREADS.get(name, "")
+            if framework and type(line.value) is int and line.value > 0:
+                found[framework] = max(line.value, found.get(framework, 0))
+        return found
+
+    def findings(
+        self, versions: Mapping[str, str], devices: set[str], told: set[str], *, compiles: bool, draws: bool
+    ) -> list[Finding]:
+        """What came out; ``told`` are the facts that operators have brought up already."""
+        loaded = [one for one in self._loaded(draws) if one.kind != ORDER or one.fact not in told]
+        found = [*self._completed(), *loaded, *self._set(versions, devices, compiles)]
+        told = told | {finding.fact for finding in found if finding.fact is not None} | set(FACTS.values())
+        return [*found, *self._called(versions, devices, told)]
+
+    def _completed(self) -> Iterator[Finding]:
+        for name, seen in self.completions.items():
+            fact = self._fact(FACTS.get(name, ""))
+            known = cures.of_fact(fact, name) if fact is not None else []
+            why = (fact.why or fact.title) if fact is not None else COMPLETION_WHY
+            yield _finding(ORDER, name, seen, fact, why, findings.SUSPECT, ORDER_RANK, known or _in_order(name))
+
+    def _loaded(self, draws: bool) -> Iterator[Finding]:
+        """Loaders; ``draws``: functions that tf.data calls ask for random numbers."""
+        for (name, workers, deterministic), seen in self.loaders.items():
+            is_parallel = workers not in (None, 0, 1)
+            if deterministic is False:
+                yield self._order(name, seen, self._fact("tensorflow.data-deterministic-off"), DATA_WHY)
+            elif name in DRAWING and is_parallel and draws:
+                yield self._order(name, seen, self._fact("tensorflow.data-parallel-map"), DRAWS_WHY)
+            elif name in FACTS and workers:
+                fact = self._fact(FACTS[name])
+                cure = cures.of_fact(fact, name) if fact is not None else []
+                why = f"{workers} {'worker' if workers == 1 else 'workers'}: {WORKERS_WHY}"
+                yield _finding(SETTING, name, seen, fact, why, findings.AS_SET, SETTING_RANK, cure)
+
+    def _order(self, name: str, seen: _Seen, fact: Fact | None, why: str) -> Finding:
+        cure = (cures.of_fact(fact, name) if fact is not None else []) or [KEEP_ORDER]
+        return _finding(ORDER, name, seen, fact, why, findings.SUSPECT, DATA_ORDER_RANK, cure)
+
+    def _fact(self, name: str) -> Fact | None:
+        return next((fact for fact in self.facts if fact.id == name), None)
+
+    def _set(self, versions: Mapping[str, str], devices: set[str], compiles: bool) -> Iterator[Finding]:
+        for (name, value), (line, seen) in self.settings.items():
+            if name.startswith(OF_COMPILERS) and not compiles:
+                continue
+            known = [*matching_setting(self.facts, name, line.value), *matching_variable(self.facts, name)]
+            for fact in _fitting(known, versions, devices)[:1]:
+                is_suspect = fact.differs_on_one_machine
+                verdict = findings.SUSPECT if is_suspect else findings.AS_SET
+                rank = SUSPECTED_SETTING_RANK if is_suspect else SETTING_RANK
+                cure = cures.of_fact(fact, name)
+                subject = f"{name} = {value}"
+                yield _finding(SETTING, subject, seen, fact, fact.why or fact.title, verdict, rank, cure)
+
+    def _called(self, versions: Mapping[str, str], devices: set[str], told: set[str]) -> Iterator[Finding]:
+        for name, seen in self.functions.items():
+            seen.calls = Counter({process: round(n * self.scale.get(process, 1)) for process, n in seen.calls.items()})
+            fitting = _fitting(matching_function(self.facts, name), versions, devices)
+            for fact in [fact for fact in fitting if fact.id not in told and fact.verdict != "repeats"][:1]:
+                rank = FUNCTION_RANK + min(math.log10(seen.calls.total() + 1), 9.0)
+                cure = cures.of_fact(fact, name)
+                why = fact.why or fact.title
+                if fact.differs_on_one_machine:
+                    kind = ORDER if name in self.completions else FUNCTION
+                    yield _finding(kind, name, seen, fact, why, findings.SUSPECT, rank, cure)
+                elif fact.verdict == "random":
+                    yield _finding(FUNCTION, name, seen, fact, why, findings.COVERED, 1.0, [])
+                else:
+                    yield _finding(FUNCTION, name, seen, fact, why, findings.AS_SET, SETTING_RANK, cure)
+
+
+def _fitting(known: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
+    """Those that are about the versions and devices of this run, the most serious first."""
+    fits = [
+        fact
+        for fact in known
+        if fact.applies(version=versions.get(fact.framework, ""))
+        and any(fact.applies(device=device) for device in devices)
+    ]
+    return sorted(fits, key=lambda fact: not fact.differs_on_one_machine)
+
+
+def _in_order(name: str) -> list[Cure]:
+    """What takes results in order, of a function about which nothing more is known."""
+    patch = "imap-ordered" if name.endswith("imap_unordered") else None
+    return [Cure(patch, "take the results in the order in which they were asked for", "waits for the slowest")]
+
+
+def _finding(
+    kind: str, subject: str, seen: _Seen, fact: Fact | None, why: str, verdict: str, rank: float, cure: list[Cure]
+) -> Finding:
+    return Finding(
+        id=f"{kind}/{subject}"[:MAX_TEXT],
+        kind=kind,
+        subject=subject[:MAX_TEXT],
+        framework=fact.framework if fact is not None else "",
+        where=seen.where,
+        calls=seen.calls.total(),
+        processes=len(seen.calls),
+        fact=fact.id if fact is not None else None,
+        why=why,
+        shows=list(fact.shows) if fact is not None else ["run-to-run"] if verdict == findings.SUSPECT else [],
+        cures=cure,
+        rank=rank,
+        verdict=verdict,
+    )
+
+
+def _text(value: Any) -> str:
+    """A setting's value in a few characters."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..."

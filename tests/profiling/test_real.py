@@ -1,0 +1,87 @@
+"""Real trainings, profiled by the installed command: what is found in them, and what is cleared."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parents[1] / "trainings"
+
+PYTORCH = """
+import random, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(2)
+random.seed(int(time.time()))
+table = torch.nn.Embedding(50, 8)
+x = torch.nn.Parameter(torch.rand(500))
+net = torch.nn.Sequential(torch.nn.Conv1d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 6, 1))
+optimizer = torch.optim.SGD([x, *table.parameters(), *net.parameters()], lr=0.001)
+loader = DataLoader(TensorDataset(torch.randint(0, 500, (4, 50_000))), shuffle=True)
+target = torch.rand(50_000)
+def loss_of(index):
+    rows = table(index[0, :64] % 50)
+    sums = torch.zeros(10).scatter_add(0, index[0, :100] % 10, x[:100])
+    return (x[index[0]] - target).square().sum() + net(rows[:, None]).mean() + sums.sum()
+while True:
+    for (index,) in loader:
+        optimizer.zero_grad()
+        loss_of(index).backward()
+        optimizer.step()
+"""
+
+
+def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
+    """The findings by subject and direction."""
+    done = reprokit.run("profile", "--json", "-o", "run", *arguments)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return {f"{one['subject']} {one['direction']}".strip(): one for one in document["findings"]}
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a race needs two processors")
+def test_a_pytorch_training_without_end(reprokit: Reprokit) -> None:
+    reprokit.script("train.py", PYTORCH)
+    found = profiled(reprokit, "--steps", "3", "--confirm", "--", sys.executable, "train.py")
+    assert reprokit.facts("run")["profiling"]["ended"] == "3 steps"
+    guilty = next(one for one in found.values() if one["verdict"] == "guilty")
+    assert guilty["subject"] in ("aten::index_put", "aten::_index_put_impl_", "aten::index_put_")
+    assert (guilty["direction"], guilty["device"], guilty["fact"] is not None) == ("backward", "cpu", True)
+    assert [(os.path.basename(place["file"]), place["function"]) for place in guilty["where"]] == [
+        ("train.py", "loss_of")
+    ]
+    assert (
+        guilty["where"][0]["line"]
+        == PYTORCH.splitlines().index(
+            "    return (x[index[0]] - target).square().sum() + net(rows[:, None]).mean() + sums.sum()"
+        )
+        + 1
+    )
+    assert guilty["cures"][0]["patch"].startswith("torch-operator=aten::")
+    for cleared in (
+        "aten::scatter_add forward",
+        "aten::convolution forward",
+        "aten::embedding_dense_backward backward",
+    ):
+        assert found[cleared]["verdict"] == "cleared"
+        assert found[cleared]["confirmed"]["results"] == 1
+    assert found["the clock in seconds as a seed of random.seed"]["where"][0]["line"] == 6
+
+
+def test_results_as_they_come_are_diagnosed_in_a_training_without_a_framework(reprokit: Reprokit) -> None:
+    found = profiled(reprokit, "--", sys.executable, str(TRAININGS / "unordered_results.py"))
+    one = found["Pool.imap_unordered"]
+    assert (one["kind"], one["verdict"], one["cures"][0]["patch"]) == ("order", "suspect", "imap-ordered")
+    assert os.path.basename(one["where"][0]["file"]) == "unordered_results.py"
+    assert [other["subject"] for other in found.values() if other["verdict"] in ("guilty", "suspect")] == [
+        "Pool.imap_unordered"
+    ]

@@ -1,0 +1,94 @@
+"""Where randomness comes from: clocks and process ids as seeds, sources that nothing recorded, system calls."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from reprokit import rundir
+from reprokit.findings import Finding
+from reprokit.profiling import analyse
+from reprokit.rundir import RunDirectory, SystemCall, SystemCallsFile
+from tests.profiling.observed import profiled
+from tests.verify.runs import Building
+
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc).timestamp()
+
+
+def found_in(building: Building) -> dict[str, Finding]:
+    return {one.subject: one for one in analyse(RunDirectory(building.write())).findings}
+
+
+@pytest.mark.parametrize(
+    ("argument", "origin"),
+    [
+        (str(int(BEGAN) + 3), "the clock in seconds"),
+        (str(BEGAN + 3.25), "the clock in seconds"),
+        (str(int((BEGAN + 3) * 1000)), "the clock in milliseconds"),
+        (str(int((BEGAN + 3) * 1e9)), "the clock in nanoseconds"),
+        (str(int((BEGAN + 3) * 1000) % 2**32), "the clock in milliseconds"),
+        ("4711", "the process id"),
+        ("42", None),
+        ("-7", None),
+        (str(int(BEGAN) - 86400), None),
+        ("'text'", None),
+        ("9" * 4000, None),
+    ],
+)
+def test_seeds_that_look_like_the_clock_or_the_process_id(tmp_path: Path, argument: str, origin: str | None) -> None:
+    building = profiled(tmp_path / "run")
+    building.start(pid=4711)
+    building.add("seed", call="random.seed", argument=argument, where="train.py:3", value=1)
+    found = found_in(building)
+    assert list(found) == ([f"{origin} as a seed of random.seed"] if origin else [])
+    for one in found.values():
+        assert (one.verdict, one.where[0].file, one.where[0].line) == ("covered", "train.py", 3)
+
+
+def test_a_source_that_nothing_recorded_is_suspected(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run")
+    known = "RDRAND in {} (/lib/{}): what it gives is real in every run"
+    building.run.uncovered = ["process 0 was stopped", *(known.format(name, name) for name in ("a.so", "b.so"))]
+    found = found_in(building)
+    assert list(found) == ["process 0 was stopped", "RDRAND in a.so, b.so"]
+    assert {(one.kind, one.verdict) for one in found.values()} == {("source", "suspect")}
+    rdrand = found["RDRAND in a.so, b.so"]
+    assert [asker.file for asker in rdrand.where] == ["/lib/a.so", "/lib/b.so"]
+    assert "--hide-rdrand" in rdrand.cures[0].does
+
+
+def test_system_calls_say_who_opened_what(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run")
+    calls = [
+        SystemCall(call="openat", source="/dev/nvidia0", program="/usr/bin/python3", pid=7, calls=2),
+        SystemCall(call="openat", source="/proc/cpuinfo", program="/usr/bin/python3", pid=7, calls=1),
+        SystemCall(call="openat", source="/dev/urandom", program="/usr/bin/head", pid=9, calls=1),
+        SystemCall(call="openat", source="/dev/urandom", program="/usr/bin/python3", pid=7, calls=3),
+    ]
+    rundir.write_json(building.path / rundir.SYSTEM_CALLS, SystemCallsFile(calls=calls, left_out=3))
+    found = found_in(building)
+    assert {subject: one.verdict for subject, one in found.items()} == {
+        "openat /dev/nvidia0": "setting",
+        "openat /proc/cpuinfo": "setting",
+        "openat /dev/urandom": "covered",
+    }
+    entropy = found["openat /dev/urandom"]
+    assert (entropy.calls, entropy.processes) == (4, 2)
+    assert [asker.file for asker in entropy.where] == ["/usr/bin/python3", "/usr/bin/head"]
+
+
+def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run", system_calls="off: strace is not on PATH")
+    found = analyse(RunDirectory(building.write()))
+    assert any("strace is not on PATH" in note and "shim's own log" in note for note in found.notes)
+
+
+def test_a_damaged_file_is_noted_and_hides_nothing_else(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run")
+    (building.path / rundir.SYSTEM_CALLS).write_text('{"format": 4, "calls": []}\n')
+    building.run.uncovered = ["RDRAND in libfast.so, 2 places"]
+    found = analyse(RunDirectory(building.write()))
+    assert len(found.findings) == 1
+    assert any("was altered" in note for note in found.notes)
