@@ -24,7 +24,7 @@ PYTHON37 ?= $(shell for python in \
 	$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.7.*/bin/python3.7 2>/dev/null | sort -V) \
 	$$(command -v python3.7); do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 7))' 2>/dev/null && echo "$$python"; done | tail -1)
-OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn tensorflow-determinism
+OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn 'tensorflow-determinism==0.3.0'
 TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)/$(OLD_VENV)/bin/python')
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn

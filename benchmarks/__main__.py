@@ -1,13 +1,15 @@
-"""python -m benchmarks [NAME...] [--runs N]: diff, requests, startup, supervisor, trail, training; by default all."""
+"""python -m benchmarks [NAME...]: diff, patches, profile, requests, startup, supervisor, trail, training; or all."""
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks import diff, requests, startup, supervisor, trail, training
+from benchmarks import diff, patches, profiling, requests, startup, supervisor, trail, training
 from benchmarks.measure import machine
 
 BENCHMARKS = {
+    "patches": patches.main,
+    "profile": profiling.main,
     "requests": requests.main,
     "startup": startup.main,
     "supervisor": supervisor.main,

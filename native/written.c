@@ -75,10 +75,11 @@ static void note_descriptor(int fd, const char *list, bool once) {
 
 void rk_written(int fd) { note_descriptor(fd, "/written.paths", true); }
 
-/* Not what programs read of themselves: modules by the thousand. */
+/* Not what programs read of themselves, modules by the thousand, nor what the agent reads: it has rk_run as it is. */
 static bool may_be_data(const char *path, size_t length) {
     static const char *const places[] = {"/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/lib/", "/lib64/"};
     static const char *const endings[] = {".py", ".pyc", ".so"};
+    if (strncmp(path, rk_run, strlen(rk_run)) == 0) return false;
     for (size_t i = 0; i < RK_LENGTH(places); i++)
         if (strncmp(path, places[i], strlen(places[i])) == 0) return false;
     for (size_t i = 0; i < RK_LENGTH(endings); i++) {

@@ -113,10 +113,34 @@ class NoProof(LaunchError):
     slug = "no-proof"
 
 
+class UnknownPatch(LaunchError):
+    """There is no patch of this id."""
+
+    slug = "unknown-patch"
+
+
+class ConflictingPatches(LaunchError):
+    """Two patches that were asked for cannot be together."""
+
+    slug = "conflicting-patches"
+
+
 class ReplayStopped(LaunchError):
     """A strict replay met a request that the random profile does not hold."""
 
     slug = "replay-stopped"
+
+
+class BadRecipe(LaunchError):
+    """The file given to ``record --recipe`` is no recipe, or asks for what this reprokit does not know."""
+
+    slug = "recipe"
+
+
+class TrainingFailed(LaunchError):
+    """The training that reproduce should make repeat does not come to its end by itself."""
+
+    slug = "training-failed"
 
 
 class RunError(ReprokitError):
@@ -155,6 +179,12 @@ class RunInProgress(RunError):
     slug = "run-in-progress"
 
 
+class NotProfiled(RunError):
+    """The run holds no findings, as it was not made by reprokit profile."""
+
+    slug = "not-profiled"
+
+
 class NothingComparable(ReprokitError):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 
@@ -177,3 +207,9 @@ class LibraryMissing(ReprokitError):
     """The library that compares tensors was not built, or has another ABI number than this reprokit."""
 
     slug = "library"
+
+
+class KnowledgeError(ReprokitError):
+    """A file of profiles/ is not what its schema says, or no fact has the id asked for."""
+
+    slug = "knowledge"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reprokit.rundir import ReplayOf
+from reprokit.rundir import RecipeUsed, ReplayOf
 
 RECORD, REPLAY = "record", "replay"
 POLICIES = ("strict", "derive", "live")
@@ -34,6 +34,27 @@ def new_key() -> bytes:
 def key_of_seed(text: str) -> bytes:
     """The key that a user's text stands for: the same text gives the same entropy in every run."""
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
+
+
+class Profiling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a profile run collects beside a recording."""
+
+    functions: bool = True  # calls of functions, by cProfile
+    operators: bool = True  # the frameworks' operators, with their inputs' shapes and places
+    system_calls: bool = True  # by strace
+    steps: int | None = None  # optimizer steps after which nothing more is collected and the training is ended
+    seconds: float | None = None  # likewise, since the start of the command
+    confirm: int = 0  # how often each distinct operator call is executed again; 0: never
+
+    def for_agent(self) -> dict[str, Any]:
+        """The part that agents must know."""
+        return {
+            "functions": self.functions,
+            "operators": self.operators,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "confirm": self.confirm,
+        }
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +82,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could
     pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set
     environment_size: int | None = None  # replay: what the recording had
+    patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
+    profiling: Profiling | None = None
+    recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
 
     def __repr__(self) -> str:
         return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret
 
-    def for_agent(self, shim: Path, trail: Path) -> dict[str, Any]:
-        """plan.json: all that the agent needs to know."""
+    def for_agent(self, shim: Path, trail: Path, patches: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
+        """plan.json: all that the agent needs to know; patches are those that agents apply."""
         pools = {"pools": dict(self.pools)} if self.pools else {}
         trails = {"trail": str(trail)} if self.trail.startswith(ON) else {}
         if self.trail == WITH_GRADIENTS:
             trails["trail_gradients"] = "in graphs"
-        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), **trails, **pools}
+        patched = {"patches": list(patches)} if patches else {}
+        profiling = {} if self.profiling is None else {"profiling": self.profiling.for_agent()}
+        return {
+            "format": AGENT_PLAN_FORMAT,
+            "mode": self.mode,
+            "shim": str(shim),
+            **trails,
+            **pools,
+            **patched,
+            **profiling,
+        }

@@ -32,7 +32,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 
-FORMAT = 3
+FORMAT = 4
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
@@ -44,6 +44,9 @@ OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 READ = "read.paths"
 MODULES = "modules.paths"
+FINDINGS = "findings.json"
+SYSTEM_CALLS = "profile/system-calls.json"
+PROFILE = "profile"  # what the agents of a profiled run observed, a file a process
 ENTROPY = "entropy"
 KEPT = "outputs"  # copies of small outputs, named by numbers
 EVALUATION = "evaluation"
@@ -102,6 +105,13 @@ class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     profile_digest: str
 
 
+class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which recipe a run was recorded with."""
+
+    path: str  # as it was named
+    digest: str  # "sha256:..." over its bytes
+
+
 class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Size and digest of a file that no longer changes, so that readers notice damage."""
 
@@ -116,6 +126,30 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     accounted: int  # of them made or answered by shim and supervisor
     unaccounted: list[str] = []  # one line each, of those that were not
     problem: str = ""  # why there is no proof
+
+
+class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a profile run collected (reprokit profile)."""
+
+    functions: bool = True
+    operators: bool = True
+    system_calls: str = "on"  # or "off: <why>"
+    steps: int | None = None
+    seconds: float | None = None
+    confirm: int = 0
+    ended: str = ""  # the bound at which reprokit ended the training; empty where it ended by itself
+
+
+class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A patch that the run was asked for, and what became of it."""
+
+    id: str
+    value: str = ""
+    state: Annotated[str, msgspec.Meta(pattern="^(applied|not-applied|refused)$")] = "applied"
+    why: str = ""  # in words, where there is anything to say
+    processes: int = 0  # in which Python processes it was applied; 0 where variables are all of it
+    warnings: list[str] = []  # said before the start
+    variables: dict[str, str] = {}  # that were set for the command
 
 
 class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -155,9 +189,31 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
     proof: Proof | None = None  # --prove
+    patches: list[PatchApplied] = msgspec.field(default_factory=list)
+    profiling: ProfilingFacts | None = None  # reprokit profile
+    recipe: RecipeUsed | None = None  # --recipe
     uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class SystemCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to the kernel by one process, as strace saw it."""
+
+    call: str
+    source: str  # the file that was opened, or "getrandom"
+    program: str = ""  # path of what the process had executed
+    pid: Annotated[int, msgspec.Meta(ge=0)] = 0
+    calls: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class SystemCallsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """profile/system-calls.json"""
+
+    format: int = FORMAT
+    calls: list[SystemCall] = msgspec.field(default_factory=list)
+    left_out: int = 0  # of more callers than are told apart
+    problem: str = ""
 
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,7 +254,7 @@ class RunDirectory:
     def __init__(self, path: Path):
         self.path = path
         self._check_directory()
-        self.run = self._decode(RUN, RunFile)
+        self.run = self.decode(RUN, RunFile)
 
     def _check_directory(self) -> None:
         try:
@@ -241,9 +297,10 @@ class RunDirectory:
         if self.in_progress:
             raise RunInProgress(f"{self.path} is being written by process {self.run.launcher_pid}; wait for it to end")
 
-    def _decode(self, name: str, kind: type[T]) -> T:
+    def decode(self, name: str, kind: type[T], limit: int = MAX_JSON) -> T:
+        """A sealed JSON object of the run, as what it must be."""
         path = self.path / name
-        data = self.read(name, MAX_JSON)
+        data = self.read(name, limit)
         try:
             content = _loads(data)
             if not isinstance(content, dict):
@@ -292,7 +349,7 @@ class RunDirectory:
         return os.path.lexists(self.path / name)
 
     def outputs(self) -> OutputsFile | None:
-        return self._decode(OUTPUTS, OutputsFile) if self.has(OUTPUTS) else None
+        return self.decode(OUTPUTS, OutputsFile) if self.has(OUTPUTS) else None
 
     def open_kept(self, file: OutputFile) -> int:
         """A descriptor of the copy of an output, which lies in the run directory itself."""
@@ -301,7 +358,7 @@ class RunDirectory:
         return self.open(os.path.join(KEPT, str(file.kept)))
 
     def environment(self) -> dict[str, Any] | None:
-        return self._decode(ENVIRONMENT, dict[str, Any]) if self.has(ENVIRONMENT) else None
+        return self.decode(ENVIRONMENT, dict[str, Any]) if self.has(ENVIRONMENT) else None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.

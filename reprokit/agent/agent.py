@@ -10,12 +10,14 @@ from .naming import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from types import ModuleType
     from typing import Any
 
     from .evaluation import Evaluation
     from .frameworks import Adapter
+    from .observing import Observer
+    from .patches import Patches
     from .seeds import Ledger
 
 __all__ = ["Agent", "on_thread"]
@@ -38,6 +40,9 @@ class Agent:
         self._counters: dict[str, int] = {}
         self._warned: set[str] = set()
         self._finished = False
+        self.observer: Observer | None = None  # of a profile run
+        self.patches: Patches | None = None  # of a run that has some
+        self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
@@ -47,7 +52,11 @@ class Agent:
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that an adapter waits for has been executed."""
-        self.attempt(self._instrument, name, module)
+        if name in WATCHED:
+            self.attempt(self._instrument, name, module)
+        for names, listener in self.listeners:
+            if name in names:
+                self.attempt(listener, name, module)
 
     def _instrument(self, name: str, module: ModuleType) -> None:
         framework = WATCHED[name]

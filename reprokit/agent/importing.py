@@ -24,6 +24,7 @@ class Watcher:
         self._loaded = loaded
         self._warn = warn
         self._asking: set[str] = set()
+        self.importing: Callable[[str, bool], object] | None = None  # told the name before and after
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -63,7 +64,7 @@ class Watcher:
             ours = getattr(module.__spec__, "name", name) == name  # a loader may serve several modules
             if ours:
                 vars(loader).pop("exec_module", None)
-            previous(module)
+            self._execute(previous, module)
             if ours:
                 loaded(name, module)
 
@@ -71,6 +72,17 @@ class Watcher:
             loader.exec_module = _Listening(exec_module)  # type: ignore[union-attr, method-assign]
         except AttributeError:
             self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}")
+
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        if self.importing is None:
+            execute(module)
+            return
+        name = module.__name__  # which the module may change
+        self.importing(name, True)
+        try:
+            execute(module)
+        finally:
+            self.importing(name, False)
 
 
 class _Listening:

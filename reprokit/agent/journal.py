@@ -46,6 +46,11 @@ class Journal:
             self._name_fork()
         return self._identity or ""
 
+    @property
+    def known_identity(self) -> str:
+        """The name of this process; empty in a forked child in which nobody has asked for it, as that takes long."""
+        return self._identity or ""
+
     def write(self, kind: str, fields: Mapping[str, object], *, aside: bool = False) -> None:
         """Append one line; a file that cannot be written is given up silently.
 

@@ -21,16 +21,35 @@ def start(run: str, identity: str) -> None:
     agent = Agent(run, journal)
     sys.modules[__name__.rpartition(".")[0]].running = agent  # type: ignore[attr-defined]
     journal.write("agent", _facts())
-    agent.attempt(_watch, agent)
     atexit.register(agent.finish)
     os.register_at_fork(after_in_child=agent.forget)
+    agent.attempt(_follow_plan, agent)
+    agent.attempt(_watch, agent)
     agent.attempt(_see_listings, agent)
 
 
+def _follow_plan(agent: Agent) -> None:
+    """Patch and observe where the plan asks for it: it holds the keys only then, and other starts parse nothing."""
+    with open(agent.run + "/plan.json", "rb") as file:
+        text = file.read()
+    if b'"patches"' in text:
+        from . import patches
+
+        agent.attempt(patches.start, agent, text)
+    if b'"profiling"' in text:
+        from . import observing
+
+        observing.start(agent, text)
+
+
 def _watch(agent: Agent) -> None:
-    sys.meta_path.insert(0, importing.Watcher(WATCHED, agent.loaded, agent.warn))
+    watched = sorted(set(WATCHED).union(*[names for names, _ in agent.listeners]))
+    watcher = importing.Watcher(frozenset(watched), agent.loaded, agent.warn)
+    if agent.observer is not None:
+        watcher.importing = agent.observer.importing
+    sys.meta_path.insert(0, watcher)
     sys.meta_path.append(importing.Fallback())
-    for name in WATCHED:
+    for name in watched:
         module = sys.modules.get(name)
         if module is not None:
             agent.loaded(name, module)

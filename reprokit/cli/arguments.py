@@ -35,6 +35,14 @@ TRAIL_GRADIENTS = click.option(
     is_flag=True,
     help="Digest gradients inside graphs of TensorFlow too, which changes these graphs.",
 )
+PATCH = click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="auto|none|ID,...",
+    help="Apply what makes frameworks repeat, from outside the source: auto for what costs little and changes no"
+    " numbers, or patches by their ids; docs/patches.md lists them.",
+)
 KEEP = click.option(
     "--keep-outputs",
     type=Size(),

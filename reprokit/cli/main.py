@@ -14,8 +14,13 @@ from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, Syste
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
-COMMANDS = ("record", "replay", "verify", "diff", "show", "doctor")
-LAUNCHING = ("record", "replay")  # whose own failures must not look like the training's exit status
+COMMANDS = ("record", "replay", "profile", "reproduce", "verify", "diff", "show", "knowledge", "doctor")
+LAUNCHING = (
+    "record",
+    "replay",
+    "profile",
+    "reproduce",
+)  # whose own failures must not look like the training's exit status
 EXIT_INTERRUPTED = 130
 LONGEST_ERROR = 4000
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
-from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, TRAIL_GRADIENTS, CommandBehindDashes
+from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, PATCH, TRAIL_GRADIENTS, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_of_seed, new_key
@@ -46,6 +47,13 @@ from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_o
 @click.option(
     "--prove", is_flag=True, help="Run strace beside, and name every request to the kernel that was not recorded."
 )
+@PATCH
+@click.option(
+    "--recipe",
+    metavar="FILE",
+    type=OWN_DIRECTORY,
+    help="Record with what 'reprokit reproduce' found that the training needs.",
+)
 @NO_TRAIL
 @TRAIL_GRADIENTS
 @click.option(
@@ -68,6 +76,8 @@ def command(
     no_supervisor: bool,
     hide_rdrand: bool,
     prove: bool,
+    patches: tuple[str, ...],
+    recipe: Path | None,
     no_trail: bool,
     trail_gradients: bool,
     data: tuple[str, ...],
@@ -99,5 +109,38 @@ def command(
         prove=prove,
         keep_outputs=keep_outputs,
         data=data,
+        patches=_patches(patches, behind_dashes),
     )
-    end_as(run(plan))
+    end_as(run(plan if recipe is None else _with_recipe(plan, recipe)))
+
+
+def _with_recipe(plan: Plan, path: Path) -> Plan:
+    """The plan with what the recipe asks for too."""
+    from reprokit import recipe
+
+    found, used = recipe.read(path)
+    asked = recipe.Settings(
+        clock=plan.clock,
+        keyed=plan.keyed,
+        include_crypto=plan.record_crypto,
+        hide_rdrand=plan.hide_rdrand,
+        patches=plan.patches,
+    )
+    settings = recipe.merged(found, asked)
+    return msgspec.structs.replace(
+        plan,
+        clock=settings.clock,
+        keyed=settings.keyed,
+        hide_rdrand=settings.hide_rdrand,
+        patches=_patches(settings.patches, plan.command),
+        recipe=used,
+    )
+
+
+def _patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids and values that --patch stands for."""
+    if not words:
+        return ()
+    from reprokit.launch.patched import wanted
+
+    return wanted(words, command, current_directory())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,24 @@ MAX_WARNINGS = 20
 PYTHON = ("python", "implementation", "executable", "build", "gil")
 MAX_LAST = 4 << 20  # bytes of its end, where a longer one says what was imported
 MAX_NAMES = 10_000  # of packages and files
-WANTED = (b'"agent"', b'"framework"', b'{"k":"end"', b'"seed"', b'"warning"')
+MAX_PATCHES = 10_000  # lines of them
+WANTED = (b'"agent"', b'"framework"', b'{"k":"end"', b'"seed"', b'"warning"', b'{"k":"patch"')
+
+
+class _Started(msgspec.Struct):
+    """The line of a process in which an agent began."""
+
+    pid: int
+
+
+class PatchLine(msgspec.Struct, frozen=True):
+    """What became of a patch in one process."""
+
+    process: str
+    id: str
+    value: str
+    state: str
+    why: str
 
 
 class AgentFacts(msgspec.Struct):
@@ -30,6 +48,7 @@ class AgentFacts(msgspec.Struct):
     modules: set[str] = msgspec.field(default_factory=set)  # files that were imported, of no package
     told: bool = False  # the first process lived to say what it had imported
     seeds: int = 0
+    patches: list[PatchLine] = msgspec.field(default_factory=list)
     seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
 
 
@@ -49,6 +68,21 @@ def read(run: Path) -> AgentFacts:
         if any(wanted in line for wanted in WANTED):
             _take(facts, line)
     return facts
+
+
+def pids(run: Path) -> set[int]:
+    """The processes in which an agent began, among the first lines."""
+    try:
+        with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
+            lines = file.read(MAX_READ).split(b"\n")
+    except OSError:
+        return set()
+    found = set()
+    for line in lines:
+        if b'"k":"agent"' in line:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                found.add(msgspec.json.decode(line, type=_Started).pid)
+    return found
 
 
 def _take(facts: AgentFacts, line: bytes) -> None:
@@ -72,6 +106,9 @@ def _take(facts: AgentFacts, line: bytes) -> None:
     elif kind == "seed":
         facts.seeds += 1
         facts.seeds_replaced += "asked" in value
+    elif kind == "patch" and len(facts.patches) < MAX_PATCHES:
+        names = ("p", "id", "value", "state", "why")
+        facts.patches.append(PatchLine(*(str(value.get(name, "")) for name in names)))
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         facts.warnings.append(f"the agent: {value.get('text')}")
 

@@ -21,6 +21,7 @@ from reprokit.plan import RECORD, Plan, past_tense
 from reprokit.rundir import Fidelity, RunDirectory, RunFile
 
 if TYPE_CHECKING:
+    from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
 
 T = TypeVar("T")
@@ -38,9 +39,10 @@ class Finish:
         interrupted: Callable[[], bool],
         tracing: Tracing | None = None,
         goes_on: bool = False,
+        profiled: Profiled | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
-        self._tracing = tracing
+        self._tracing, self._profiled = tracing, profiled
         self._goes_on = goes_on  # a program of the run outlives the command, and may yet ask for entropy
 
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
@@ -50,6 +52,7 @@ class Finish:
         run.exit_code, run.signal = ended.exit_code, ended.signal_name
         run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
         self._attempt(self._take_proof)
+        self._attempt(self._take_profiling)
         self._attempt(lambda: self._take_entropy(not_loaded))
         self._attempt(lambda: self._take_agent(gathering))
         self._attempt(self._take_outputs)
@@ -110,6 +113,11 @@ class Finish:
             self._run.proof = self._tracing.proof(self._path / rundir.ENTROPY)
             say(f"proof: {proof_in_words(self._run.proof)}")
 
+    def _take_profiling(self) -> None:
+        if self._profiled is not None:
+            self._run.profiling = self._profiled.facts
+            self._profiled.take_system_calls(self._path)
+
     def _take_agent(self, gathering: Gathering) -> None:
         facts = agentlines.read(self._path)
         self._run.agent = "loaded" if facts.loaded else "not loaded: no Python process of the run began it"
@@ -118,6 +126,8 @@ class Finish:
         if self._plan.replay_of is not None and facts.seeds:
             same = facts.seeds - facts.seeds_replaced
             say(f"seeds: {same} as the training asked, {facts.seeds_replaced} given again as recorded")
+        if self._run.patches:
+            self._attempt(lambda: self._take_patches(facts))
         environment = gathering.complete(facts, self._interrupted)
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         if self._plan.replay_of is not None:
@@ -126,6 +136,14 @@ class Finish:
             before = RunDirectory(Path(self._plan.replay_of.path)).environment()
             self._run.changed.extend(replaying.later_changes(before or {}, environment))
             self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
+
+    def _take_patches(self, facts: agentlines.AgentFacts) -> None:
+        """What became of each, now that the processes of the run have told."""
+        from reprokit.launch import patched
+
+        before, self._run.patches = self._run.patches, patched.at_end(self._run.patches, facts)
+        for words in patched.words_after(before, self._run.patches):
+            self._warn(words)
 
     def _take_unmet(self, recording: RunDirectory) -> None:
         """Say what computed otherwise than it did, although the replay did what it could."""

@@ -94,17 +94,12 @@ class Child:
         with suppress(OSError):
             os.kill(self.pid, number)
 
-    def wait(self, must_end: Callable[[], bool] | None = None) -> Ended:
-        """Wait for the child's end; terminate it when must_end says so."""
-        deadline = float("inf")
-        terminated = False
+    def wait(self, watch: Callable[[Child], None] | None = None) -> Ended:
+        """Wait for the child's end; ``watch`` is called a few times a second, and may send it signals."""
         while (status := self._changed_status()) is None:
-            if must_end is not None and not terminated and must_end():
-                terminated, deadline = True, time.monotonic() + GRACE
-                self.send(signal.SIGTERM)
-            if time.monotonic() > deadline:
-                self.send(signal.SIGKILL)
-            self._take_signal(None if must_end is None else POLL)
+            if watch is not None:
+                watch(self)
+            self._take_signal(None if watch is None else POLL)
         self._group.close()
         return status
 
@@ -132,6 +127,22 @@ class Child:
             return  # nothing, the child's own, or the terminal's
         if not self._group.has_seen(received.si_signo):
             self.send(received.si_signo)
+
+
+class Termination:
+    """Terminates a child once something says so, and kills it where that does not help."""
+
+    def __init__(self, must_end: Callable[[], bool]):
+        self._must_end = must_end
+        self._deadline: float | None = None
+
+    def __call__(self, child: Child) -> None:
+        if self._deadline is None:
+            if self._must_end():
+                self._deadline = time.monotonic() + GRACE
+                child.send(signal.SIGTERM)
+        elif time.monotonic() > self._deadline:
+            child.send(signal.SIGKILL)
 
 
 def _not_ignored(numbers: frozenset[signal.Signals]) -> set[signal.Signals]:

@@ -51,16 +51,17 @@ class Tracing:
 
     def wrap(self, command: Command, variables: Mapping[str, str]) -> tuple[Command, dict[str, str]]:
         """The command that traces this one, and its variables: the shim must not load into strace."""
-        own = {name: value for name, value in variables.items() if name not in GIVEN} | {environments.IDENTITY: ITSELF}
-        given = [word for name in GIVEN if name in variables for word in ("-E", f"{name}={variables[name]}")]
-        calls = ("-e", f"trace={','.join(strace.CALLS)}", "-o", str(self.trace))
-        arguments = ("strace", *OPTIONS, *calls, *given, "--", *command.arguments)
-        return Command(arguments, self.program, command.not_loaded), own
+        options = (*OPTIONS, "-e", f"trace={','.join(strace.CALLS)}", "-o", str(self.trace))
+        return under_strace(self.program, options, command, variables)
 
     def proof(self, directory: Path) -> Proof:
         """Account for every request, once the command has ended; ``directory`` is that of the entropy files."""
-        problem = "" if self._wait() else "a process outlived the command: what it asks for later is not in the proof"
-        _forget_itself(directory)
+        problem = (
+            ""
+            if has_ended(self.trace)
+            else "a process outlived the command: what it asks for later is not in the proof"
+        )
+        forget_itself(directory)
         names, answered, lost = _recorded(directory)
         try:
             seen = Counter(
@@ -85,15 +86,6 @@ class Tracing:
         """Whether the shim made it, in a process that left a file: without its plan, it hands requests on."""
         return request.module == str(self.shim) and (request.process in names or request.owner in names)
 
-    def _wait(self) -> bool:
-        """Whether strace has written its last line: it ends with the last process that it traces."""
-        deadline = time.monotonic() + PATIENCE
-        while is_traced := _is_running(self.trace):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
-        return not is_traced
-
 
 def find(directory: Path, shim: Path) -> Tracing:
     """strace, tried out; raises NoProof where it is missing or may not trace."""
@@ -105,14 +97,33 @@ def find(directory: Path, shim: Path) -> Tracing:
     return Tracing(program, directory / TRACE, Path(os.path.realpath(shim)))
 
 
-def refused(program: str) -> str:
+def under_strace(
+    program: str, options: tuple[str, ...], command: Command, variables: Mapping[str, str]
+) -> tuple[Command, dict[str, str]]:
+    """The command under strace, and strace's variables: the shim must not load into it."""
+    own = {name: value for name, value in variables.items() if name not in GIVEN} | {environments.IDENTITY: ITSELF}
+    given = [word for name in GIVEN if name in variables for word in ("-E", f"{name}={variables[name]}")]
+    return Command(("strace", *options, *given, "--", *command.arguments), program, command.not_loaded), own
+
+
+def has_ended(trace: Path) -> bool:
+    """Whether strace has written its last line: it ends with the last process that it traces."""
+    deadline = time.monotonic() + PATIENCE
+    while is_traced := _is_running(trace):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return not is_traced
+
+
+def refused(program: str, calls: tuple[str, ...] = strace.CALLS) -> str:
     """Why strace cannot trace a program here with the options needed; empty where it can."""
     own = {name: value for name, value in os.environ.items() if name not in GIVEN}
-    calls = ("-e", f"trace={','.join(strace.CALLS)}", "-o", os.devnull)
+    filtered = ("-e", f"trace={','.join(calls)}", "-o", os.devnull)
     options = tuple(option for option in OPTIONS if option != "-DDD")
     try:
         done = subprocess.run(
-            [program, *options, *calls, "--", "true"],
+            [program, *options, *filtered, "--", "true"],
             env=own,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -138,7 +149,7 @@ def _is_running(trace: Path) -> bool:
     return False
 
 
-def _forget_itself(directory: Path) -> None:
+def forget_itself(directory: Path) -> None:
     """Remove what the supervisor recorded of strace: it is no part of the run, and a replay has none."""
     for path in entropy.entropy_files(directory):
         with closing(entropy.EntropyFile(path)) as file:

@@ -66,6 +66,8 @@ def replay_plan(
         processors=pins.processors,
         pools=pins.pools,
         environment_size=run.environment_size,
+        patches=tuple(f"{patch.id}={patch.value}" if patch.value else patch.id for patch in run.patches),
+        recipe=run.recipe,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 

@@ -6,6 +6,7 @@ import errno
 import os
 import shlex
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +29,16 @@ from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say, warn
 from reprokit.launch.placing import Placed, placed
-from reprokit.launch.process import Child, Ended, Interruption
+from reprokit.launch.process import Child, Ended, Interruption, Termination
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
-from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, past_tense
+from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, Profiling, past_tense
 from reprokit.rundir import RunFile
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
+    from reprokit.launch.patched import Patched
+    from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
@@ -51,10 +54,23 @@ class Prepared(msgspec.Struct, frozen=True):
     path: Path
     run: RunFile
     tracing: Tracing | None  # --prove
+    profiled: Profiled | None  # reprokit profile
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A run that was made: where it is, and how its training ended."""
+
+    path: Path
+    ended: Ended
 
 
 def run(plan: Plan) -> Ended:
     """Execute the plan, on a supported platform; returns how the training ended."""
+    return execute(plan).ended
+
+
+def execute(plan: Plan) -> Made:
+    """The same, for those who go on with the run directory."""
     own = _own_environment(plan)
     if plan.hide_rdrand:
         own = environments.without_rdrand(own)
@@ -70,7 +86,7 @@ def run(plan: Plan) -> Ended:
         except BaseException:
             new.discard()
             raise
-        return _execute(prepared)
+        return Made(prepared.path, _execute(prepared))
 
 
 def _own_environment(plan: Plan) -> dict[str, str]:
@@ -83,8 +99,11 @@ def _own_environment(plan: Plan) -> dict[str, str]:
 
 def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, new: NewRun) -> Prepared:
     """Write what shim and agent need, and put the run directory in its place."""
-    environment = environments.build(own, new.place, place.shim, place.bootstrap, plan.environment_size)
+    patched = _patched(plan, command, own) if plan.patches else None
+    given = own if patched is None else patched.variables
+    environment = environments.build(given, new.place, place.shim, place.bootstrap, plan.environment_size)
     run = _run_file(plan, own, environment)
+    run.patches = [] if patched is None else patched.states
     native.write_shim_plan(
         new.path / rundir.SHIM_PLAN,
         mode=plan.mode,
@@ -99,13 +118,16 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
         hide_rdrand=plan.hide_rdrand,
     )
     tracing = _tracing(new.place, place) if plan.prove else None
+    profiled = _profiled(plan.profiling, new) if plan.profiling is not None else None
+    run.profiling = profiled.facts if profiled is not None else None
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
-    rundir.write_json(new.path / rundir.AGENT_PLAN, plan.for_agent(place.shim, native.trail_path()))
+    for_agent = plan.for_agent(place.shim, native.trail_path(), [] if patched is None else patched.for_agent)
+    rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
     if plan.replay_of is not None:
         run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path))
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
-    return Prepared(plan, command, environment, new.take_place(), run, tracing)
+    return Prepared(plan, command, environment, new.take_place(), run, tracing, profiled)
 
 
 # What few runs need is imported by them: each millisecond before the start delays every training.
@@ -113,6 +135,19 @@ def _tracing(directory: Path, place: Placed) -> Tracing:
     from reprokit.launch import prove
 
     return prove.find(directory, place.shim)
+
+
+def _patched(plan: Plan, command: Command, own: dict[str, str]) -> Patched:
+    from reprokit.launch import patched
+
+    return patched.prepare(plan.patches, command, own, plan.working_directory)
+
+
+def _profiled(profiling: Profiling, new: NewRun) -> Profiled:
+    from reprokit.launch.profiled import Profiled
+
+    (new.path / rundir.PROFILE).mkdir(mode=0o700)
+    return Profiled(profiling, new.place)
 
 
 def _hand_seeds_on(recording: Path, directory: Path) -> list[str]:
@@ -157,6 +192,7 @@ def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) ->
         host=os.uname().nodename,
         environment_size=environment.size,
         replay_of=plan.replay_of,
+        recipe=plan.recipe,
         changed=list(plan.changed),
     )
     if environment.warning:
@@ -169,10 +205,12 @@ def _execute(prepared: Prepared) -> Ended:
     plan, run, path = prepared.plan, prepared.run, prepared.path
     if plan.mode == REPLAY:
         say(f"replaying: {shlex.join(plan.command)}")
-    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings):
+    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *_words_of_patches(run)):
         warn(words)
     not_loaded = prepared.command.not_loaded
     supervisor = _supervisor(prepared)
+    profiled = prepared.profiled
+    bound = profiled.begin() if profiled is not None else None
     began = time.monotonic()
     child = _start(prepared, supervisor)
     _say_supervised(run, supervisor, not_loaded)
@@ -184,19 +222,30 @@ def _execute(prepared: Prepared) -> Ended:
     from reprokit.launch.finish import Finish
 
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
-    ended = child.wait((lambda: _is_written(stopped)) if is_strict else None)
+    watch = Termination(lambda: _is_written(stopped)) if is_strict else bound
+    ended = child.wait(watch)
     interruption = Interruption()
+    if profiled is not None:
+        ended = profiled.end(ended)
     goes_on = _goes_on(path, supervisor)
     run.warnings.extend(supervisor.stop() if supervisor is not None else ())
     stop = _reason(stopped) if is_strict and stopped.exists() else ""
     if stop:
         run.warnings.append(f"the strict replay was stopped: {stop}")
-    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on)
+    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on, profiled)
     finish.close(ended, began, not_loaded, gathering)
     say(f"run: {shown(path)}")
     if stop:
         raise ReplayStopped(stop)
     return ended
+
+
+def _words_of_patches(run: RunFile) -> Iterable[str]:
+    if not run.patches:
+        return ()
+    from reprokit.launch.patched import words_before
+
+    return words_before(run.patches)
 
 
 def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
@@ -213,7 +262,8 @@ def _supervisor(prepared: Prepared) -> Supervisor | None:
     if not prepared.plan.supervisor:
         return None
     rights = not prepared.command.gains_rights
-    return Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=prepared.tracing is None)
+    is_traced = prepared.tracing is not None or (prepared.profiled is not None and prepared.profiled.traces)
+    return Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
 
 
 def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str) -> None:
@@ -230,6 +280,8 @@ def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
     command, variables = prepared.command, prepared.environment.variables
     if prepared.tracing is not None:
         command, variables = prepared.tracing.wrap(command, variables)
+    if prepared.profiled is not None:
+        command, variables = prepared.profiled.wrap(command, variables)
     try:
         with _on_processors(prepared.plan.processors):
             return Child(command, prepared.plan.working_directory, variables, supervisor)

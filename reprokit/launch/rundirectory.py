@@ -24,6 +24,8 @@ NAMES = frozenset(
         rundir.WRITTEN,
         rundir.READ,
         rundir.MODULES,
+        rundir.FINDINGS,
+        rundir.PROFILE,
         rundir.ENTROPY,
         rundir.KEPT,
         rundir.TRAIL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +17,18 @@ PAUSE = 0.01  # seconds
 
 def has_stragglers(run: Path) -> bool:
     """Whether some process has this run in its environment; those about to end are given a moment."""
-    wanted = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
     deadline = time.monotonic() + PATIENCE / 1000
-    while is_one := any(_is_of_run(name, wanted) for name in os.listdir("/proc") if name.isdigit()):
+    while is_one := any(True for _ in processes(run)):
         if time.monotonic() > deadline:
             break
         time.sleep(PAUSE)
     return is_one
+
+
+def processes(run: Path) -> Iterator[int]:
+    """Those that have this run in their environment."""
+    wanted = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
+    return (int(name) for name in os.listdir("/proc") if name.isdigit() and _is_of_run(name, wanted))
 
 
 def _is_of_run(process: str, wanted: bytes) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 from reprokit.artifacts.report import histogram
 from reprokit.difference import Difference
+from reprokit.screen import Cells, print_rows
 from reprokit.verify.document import node
 from reprokit.verify.report import STYLES
 from reprokit.verify.rows import NOT_BITWISE, overall, sentence
-from reprokit.verify.screen import Cells, print_rows
 
 FORMAT = 1
 SHORT = 24  # rows on one screen

@@ -16,7 +16,7 @@ from reprokit.entropy.askers import Asked, Asker, Asking, ProcessAsked, who_aske
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import RunError
 from reprokit.rundir import ENTROPY, RunDirectory
-from reprokit.verify.screen import Cells, print_rows
+from reprokit.screen import Cells, print_rows
 
 FORMAT = 1
 SHOWN = 20  # rows of a kind on a terminal

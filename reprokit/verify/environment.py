@@ -21,9 +21,10 @@ from reprokit.verify.scan import Scan, natural
 MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
 
-CODE, DATA, PACKAGES, PYTHON, VARIABLES = "code", "data", "packages", "python", "variables"
+CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
 ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
-GROUPS = (CODE, DATA, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)  # likely causes first
+# The likely causes first.
+GROUPS = (CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
 
 
 class Rule(NamedTuple):
@@ -74,6 +75,7 @@ RULES = (
     Rule("variables.pythonpath", VARIABLES, True, _SEARCHED),
     Rule("variables.malloc_*", VARIABLES, True, _ADDRESSES),
     Rule("variables.*", VARIABLES, True, "it is one of the variables that frameworks and interpreters obey"),
+    Rule("patches.*", PATCHES, True, "only one of the runs was made to repeat by it"),
     Rule("frameworks.*", PACKAGES, True, "another version of a framework may compute otherwise"),
     Rule("packages.*", PACKAGES, True, "another version of a package that the training imported may compute otherwise"),
     Rule("python.executable", PYTHON, False, "where the interpreter lies is in no computation"),
@@ -187,11 +189,22 @@ def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
     names = sorted({*left.variables, *right.variables})
     for name in names:
         yield fact(f"variables.{name}", left.variables.get(name, ""), right.variables.get(name, ""))
+    patches = _patches(left), _patches(right)
+    for name in sorted({*patches[0], *patches[1]}):
+        yield fact(f"patches.{name}", patches[0].get(name, ""), patches[1].get(name, ""))
     yield fact("address randomisation", left.address_randomization, right.address_randomization)
     yield fact("environment size", _number(left.environment_size), _number(right.environment_size))
     yield fact("reprokit", left.reprokit, right.reprokit)
     yield fact("shim", left.shim, right.shim)
     yield fact("agent", left.agent, right.agent)
+
+
+def _patches(run: RunFile) -> dict[str, str]:
+    """What became of each patch; of one that was given several values, of each of them."""
+    found: dict[str, list[str]] = {}
+    for patch in run.patches[:MAX_FACTS]:
+        found.setdefault(patch.id, []).append(f"{patch.value} {patch.state}".strip())
+    return {name: ", ".join(states) for name, states in found.items()}
 
 
 def _number(value: int) -> str:

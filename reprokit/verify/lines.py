@@ -239,6 +239,15 @@ class Warned(Line, frozen=True, tag="warning"):
     text: str
 
 
+class Patched(Line, frozen=True, tag="patch"):
+    """A patch was applied, or not; run.json says what it came to in the run."""
+
+    id: str
+    value: str
+    state: str
+    why: str
+
+
 class End(Line, frozen=True, tag="end"):
     """The process ended normally."""
 
@@ -260,6 +269,7 @@ KINDS: dict[str, type[Line]] = {
     "log": Log,
     "compute": Compute,
     "listing": Listing,
+    "patch": Patched,
     "warning": Warned,
     "end": End,
 }

@@ -6,14 +6,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from reprokit import findings
 from reprokit.rundir import OutputFile, Proof, RunFile
+from reprokit.screen import Cells, print_rows
 from reprokit.verify import seeds, words
 from reprokit.verify.entropy import in_words
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.metrics import WORDINGS, text
 from reprokit.verify.rows import shortened
 from reprokit.verify.scan import Key, Series
-from reprokit.verify.screen import Cells, print_rows
 from reprokit.verify.status import failed, seconds
 from reprokit.verify.summary import Summary, not_covered, warnings
 
@@ -26,7 +27,8 @@ def print_summary(summary: Summary) -> None:
     kind = "recording" if run.kind == "record" else "replay"
     headline = f"{kind} {summary.directory.path}: {summary.state}"
     style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
-    sections = [*_what(summary), *_environment(summary), *_entropy(summary), *_results(summary), *_caveats(summary)]
+    sections = [*_what(summary), *_environment(summary)]
+    sections += [*_limited("patches", _patches(run)), *_entropy(summary), *_results(summary), *_caveats(summary)]
     before = ["", *(label for label, _ in sections)]
     labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
     cells = [Cells((label, shortened(line))) for label, (_, line) in zip(labels, sections, strict=True)]
@@ -62,6 +64,15 @@ def _environment(summary: Summary) -> Iterator[tuple[str, str]]:
     pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
     frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
     yield "environment", _joined([*pythons, *frameworks]) or "no Python was seen"
+
+
+def _patches(run: RunFile) -> Iterator[str]:
+    """What was asked for, and what became of it."""
+    for patch in run.patches:
+        name = f"{patch.id}={patch.value}" if patch.value else patch.id
+        where = f" in {words.counted(patch.processes, 'process')}" if patch.processes else ""
+        why = f": {patch.why}" if patch.why else ""
+        yield f"{name} {patch.state.replace('-', ' ')}{where}{why}"
 
 
 def _object(facts: dict[str, Any], key: str) -> dict[str, Any]:
@@ -127,6 +138,8 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _limited("trail", map(str, summary.trails))
     if summary.run.trail.startswith("off"):
         yield "trail", summary.run.trail
+    if summary.findings is not None:
+        yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
     yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
 
 

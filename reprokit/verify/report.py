@@ -6,8 +6,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from reprokit.difference import Verdict
+from reprokit.screen import Cells, print_rows
 from reprokit.verify.rows import causes, rows, verdict_line
-from reprokit.verify.screen import Cells, print_rows
 
 if TYPE_CHECKING:
     from reprokit.rundir import RunDirectory

@@ -216,7 +216,7 @@ def _note(result: Scan, place: Place) -> bool:
         place.process.ended = True
     elif isinstance(line, lines.Framework):
         result.frameworks.setdefault(line.name, set()).add(line.version)
-    elif isinstance(line, lines.SeedCount):
+    elif isinstance(line, (lines.SeedCount, lines.Patched)):
         return True
     elif isinstance(line, lines.Seed):
         _note_replaced(result, place.key.process, line)

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from reprokit import entropy
+from reprokit import entropy, findings
 from reprokit.errors import RunError
+from reprokit.findings import FindingsFile
 from reprokit.rundir import ENTROPY, FAILED, OutputsFile, RunDirectory, RunFile
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
@@ -39,7 +40,8 @@ class Summary:
     entropy_files: int
     entropy_size: int
     trails: list[Holding] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # with reading the trails
+    problems: list[str] = field(default_factory=list)  # with reading the trails and findings
+    findings: FindingsFile | None = None
 
     @property
     def run(self) -> RunFile:
@@ -80,8 +82,20 @@ def summarise(path: Path) -> Summary:
     in_progress = directory.in_progress or _is_still_written(directory)
     outputs = directory.outputs() or OutputsFile()
     scanned = scan(directory, Normalisations())
-    environment, trails = directory.environment() or {}, holdings(directory, in_progress=in_progress)
-    return Summary(directory, in_progress, environment, outputs, scanned, *_entropy(path / ENTROPY), *trails)
+    environment = directory.environment() or {}
+    trails, problems = holdings(directory, in_progress=in_progress)
+    found = _findings(directory, problems)
+    entropy_facts = _entropy(path / ENTROPY)
+    return Summary(directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found)
+
+
+def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
+    """What reprokit profile found; a file that is damaged hides nothing else of the run."""
+    try:
+        return findings.read(directory)
+    except RunError as error:
+        problems.append(str(error))
+        return None
 
 
 def _is_still_written(directory: RunDirectory) -> bool:
@@ -174,6 +188,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "epochs": summary.epochs,
         "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
         "trails": trails_document(summary.trails),
+        "findings": findings.counts(summary.findings),
         "outputs": msgspec.to_builtins(summary.outputs.files),
         "warnings": warnings(summary),
         "not_covered": list(not_covered(summary)),

@@ -45,6 +45,8 @@ class Training:
 
     directory: Path
     python: str = sys.executable
+    patches: Sequence[Line] = ()  # as plan.json has them
+    profiling: Line | None = None  # likewise
 
     @property
     def run_directory(self) -> Path:
@@ -60,7 +62,9 @@ class Training:
         """The environment as the launcher makes it, but for the shim."""
         self.run_directory.mkdir(exist_ok=True)
         plan = {"format": 1, "mode": "record", "shim": str(self.directory / "no-shim.so")}
-        (self.run_directory / "plan.json").write_text(json.dumps(plan))
+        patches = {"patches": list(self.patches)} if self.patches else {}
+        profiling = {} if self.profiling is None else {"profiling": self.profiling}
+        (self.run_directory / "plan.json").write_text(json.dumps({**plan, **patches, **profiling}))
         return {
             **self.bare_environment([BOOTSTRAP, *python_path]),
             "REPROKIT_RUN": str(self.run_directory).rjust(512, "/"),
@@ -109,6 +113,16 @@ class Training:
         if not path.exists():
             return []
         return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+    def observed(self) -> list[Line]:
+        """All lines of what was observed, in all processes; each has the name of its file."""
+        files = sorted((self.run_directory / "profile").glob("*.jsonl"))
+        return [{**json.loads(line), "file": file.name} for file in files for line in file.read_text().splitlines()]
+
+    def observed_of(self, kind: str, name: str | None = None) -> list[Line]:
+        """Those of a kind and name."""
+        lines = [line for line in self.observed() if line["kind"] == kind]
+        return [line for line in lines if name is None or line["name"] == name]
 
 
 def poll(condition: Callable[[], bool]) -> None:

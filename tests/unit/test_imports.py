@@ -15,7 +15,13 @@ import reprokit
 PACKAGE = Path(reprokit.__path__[0])
 
 # From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
-LAYERS = ({"__main__"}, {"cli"}, {"launch", "verify"}, {"entropy", "artifacts"})
+LAYERS = (
+    {"__main__"},
+    {"cli"},
+    {"reproduce"},
+    {"launch", "verify", "profiling"},
+    {"entropy", "artifacts", "knowledge", "patches"},
+)
 BOTTOM = {"errors", "version"}
 
 

@@ -115,7 +115,8 @@ class Adapter:
             made = original(model, *arguments, **keywords)
             function = model.train_function
             is_of_tensorflow = _backend(original) == "tensorflow"
-            if self._records.trail is None or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
+            nobody_waits = self._records.trail is None and self._agent.observer is None
+            if nobody_waits or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
                 return made
 
             def train_function(*arguments: Any) -> Any:
@@ -132,6 +133,10 @@ class Adapter:
     def _steps(self, model: Any, results: Any) -> None:
         """A model took a step that returned this."""
         self._agent.attempt(self._records.stepped, getattr(model, "optimizer", None), model, results)
+
+    def _observe_step(self, _model: Any, _results: Any) -> None:
+        if self._agent.observer is not None:
+            self._agent.observer.step()
 
     def _make_fit(self, original: Function) -> Function:
         def prepare(
@@ -172,6 +177,8 @@ class Adapter:
 
     def _make_reported(self, original: Function, kind: str, report: Function) -> Function:
         def call(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._agent.observer is not None and kind != "train_on_batch":
+                self._agent.observer.resume()
             if self._records.nested:
                 return original(model, *arguments, **keywords)
             result = self._records.outermost(original, model, *arguments, **keywords)
@@ -198,7 +205,9 @@ class Adapter:
         agent, records = self._agent, self._records
         package = fit.__module__.partition(".engine.")[0].partition(".backend.")[0]
 
-        stepped = self._steps if _sees_batches(fit) else None
+        stepped: Function | None = self._steps if _sees_batches(fit) else None
+        if _backend(fit) != "tensorflow" and agent.observer is not None:
+            stepped = self._observe_step
 
         class EpochCallback(sys.modules[f"{package}.callbacks"].Callback):  # type: ignore[misc]
             async_safe = True

@@ -132,13 +132,18 @@ class Adapter:
                 replace(owner, name, self._make_change)
 
     def _trail_does(self, what: str, *arguments: Any) -> None:
+        """What subclasses and modes make of a tensor's methods does not count here."""
+        if self._trail is not None:
+            with self._torch._C.DisableTorchFunction():
+                self._trail_goes_on(what, *arguments)
+
+    def _trail_goes_on(self, what: str, *arguments: Any) -> None:
         """A trail that fails ends, with a warning, and the training goes on."""
         trail = self._trail
         if trail is None:
             return
         try:
-            with self._torch._C.DisableTorchFunction():
-                getattr(trail, what)(*arguments)
+            getattr(trail, what)(*arguments)
         except Exception as error:
             self._trail, self._broken = None, trail
             self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
@@ -193,7 +198,7 @@ class Adapter:
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         with torch._C.DisableTorchFunction():
             if isinstance(loss, torch.Tensor) and is_plain(loss):
-                self._trail_does("lost", loss)
+                self._trail_goes_on("lost", loss)
                 name, epoch = on_thread("loss"), getattr(self._thread, "epoch", None)
                 step = self._agent.number(name)
                 if loss.device.type == "cpu":
@@ -313,6 +318,8 @@ class Adapter:
         epoch = getattr(self._thread, "epoch", None)
         if epoch is not None:
             epoch.steps += 1
+        if self._agent.observer is not None:
+            self._agent.observer.step()
 
     def _adopt(self, record: OptimizerRecord) -> None:
         """Name the optimizer, and the models whose parameters it has, at its first step."""
@@ -354,7 +361,7 @@ class Adapter:
                 if epoch is not None:
                     epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
                 raise
-            self._trail_does("fetched", batch)
+            self._trail_goes_on("fetched", batch)
             return batch
 
         return fetch

@@ -146,6 +146,8 @@ class Records:
 
     def stepped(self, optimizer: Any, model: Any, results: Any = None) -> None:
         """An optimizer took a step that returned this."""
+        if self._agent.observer is not None:
+            self._agent.observer.step()
         if self.trail is not None and optimizer is not None:
             record = self._record(optimizer, "optimizer", optimizer_variables)
             self._trail_does("stepped", optimizer, record.name, model, results)

@@ -1,0 +1,162 @@
+"""The recipe: with what a command must be recorded to be reproducible, as `reprokit reproduce` found it.
+
+A recipe may come from somebody else. It names switches and patches of reprokit's and nothing else: no command, no
+path, no variable. What it does not know it refuses, and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from reprokit.errors import BadRecipe
+from reprokit.printable import printable
+from reprokit.rundir import RecipeUsed
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+MAX_BYTES = 64 << 10
+LONGEST_COMMENT = 4000
+MAX_PATCHES = 64
+MAX_WHY = 256  # ids of findings in all
+PATCH = r"^[a-z0-9][a-z0-9-]{0,63}(=[\x21-\x7e]{1,200})?\Z"  # "id" or "id=value"
+
+PatchText = Annotated[str, msgspec.Meta(pattern=PATCH)]
+FindingIds = Annotated[list[Annotated[str, msgspec.Meta(max_length=400)]], msgspec.Meta(max_length=MAX_WHY)]
+Patches = Annotated[tuple[PatchText, ...], msgspec.Meta(max_length=MAX_PATCHES)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recording is made with, beside the command."""
+
+    clock: bool = False
+    keyed: bool = False
+    include_crypto: bool = False
+    hide_rdrand: bool = False
+    patches: Patches = ()
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The options of record that are asked for, patches aside."""
+        names = ("clock", "keyed", "include_crypto", "hide_rdrand")
+        return tuple(f"--{name.replace('_', '-')}" for name in names if getattr(self, name))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Everything that is asked for, as options of record."""
+        return (*self.switches, *(f"--patch {patch}" for patch in self.patches))
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """recipe.toml"""
+
+    schema: int
+    record: Settings = Settings()
+    why: Annotated[dict[str, FindingIds], msgspec.Meta(max_length=128)] = {}  # option to findings that it cures
+
+
+def read(path: Path) -> tuple[Recipe, RecipeUsed]:
+    """The recipe in a file, and which file that was; raises BadRecipe with one line."""
+    data = _read(path)
+    try:
+        recipe = loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise BadRecipe(f"{path} is not UTF-8; is it a recipe?") from None
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise BadRecipe(f"{path}: {' '.join(str(error).split())}; 'reprokit reproduce' writes recipes") from None
+    return recipe, RecipeUsed(path=str(path), digest="sha256:" + hashlib.sha256(data).hexdigest())
+
+
+def loads(text: str) -> Recipe:
+    """The recipe in a text; raises ValueError or msgspec.ValidationError where it is none."""
+    content = tomllib.loads(text)
+    version = content.get("schema")
+    if type(version) is int and version != SCHEMA:
+        newer = "; upgrade reprokit" if version > SCHEMA else ""
+        raise ValueError(f"it has schema {version}, this reprokit reads {SCHEMA}{newer}")
+    return msgspec.convert(content, Recipe)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadRecipe(f"{path} is not a regular file; name the recipe.toml of a reproduction")
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadRecipe(f"{path}: {reason}; name the recipe.toml of a reproduction") from None
+    if len(data) > MAX_BYTES:
+        raise BadRecipe(f"{path} is larger than {MAX_BYTES} bytes; is it a recipe?")
+    return data
+
+
+def merged(recipe: Recipe, asked: Settings) -> Settings:
+    """What the recipe and the command line ask for together; crypto only if the command line does so itself."""
+    wanted = recipe.record
+    if wanted.include_crypto and not asked.include_crypto:
+        raise BadRecipe("the recipe records what can be secret keys; add --include-crypto if you want that")
+    return Settings(
+        clock=wanted.clock or asked.clock,
+        keyed=wanted.keyed or asked.keyed,
+        include_crypto=asked.include_crypto,
+        hide_rdrand=wanted.hide_rdrand or asked.hide_rdrand,
+        patches=tuple(dict.fromkeys((*wanted.patches, *asked.patches))),
+    )
+
+
+def write(path: Path, recipe: Recipe, comment: str) -> None:
+    """Put a recipe into its place, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(dumps(recipe, comment), encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def dumps(recipe: Recipe, comment: str) -> str:
+    """The recipe as TOML."""
+    return "\n".join(_lines(recipe, comment)) + "\n"
+
+
+def _lines(recipe: Recipe, comment: str) -> Iterator[str]:
+    yield from (f"# {printable(line, LONGEST_COMMENT)}" for line in comment.splitlines())
+    yield f"schema = {recipe.schema}"
+    yield ""
+    yield "[record]"
+    for name in ("clock", "keyed", "include_crypto", "hide_rdrand"):
+        yield f"{name} = {'true' if getattr(recipe.record, name) else 'false'}"
+    yield f"patches = {_list(recipe.record.patches)}"
+    if recipe.why:
+        yield ""
+        yield "[why]"
+        yield from _table(recipe.why)
+
+
+def _table(table: Mapping[str, list[str]]) -> Iterator[str]:
+    for key, values in table.items():
+        yield f"{_quoted(key)} = {_list(values)}"
+
+
+def _list(values: tuple[str, ...] | list[str]) -> str:
+    return f"[{', '.join(map(_quoted, values))}]"
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML, which is what JSON writes of a text without control characters and lone surrogates."""
+    return json.dumps(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "?", text), ensure_ascii=False)

@@ -1,0 +1,250 @@
+"""From findings to what can be done about them, the best proven first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+
+import msgspec
+
+from reprokit import patches
+from reprokit.errors import ReprokitError
+from reprokit.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, SYSTEM_CALL, Cure, Finding
+from reprokit.recipe import Settings
+from reprokit.reproduce.journal import Attempt, Change, Outcome
+
+SWITCHES = ("--clock", "--hide-rdrand")  # of record, that may be tried unasked
+VARYING = frozenset({"run-to-run", "timing", "uninitialised-memory"})
+SINGLE = "threads=1"
+PATCH = "--patch "
+CONFIDENCE = 0.05  # the chance that is taken of not having seen a variation
+
+
+class Proof(IntEnum):
+    """How well it is known that something is to blame; the lower the better."""
+
+    GUILTY = 0  # measured to vary
+    ORDER = 1  # results arrive as they are ready
+    SOURCE = 2  # there is a source that nothing recorded; whether it was asked is not seen
+    SUSPECT = 3  # known to vary, not measured here
+    CLOCK = 4  # nothing points at it, and it costs little
+    GENERAL = 5  # what is right for the framework, or for programs that read what they have not written
+    THREADS = 6  # cures what nothing else does, and costs most
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be tried."""
+
+    option: str  # "--clock", or "--patch ID[=VALUE]"
+    proof: Proof
+    why: str
+    findings: tuple[str, ...] = ()
+    cost: str = ""
+    warning: str = ""
+
+    @property
+    def change(self) -> Change:
+        """For the journal."""
+        return Change(
+            option=self.option, why=self.why, findings=list(self.findings), cost=self.cost, warning=self.warning
+        )
+
+
+def applied(settings: Settings, option: str) -> Settings:
+    """The settings with this option too."""
+    if option.startswith(PATCH):
+        return msgspec.structs.replace(settings, patches=(*settings.patches, option.removeprefix(PATCH)))
+    return msgspec.structs.replace(settings, **{_field(option): True})
+
+
+def without(settings: Settings, option: str) -> Settings:
+    """The settings without this option."""
+    if option.startswith(PATCH):
+        rest = tuple(patch for patch in settings.patches if patch != option.removeprefix(PATCH))
+        return msgspec.structs.replace(settings, patches=rest)
+    return msgspec.structs.replace(settings, **{_field(option): False})
+
+
+def _field(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def next_candidates(
+    candidates: Iterable[Candidate], settings: Settings, excluded: frozenset[str] | set[str]
+) -> list[Candidate]:
+    """All that are untried and equally well proven, as far as they go together with each other and the settings."""
+    open_ = [one for one in candidates if one.option not in excluded and one.option not in settings.words]
+    if not open_:
+        return []
+    proof = min(one.proof for one in open_)
+    chosen: list[Candidate] = []
+    for one in open_:
+        if one.proof is proof and one.option not in {other.option for other in chosen}:
+            wanted = applied(settings, one.option)
+            if compatible(wanted):
+                chosen.append(one)
+                settings = wanted
+    return chosen or next_candidates([one for one in open_ if one.proof is not proof], settings, excluded)
+
+
+def compatible(settings: Settings) -> bool:
+    """Whether these patches exist and can be together."""
+    try:
+        patches.parse(settings.patches)
+    except ReprokitError:
+        return False
+    return True
+
+
+def of_findings(findings: Sequence[Finding], under: Settings) -> Iterator[Candidate]:
+    """The cures of what is blamed. One that was there when a finding was measured has not cured it."""
+    for finding in findings:
+        proof = _proof(finding)
+        if proof is None:
+            continue
+        for cure in finding.cures:
+            option = _option(finding, cure)
+            candidate = _candidate(option, proof, _why(finding), (finding.id,), cure.cost) if option else None
+            if candidate is not None and candidate.option not in under.words:
+                yield candidate
+
+
+def first_cures(
+    candidates: Iterable[Candidate], settings: Settings, excluded: frozenset[str] | set[str]
+) -> Iterator[Candidate]:
+    """Of each finding the first cure that can be used and is not excluded, and everything that is for no finding."""
+    seen: set[tuple[str, ...]] = set()
+    for one in candidates:
+        if one.option in excluded or (one.findings and one.findings in seen):
+            continue
+        if one.option in settings.words or compatible(applied(settings, one.option)):
+            seen.add(one.findings)
+            yield one
+
+
+def _proof(finding: Finding) -> Proof | None:
+    if finding.kind in (SOURCE, SYSTEM_CALL):
+        return Proof.SOURCE if finding.blamed else None
+    if finding.verdict == GUILTY:
+        return Proof.ORDER if finding.kind == ORDER else Proof.GUILTY
+    if finding.only_unwritten_memory:
+        return Proof.GENERAL
+    if finding.verdict == SUSPECT:
+        return Proof.ORDER if finding.kind == ORDER else Proof.SUSPECT
+    if finding.verdict == AS_SET and VARYING.intersection(finding.shows):
+        return Proof.SUSPECT
+    return None
+
+
+def _option(finding: Finding, cure: Cure) -> str:
+    """The option of record that this cure is; "" where a person must do it."""
+    if cure.patch is None:
+        return next((switch for switch in SWITCHES if switch in cure.does), "")
+    text = cure.patch
+    if "=" not in text:
+        if text == "torch-operator" and finding.kind == OPERATOR:
+            text = f"{text}={finding.subject}"
+        elif text == "threads":
+            text = SINGLE
+    return PATCH + text
+
+
+def _why(finding: Finding) -> str:
+    subject = f"{finding.subject}{place(finding)}"
+    confirmed = finding.confirmed
+    if finding.verdict == GUILTY and confirmed is not None and confirmed.results > 1:
+        return f"{subject} gave {confirmed.results} results in {confirmed.repeats} repeats here"
+    return f"{subject}: {finding.why}" if finding.why else subject
+
+
+def place(finding: Finding) -> str:
+    """Where in the user's code, to be put behind a subject."""
+    if not finding.where:
+        return ""
+    first = finding.where[0]
+    return f" at {first.file}:{first.line}" + (f" in {first.function}" if first.function else "")
+
+
+def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
+    """What the runs themselves name: entropy that nothing recorded."""
+    for attempt in attempts:
+        for source in attempt.uncovered:
+            if "RDRAND" in source or "RDSEED" in source:
+                yield _candidate("--hide-rdrand", Proof.SOURCE, f"nothing recorded this source: {source}")
+
+
+def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
+    """What is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
+    yield _candidate("--clock", Proof.CLOCK, "native code may seed itself from the clock or a process id")
+    for text in automatic:
+        yield _candidate(PATCH + text, Proof.GENERAL, "the framework's own switch, although nothing points at it")
+    why = "what threads add up depends on who is first"
+    several = [one for one in findings if one.verdict == GUILTY and _repeats_on_one_thread(one)]
+    names = ", ".join(sorted({one.subject for one in several})[:3])
+    yield _candidate(PATCH + SINGLE, Proof.THREADS, f"{names} repeats on one thread" if names else why)
+
+
+def _repeats_on_one_thread(finding: Finding) -> bool:
+    return finding.confirmed is not None and finding.confirmed.threads.get("1") in ("same", "repeats")
+
+
+def _candidate(option: str, proof: Proof, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
+    if not option.startswith(PATCH):
+        return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost)
+    try:
+        chosen = patches.parse([option.removeprefix(PATCH)])[0]
+    except ReprokitError:  # a patch that is not there any more: it is not compatible with anything
+        return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost)
+    return Candidate(
+        option=PATCH + chosen.text,
+        proof=proof,
+        why=why,
+        findings=findings,
+        cost=cost or chosen.patch.cost,
+        warning=chosen.patch.warning,
+    )
+
+
+def replays_needed(finding: Finding, at_most: int) -> int | None:
+    """How many identical replays tell that a guilty operator does not matter; None where no such number would."""
+    confirmed = finding.confirmed
+    if confirmed is None or confirmed.results < 2 or not confirmed.repeats:
+        return 0
+    once = (confirmed.results - 1) / confirmed.repeats
+    calls = max(1, finding.calls)
+    unseen = calls * math.log1p(-min(once, 0.999))  # logarithm of the chance that two runs agree all the same
+    count = math.ceil(math.log(CONFIDENCE) / unseen)
+    return count if count <= at_most else None
+
+
+def alternatives(
+    findings: Iterable[Finding], attempts: Iterable[Attempt], outcomes: Sequence[Outcome]
+) -> Iterator[str]:
+    """What only a person can do or decide."""
+    for outcome in outcomes:
+        yield from outcome.leftovers
+    for finding in findings:
+        if finding.blamed:
+            for cure in finding.cures:
+                if cure.patch is None and cure.does:
+                    yield f"{finding.subject}{place(finding)}: {cure.does}" + (f" ({cure.cost})" if cure.cost else "")
+    if outcomes and outcomes[-1].categories == ["outputs"]:
+        yield "only files differ: one that holds times, paths or names is no result; let it be written below /tmp"
+    withheld = max((attempt.withheld for attempt in attempts), default=0)
+    if withheld:
+        yield (
+            f"{withheld} requests of cryptographic libraries are not recorded, as they can be secret keys;"
+            " --include-crypto records them"
+        )
+
+
+def remaining(findings: Iterable[Finding], attempts: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The operators and sources that may still be why, and what differs first."""
+    for finding in findings:
+        if finding.blamed:
+            yield _why(finding)
+    for attempt in attempts[-1:]:
+        yield from (f"{source}: nothing recorded it" for source in attempt.uncovered)
+    for outcome in outcomes[-1:]:
+        yield outcome.trail or outcome.words

@@ -1,0 +1,182 @@
+"""The journal: every round of a reproduction with what was run, what differed, what was found and what was done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from reprokit.findings import Finding
+from reprokit.recipe import Settings
+
+FORMAT: Final = 1
+NAME = "journal.json"
+
+RUNNING: Final = "running"
+IDENTICAL: Final = "identical"
+DIFFERENT: Final = "different"
+INTERRUPTED: Final = "interrupted"
+FAILED: Final = "failed"
+
+BARE: Final = "bare"  # two recordings, each with entropy of its own
+ENTROPY: Final = "entropy"  # a recording and its replays
+PROFILE: Final = "profile"
+CURE: Final = "cure"
+SMALLEST: Final = "smallest"  # something is taken out again
+CHEAPER: Final = "cheaper"  # one patch in the place of several
+
+Phase = Literal["bare", "entropy", "profile", "cure", "smallest", "cheaper"]
+Kind = Literal["record", "replay", "profile"]
+STATES = "^(applied|not-applied|refused)$"
+
+LISTED = 12  # findings of a round that stand in the journal
+
+
+class Patched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of one patch in a run."""
+
+    text: str  # "id" or "id=value"
+    state: Annotated[str, msgspec.Meta(pattern=STATES)]
+    why: str = ""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run of the training."""
+
+    kind: Kind
+    directory: str  # below the journal's own
+    ended: str = ""  # how, in words, unless with status 0
+    seconds: float | None = None
+    processor: float | None = None  # seconds of processors, of all its processes
+    patches: list[Patched] = []
+    fidelity: str = ""  # of a replay: how requests were answered
+    uncovered: list[str] = []  # sources that nothing recorded
+    withheld: int = 0  # requests of cryptographic libraries
+    kept: bool = True  # whether its run directory is still there
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not end with status 0."""
+        return bool(self.ended)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came out when two runs were compared."""
+
+    left: str
+    right: str
+    identical: bool
+    words: str  # verify's line
+    trail: str = ""  # where the steps part first, as verify says it
+    categories: list[str] = []  # those that differ, causes before effects
+    causes: list[str] = []  # of the surroundings, what can be why
+    notes: list[str] = []
+    leftovers: list[str] = []  # files of one run by which the other did not start from the same state
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something done to the training, or taken out again: an option of record, with why."""
+
+    option: str  # "--clock", "--patch threads=1"
+    why: str
+    findings: list[str] = []  # ids of those that it is to cure
+    cost: str = ""
+    warning: str = ""
+    excluded: str = ""  # why it was dropped again
+
+
+class Round(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One turn of the loop; filled while it goes on."""
+
+    number: int
+    phase: Phase
+    title: str
+    settings: Settings
+    changes: list[Change] = msgspec.field(default_factory=list)
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
+    outcomes: list[Outcome] = msgspec.field(default_factory=list)
+    findings: list[Finding] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    conclusion: str = ""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the training took in one way of running it."""
+
+    what: str
+    seconds: float
+    processor: float | None = None  # seconds of processors
+    ratio: float | None = None  # of seconds, to the training as it was first recorded
+    processor_ratio: float | None = None
+
+
+class Journal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """journal.json"""
+
+    format: Literal[1] = FORMAT
+    reprokit: str  # the version that made the runs
+    command: list[str]
+    directory: str  # where the command runs
+    started: str
+    ended: str | None = None
+    verdict: Literal["running", "identical", "different", "interrupted", "failed"] = RUNNING
+    pairs: int  # comparisons that had to be identical
+    max_rounds: int
+    why: str = ""  # the verdict in a sentence
+    settings: Settings = Settings()  # those of the final pair
+    changes: list[Change] = msgspec.field(default_factory=list)  # what these settings are for
+    pair: list[str] = msgspec.field(default_factory=list)  # the final two run directories
+    identical: int = 0  # comparisons of the final settings that were
+    remaining: list[str] = msgspec.field(default_factory=list)  # operators and sources that may be why, where it failed
+    excluded: list[Change] = msgspec.field(default_factory=list)  # tried and of no use
+    alternatives: list[str] = msgspec.field(default_factory=list)  # what a person can still do
+    costs: list[Cost] = msgspec.field(default_factory=list)
+    rounds: list[Round] = msgspec.field(default_factory=list)
+
+    def begin(self, phase: Phase, title: str, settings: Settings, changes: list[Change] | None = None) -> Round:
+        """A new round at the end."""
+        new = Round(number=len(self.rounds) + 1, phase=phase, title=title, settings=settings, changes=changes or [])
+        self.rounds.append(new)
+        return new
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Every run there was, in order."""
+        for one in self.rounds:
+            yield from one.attempts
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole, readable by its owner only."""
+    partial = path.with_name(path.name + ".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    os.replace(partial, path)
+
+
+def document(journal: Journal) -> str:
+    """The journal as JSON text."""
+    return msgspec.json.format(msgspec.json.encode(_encodable(journal)), indent=2).decode() + "\n"
+
+
+def _encodable(journal: Journal) -> object:
+    """Texts may hold bytes of file names that are no UTF-8, which JSON has as escapes."""
+    return _escaped(msgspec.to_builtins(journal))
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    return [_escaped(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of journal.json; reprokit/schemas/journal.schema.json is this."""
+    made = msgspec.json.schema(Journal)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:reprokit:journal:{FORMAT}"}
+    return {**head, "title": "journal.json, and what reprokit reproduce --json prints", **made}

@@ -1,0 +1,186 @@
+"""Makes the runs of a reproduction and compares them; what the loop needs of launch, verify and profiling."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from reprokit import findings as findings_file
+from reprokit import knowledge, profiling
+from reprokit.difference import Difference
+from reprokit.errors import ReprokitError
+from reprokit.findings import Finding
+from reprokit.launch.finish import in_words
+from reprokit.launch.messages import warn
+from reprokit.launch.process import Ended
+from reprokit.launch.replaying import replay_plan
+from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, Plan, Profiling
+from reprokit.recipe import Settings
+from reprokit.reproduce import leftovers
+from reprokit.reproduce.interruption import Interruption
+from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
+from reprokit.reproduce.processes import execute
+from reprokit.rundir import RunDirectory
+from reprokit.verify.compare import Comparison, compare
+from reprokit.verify.rows import causes, headline, shortened, verdict_line
+
+RUNS = "runs"
+REPEATS = 30  # of each operator call, in a profile
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a profile came to."""
+
+    attempt: Attempt
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Laboratory(Protocol):
+    """Where trainings are run and compared."""
+
+    def record(self, settings: Settings, name: str) -> Attempt:
+        """Record the training with these settings."""
+
+    def replay(self, recording: Attempt, name: str) -> Attempt:
+        """Give the training the entropy of a recording again."""
+
+    def profile(self, settings: Settings, name: str) -> Found:
+        """Look for what makes the training vary."""
+
+    def compare(self, left: Attempt, right: Attempt) -> Outcome:
+        """Whether two runs are the same."""
+
+    def discard(self, attempt: Attempt) -> None:
+        """Remove a run that is of no more use."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What every run of a reproduction has in common."""
+
+    command: tuple[str, ...]
+    working_directory: Path
+    place: Path  # where the journal lies, and below it the runs
+    data: tuple[str, ...] = ()
+    keep_outputs: int = KEEP_OUTPUTS
+    supervisor: bool = True
+    steps: int | None = None  # of a profile
+    seconds: float | None = None
+    repeats: int = REPEATS
+
+
+class Machine:
+    """The laboratory that is this machine."""
+
+    def __init__(self, work: Work, interruption: Interruption):
+        self._work, self._interruption = work, interruption
+
+    def record(self, settings: Settings, name: str) -> Attempt:
+        """Record the training with these settings."""
+        return self._attempt("record", self._plan(settings, name))
+
+    def replay(self, recording: Attempt, name: str) -> Attempt:
+        """Give the training the entropy of a recording again."""
+        work = self._work
+        plan = replay_plan(
+            RunDirectory(work.place / recording.directory),
+            (),
+            work.place / RUNS / name,
+            False,
+            "derive",
+            supervisor=work.supervisor,
+            trail=ON,
+            keep_outputs=work.keep_outputs,
+        )
+        return self._attempt("replay", plan)
+
+    def profile(self, settings: Settings, name: str) -> Found:
+        """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
+        work = self._work
+        watching = Profiling(steps=work.steps, seconds=work.seconds, confirm=work.repeats)
+        plan = msgspec.structs.replace(self._plan(settings, name), profiling=watching)
+        attempt = self._attempt("profile", plan)
+        try:
+            found = profiling.analyse(RunDirectory(work.place / attempt.directory), knowledge.load())
+        except ReprokitError as error:
+            warn(f"the profile could not be read: {error}")
+            return Found(attempt, (), (str(error),))
+        findings_file.write(work.place, found)
+        return Found(attempt, tuple(found.findings), tuple(found.notes))
+
+    def compare(self, left: Attempt, right: Attempt) -> Outcome:
+        """Compare two runs as verify does."""
+        paths = self._work.place / left.directory, self._work.place / right.directory
+        comparison = compare(*paths)
+        return _outcome(left, right, comparison, leftovers.between(comparison.left, comparison.right))
+
+    def discard(self, attempt: Attempt) -> None:
+        """Remove a run directory."""
+        shutil.rmtree(self._work.place / attempt.directory, ignore_errors=True)
+
+    def _plan(self, settings: Settings, name: str) -> Plan:
+        work = self._work
+        return Plan(
+            mode=RECORD,
+            command=work.command,
+            working_directory=work.working_directory,
+            output=work.place / RUNS / name,
+            keep_outputs=work.keep_outputs,
+            supervisor=work.supervisor,
+            data=work.data,
+            clock=settings.clock,
+            keyed=settings.keyed,
+            record_crypto=settings.include_crypto,
+            hide_rdrand=settings.hide_rdrand,
+            patches=settings.patches,
+        )
+
+    def _attempt(self, kind: Kind, plan: Plan) -> Attempt:
+        assert plan.output is not None
+        executed = execute(plan, self._interruption)
+        run = RunDirectory(plan.output).run
+        return Attempt(
+            kind=kind,
+            directory=f"{RUNS}/{plan.output.name}",
+            ended=_ended(executed.ended),
+            seconds=run.duration,
+            processor=executed.processor,
+            patches=[Patched(text=_text(one.id, one.value), state=one.state, why=one.why) for one in run.patches],
+            fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
+            uncovered=list(run.uncovered),
+            withheld=run.profile.withheld if run.profile is not None else 0,
+        )
+
+
+def _text(name: str, value: str) -> str:
+    return f"{name}={value}" if value else name
+
+
+def _ended(ended: Ended) -> str:
+    if ended.signal_number is not None:
+        return f"by {ended.signal_name}"
+    return f"with exit status {ended.exit_code}" if ended.exit_code else ""
+
+
+def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: Iterable[str]) -> Outcome:
+    categories = [child for child in comparison.tree.children if child.verdict.differs]
+    trail = next((child for child in categories if child.name == "trail"), None)
+    return Outcome(
+        left=left.directory,
+        right=right.directory,
+        identical=comparison.identical,
+        words=verdict_line(comparison),
+        trail=_parting(trail),
+        categories=[child.name for child in categories],
+        causes=list(causes(comparison)),
+        notes=list(comparison.notes),
+        leftovers=list(left_over),
+    )
+
+
+def _parting(trail: Difference | None) -> str:
+    return "" if trail is None else shortened(headline(trail))

@@ -1,0 +1,218 @@
+"""journal.md: the reproduction told round by round, for a person."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from reprokit.findings import CLEARED, COVERED, GUILTY, ORDER, SUSPECT, Finding
+from reprokit.printable import printable
+from reprokit.reproduce.diagnosis import place
+from reprokit.reproduce.journal import (
+    DIFFERENT,
+    FAILED,
+    IDENTICAL,
+    INTERRUPTED,
+    LISTED,
+    PROFILE,
+    RUNNING,
+    Attempt,
+    Change,
+    Journal,
+    Outcome,
+    Round,
+)
+
+VERDICTS = {
+    RUNNING: "still running",
+    IDENTICAL: "**identical**, bit for bit",
+    DIFFERENT: "**not reproduced**",
+    INTERRUPTED: "interrupted",
+    FAILED: "stopped by an error",
+}
+KINDS = {"record": "recorded", "replay": "replayed", "profile": "profiled"}
+
+
+def markdown(journal: Journal) -> str:
+    """The whole journal."""
+    return "\n".join(_lines(journal)) + "\n"
+
+
+def _lines(journal: Journal) -> Iterator[str]:
+    yield f"# How {code(shlex.join(journal.command))} was made to repeat"
+    yield ""
+    yield f"- Directory: {code(journal.directory)}"
+    yield f"- Started: {journal.started}" + (f", ended: {journal.ended}" if journal.ended else "")
+    yield f"- reprokit {journal.reprokit}; {_pairs(journal)}"
+    yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {plain(journal.why)}" if journal.why else "")
+    yield ""
+    said: set[str] = set()  # notes that hold for every round stand in the first
+    for one in journal.rounds:
+        yield from _round(one, said)
+    if journal.verdict == IDENTICAL:
+        yield from _recipe(journal)
+    elif journal.verdict == DIFFERENT:
+        yield from _what_remains(journal)
+    yield from _excluded(journal.excluded)
+    yield from _costs(journal)
+    if journal.pair:
+        yield from ("## The final pair", "")
+        yield from (f"- {code(directory)}" for directory in journal.pair)
+        yield from ("", f"    reprokit verify {printable(shlex.join(journal.pair))}", "")
+
+
+def _pairs(journal: Journal) -> str:
+    return f"{journal.pairs} comparisons in a row must be identical, at most {journal.max_rounds} rounds search"
+
+
+def _round(one: Round, said: set[str]) -> Iterator[str]:
+    yield f"## Round {one.number}: {plain(one.title)}"
+    yield ""
+    yield from (f"- {line}" for line in _happened(one))
+    notes = dict.fromkeys(_notes(one))
+    yield from (f"- Note: {plain(note)}" for note in notes if note not in said)
+    said.update(notes)
+    yield ""
+    if one.conclusion:
+        yield f"**{plain(one.conclusion[:1].upper() + one.conclusion[1:])}.**"
+        yield ""
+
+
+def _notes(one: Round) -> Iterator[str]:
+    for outcome in one.outcomes:
+        yield from (*outcome.leftovers, *outcome.notes)
+    for attempt in one.attempts:
+        yield from (f"nothing recorded this source: {source}" for source in attempt.uncovered)
+
+
+def _happened(one: Round) -> Iterator[str]:
+    for change in one.changes:
+        yield f"Applied: {change_in_words(change)}" if one.phase != "smallest" else f"Left out: {code(change.option)}"
+    for attempt in one.attempts:
+        yield from _attempt(attempt)
+    for words, alike in groupby(one.outcomes, lambda outcome: outcome.words):
+        outcomes = list(alike)
+        yield f"Verify: {plain(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
+        yield from _outcome(outcomes[0])
+    if one.phase == PROFILE:
+        yield from _found(one.findings)
+    yield from (plain(note) for note in one.notes)
+
+
+def change_in_words(change: Change) -> str:
+    """What was done, why, and what it costs."""
+    text = f"{code(change.option)}, since {plain(change.why.rstrip('.'))}"
+    text += f"; cost: {plain(change.cost)}" if change.cost else ""
+    return text + (f"; beware: {plain(change.warning)}" if change.warning else "")
+
+
+def _attempt(attempt: Attempt) -> Iterator[str]:
+    seconds = f" in {attempt.seconds:.2f} s" if attempt.seconds is not None else ""
+    gone = "" if attempt.kept else " (removed since)"
+    entropy = f"; requests for entropy: {plain(attempt.fidelity)}" if attempt.fidelity else ""
+    yield f"Run: {KINDS[attempt.kind]}{seconds}, {code(attempt.directory)}{gone}{entropy}"
+    if attempt.failed:
+        yield f"It ended {plain(attempt.ended)}"
+    for patch in attempt.patches:
+        if patch.state != "applied":
+            yield f"Patch {code(patch.text)} was {patch.state}: {plain(patch.why)}"
+
+
+def _outcome(outcome: Outcome) -> Iterator[str]:
+    if outcome.trail and outcome.trail not in outcome.words:
+        yield f"The steps part: {plain(outcome.trail)}"
+    if outcome.categories:
+        yield f"Different, causes before effects: {plain(', '.join(outcome.categories))}"
+    yield from (f"Likely cause: {plain(cause)}" for cause in outcome.causes)
+
+
+def _found(findings: list[Finding]) -> Iterator[str]:
+    shown = [finding for finding in findings if finding.blamed]
+    yield from (f"Found: {finding_in_words(finding)}" for finding in shown[:LISTED])
+    if len(shown) > LISTED:
+        yield f"And {len(shown) - LISTED} more, see findings.json"
+    cleared = sum(1 for finding in findings if finding.verdict == CLEARED)
+    covered = sum(1 for finding in findings if finding.verdict == COVERED)
+    if cleared or covered:
+        yield f"Cleared, as no variation was seen: {cleared}; random, and given again by a replay: {covered}"
+
+
+def finding_in_words(finding: Finding) -> str:
+    """What it is, where, how often, and why it is blamed."""
+    text = code(finding.subject)
+    about = ", ".join(part for part in (finding.framework, finding.device, finding.direction) if part)
+    text += f" ({plain(about)})" if about else ""
+    text += plain(place(finding)) + (f", {finding.calls} calls" if finding.calls else "")
+    return f"{text}: {_blame(finding)}" + (f". {plain(finding.why)}" if finding.why else "")
+
+
+def _blame(finding: Finding) -> str:
+    confirmed = finding.confirmed
+    if finding.verdict == GUILTY and confirmed is not None and confirmed.results > 1:
+        return f"measured, gave {confirmed.results} results in {confirmed.repeats} repeats here"
+    if finding.kind == ORDER:
+        return "arrives in the order of completion"
+    return "measured to vary" if finding.verdict == GUILTY else "known" if finding.verdict == SUSPECT else "a setting"
+
+
+def _recipe(journal: Journal) -> Iterator[str]:
+    yield from ("## The recipe", "")
+    words = " ".join(journal.settings.words)
+    if not words:
+        yield "Nothing has to be done to the training: `reprokit record` and `reprokit replay` are enough."
+    for change in journal.changes:
+        yield f"- {change_in_words(change)}"
+    yield from ("", f"    reprokit record --recipe recipe.toml -- {printable(shlex.join(journal.command))}")
+    yield from ("", f"The final settings were identical in {journal.identical} of {journal.identical} comparisons.", "")
+
+
+def _what_remains(journal: Journal) -> Iterator[str]:
+    yield from ("## What remains", "")
+    yield from (f"- {plain(text)}" for text in journal.remaining or ["nothing that the profile could name"])
+    yield ""
+    if journal.changes:
+        yield from ("Applied, and not enough:", "", *(f"- {change_in_words(one)}" for one in journal.changes), "")
+    if journal.alternatives:
+        yield from ("## What you can do", "", *(f"- {plain(text)}" for text in journal.alternatives), "")
+
+
+def _excluded(changes: Iterable[Change]) -> Iterator[str]:
+    lines = [f"- {code(change.option)}: {plain(change.excluded)}" for change in changes]
+    if lines:
+        yield from ("## Tried, and not kept", "", *lines, "")
+
+
+def _costs(journal: Journal) -> Iterator[str]:
+    if not journal.costs:
+        return
+    yield from ("## What it costs", "", "One run each; processor time is that of all its processes.", "")
+    yield from ("| run | seconds | ratio | seconds of processors | ratio |", "|---|---|---|---|---|")
+    for cost in journal.costs:
+        seconds, processor = _figure(cost.seconds, cost.ratio), _figure(cost.processor, cost.processor_ratio)
+        yield f"| {plain(cost.what)} | {seconds} | {processor} |"
+    yield ""
+
+
+def _figure(seconds: float | None, ratio: float | None) -> str:
+    if seconds is None:
+        return "| "
+    return f"{seconds:.2f} | {ratio:.2f}" if ratio is not None else f"{seconds:.2f} | 1"
+
+
+def code(text: str) -> str:
+    """The text as Markdown shows code, whatever is in it."""
+    shown = printable(text)
+    fence = "`"
+    while fence in shown:
+        fence += "`"
+    padding = " " if fence != "`" or not shown else ""
+    return f"{fence}{padding}{shown}{padding}{fence}"
+
+
+def plain(text: str) -> str:
+    """The text without anything that Markdown or a terminal would act upon."""
+    shown = printable(text, 2000)
+    for character in "\\`*_[]<>|#":
+        shown = shown.replace(character, f"\\{character}")
+    return shown

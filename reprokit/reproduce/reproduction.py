@@ -1,0 +1,138 @@
+"""A whole reproduction: its directory, the loop, journal and recipe."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from reprokit import recipe as recipes
+from reprokit import rundir
+from reprokit.errors import CannotWriteRun, ReprokitError, RunExists
+from reprokit.launch import patched
+from reprokit.launch.messages import say
+from reprokit.launch.rundirectory import HOME
+from reprokit.recipe import Recipe, Settings
+from reprokit.reproduce import journal as journals
+from reprokit.reproduce.interruption import Interrupted, Interruption
+from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, Journal
+from reprokit.reproduce.laboratory import RUNS, Machine, Work
+from reprokit.reproduce.narrative import markdown
+from reprokit.reproduce.search import Search
+from reprokit.reproduce.standing import Standing
+from reprokit.reproduce.trial import Trials
+from reprokit.version import VERSION
+
+STORY, RECIPE = "journal.md", "recipe.toml"
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks of a reproduction."""
+
+    settings: Settings = Settings()  # from the first run on, and never taken out
+    pairs: int = 2
+    max_rounds: int = 10
+    keep_runs: bool = False
+    smallest: bool = True
+
+
+def place_for(output: Path | None) -> Path:
+    """The directory of a reproduction, new and empty."""
+    place = _own_place() if output is None else Path(os.path.realpath(output))
+    try:
+        place.mkdir(mode=0o700)
+        (place / RUNS).mkdir(mode=0o700)
+    except FileExistsError:
+        raise RunExists(f"{output} exists already; choose another directory with -o") from None
+    except OSError as error:
+        raise CannotWriteRun(f"{place}: {error.strerror}; choose another place with -o") from None
+    return place
+
+
+def _own_place() -> Path:
+    home = Path(os.path.realpath(HOME))
+    home.mkdir(mode=0o700, exist_ok=True)
+    if not (home / ".gitignore").exists():
+        (home / ".gitignore").write_text("*\n")
+    return home / f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
+
+
+def reproduce(work: Work, wishes: Wishes) -> Journal:
+    """Search for what makes the training repeat; the journal lies in its directory whatever happens."""
+    journal = Journal(
+        reprokit=VERSION,
+        command=list(work.command),
+        directory=str(work.working_directory),
+        started=rundir.utc_now(),
+        pairs=wishes.pairs,
+        max_rounds=wishes.max_rounds,
+        settings=wishes.settings,
+    )
+    try:
+        with Interruption() as interruption:
+            _search(work, wishes, journal, interruption)
+    except Interrupted as interrupted:
+        journal.verdict, journal.why = INTERRUPTED, f"by {interrupted}"
+        raise
+    except ReprokitError as error:
+        journal.verdict, journal.why = FAILED, str(error)
+        raise
+    finally:
+        journal.ended = rundir.utc_now()
+        _close(journal, work.place)
+    if journal.verdict == IDENTICAL:
+        write_recipe(journal, work.place / RECIPE)
+    return journal
+
+
+def _search(work: Work, wishes: Wishes, journal: Journal, interruption: Interruption) -> None:
+    trials = Trials(
+        Machine(work, interruption),
+        journal,
+        keep_runs=wishes.keep_runs,
+        save=lambda: save(journal, work.place),
+        say=say,
+    )
+    standing = Standing(trials, journal, wishes.settings)
+    Search(standing, automatic=_automatic(work), wants_smallest=wishes.smallest).run()
+
+
+def _automatic(work: Work) -> Sequence[str]:
+    """The patches that go with the command's frameworks and have no side effects."""
+    return patched.wanted(["auto"], work.command, work.working_directory)
+
+
+def _close(journal: Journal, place: Path) -> None:
+    """Save the journal; where no run was made, there is nothing to keep."""
+    if any(journal.attempts()) or journal.verdict == INTERRUPTED:
+        save(journal, place)
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def save(journal: Journal, place: Path) -> None:
+    """Write the journal, for people and for machines."""
+    try:
+        journals.write_text(place / journals.NAME, journals.document(journal))
+        journals.write_text(place / STORY, markdown(journal))
+    except OSError as error:
+        say(f"warning: the journal cannot be written: {error.strerror}")
+
+
+def write_recipe(journal: Journal, path: Path) -> None:
+    """Write down with what the command repeats."""
+    why = {change.option: change.findings for change in journal.changes}
+    comment = (
+        f"Written by reprokit {VERSION} on {journal.ended}: {journal.why}.\n"
+        f"reprokit record --recipe recipe.toml -- {shlex.join(journal.command)}"
+    )
+    found = Recipe(schema=recipes.SCHEMA, record=journal.settings, why=why)
+    try:
+        recipes.write(path, found, comment)
+    except OSError as error:
+        raise CannotWriteRun(f"{path}: {error.strerror}; make room, then copy the settings from journal.md") from None

@@ -1,0 +1,219 @@
+"""The loop, on made-up trainings."""
+
+from __future__ import annotations
+
+import pytest
+
+from reprokit.errors import LaunchError, TrainingFailed
+from reprokit.findings import ORDER, SOURCE, SUSPECT, Confirmed, Cure, Finding
+from reprokit.recipe import Settings
+from reprokit.reproduce import diagnosis
+from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, PROFILE, SMALLEST, Journal
+
+from .world import Varying, World, entropy, guilty, operator, reproduced
+
+INDEX = "aten::index_put_"
+BINCOUNT = "Bincount"
+OVERRIDE = f"torch-operator={INDEX}"
+
+
+def phases(journal: Journal) -> list[str]:
+    return [one.phase for one in journal.rounds]
+
+
+def test_a_training_that_repeats_by_itself_needs_nothing() -> None:
+    journal = reproduced(World([]))
+    assert (journal.verdict, phases(journal), journal.settings) == (IDENTICAL, ["bare"], Settings())
+    assert [attempt.kind for attempt in journal.attempts()] == ["record"] * 3
+
+
+def test_entropy_alone_is_cured_by_a_replay() -> None:
+    world = World([entropy()])
+    journal = reproduced(world, pairs=3)
+    assert (journal.verdict, journal.identical, journal.settings) == (IDENTICAL, 3, Settings())
+    assert phases(journal) == ["bare", "entropy"]
+    assert world.there == {"01-first", "02-replay-3"} == set(journal.pair)
+    assert [attempt.directory for attempt in journal.attempts() if attempt.kept] == ["01-first", "02-replay-3"]
+
+
+def test_a_guilty_operator_is_overridden_and_the_recipe_says_for_which_finding() -> None:
+    world = World([entropy(), operator(INDEX, "torch-operator", "torch-deterministic")])
+    journal = reproduced(world)
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, (OVERRIDE,))
+    assert phases(journal) == ["bare", "entropy", PROFILE, CURE, CHEAPER]
+    assert journal.changes[0].findings == [f"operator:{INDEX}"]
+    assert "9 results in 30 repeats" in journal.changes[0].why
+    assert "train.py:12 in step" in journal.changes[0].why
+    assert world.there == set(journal.pair)
+
+
+def test_the_next_cure_is_tried_where_the_first_does_not_cure() -> None:
+    world = World([operator(INDEX, "torch-operator", "torch-deterministic", cured_by=["torch-deterministic"])])
+    journal = reproduced(world)
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, ("torch-deterministic",))
+    assert phases(journal) == ["bare", "entropy", PROFILE, CURE, PROFILE, CURE, SMALLEST]
+    assert [change.option for change in journal.excluded] == [f"--patch {OVERRIDE}"]
+
+
+def test_a_switch_that_is_cheaper_takes_the_place_of_overrides() -> None:
+    found = [operator(name, "torch-operator", "torch-deterministic") for name in (INDEX, "aten::cumsum")]
+    world = World(found, seconds={OVERRIDE: 20.0})
+    journal = reproduced(world)
+    assert journal.settings.patches == ("torch-deterministic",)
+    assert {change.option for change in journal.excluded} >= {f"--patch {OVERRIDE}"}
+    assert "the switch is taken" in journal.rounds[-1].conclusion
+    assert sorted(journal.changes[0].findings) == ["operator:aten::cumsum", f"operator:{INDEX}"]
+    assert world.there == set(journal.pair)
+
+
+def test_what_is_not_needed_is_taken_out_again() -> None:
+    harmless = guilty("aten::harmless", "torch-deterministic")
+    world = World([operator(BINCOUNT, "threads")], findings=[harmless])
+    world.varying = [Varying(BINCOUNT, frozenset({"--patch threads=1"}), 1.0, guilty(BINCOUNT, "threads"))]
+    journal = reproduced(world)
+    assert journal.settings.patches == ("threads=1",)
+    assert [change.option for change in journal.excluded] == ["--patch torch-deterministic"]
+    assert journal.excluded[0].excluded == "not needed: without it replays were identical (2)"
+
+
+def test_an_operator_too_rare_for_replays_keeps_its_patch() -> None:
+    rare = guilty("aten::rare", "torch-deterministic", results=2, calls=1)
+    world = World([operator(BINCOUNT, "threads=1")], findings=[rare])
+    journal = reproduced(world)
+    assert set(journal.settings.patches) == {"threads=1", "torch-deterministic"}
+    assert any("so rare" in note for one in journal.rounds for note in one.notes)
+
+
+def test_orders_come_before_suspects_and_suspects_before_general_cures() -> None:
+    order = Finding(id="o", kind=ORDER, subject="imap_unordered", cures=[Cure(patch="imap-ordered")], verdict=SUSPECT)
+    suspect = Finding(id="s", kind="setting", subject="x", cures=[Cure(patch="tf-data")], verdict=SUSPECT)
+    world = World([Varying("all", frozenset({"--patch mkl-cbwr=COMPATIBLE"}))], findings=[suspect, order])
+    journal = reproduced(world, automatic=["mkl-cbwr=COMPATIBLE"])
+    tried = [[change.option for change in one.changes] for one in journal.rounds if one.phase == CURE]
+    assert tried == [
+        ["--patch imap-ordered"],
+        ["--patch tf-data"],
+        ["--clock"],
+        ["--patch mkl-cbwr=COMPATIBLE"],
+    ]
+    assert journal.settings == Settings(patches=("mkl-cbwr=COMPATIBLE",))
+
+
+def test_a_source_that_nothing_recorded_is_hidden() -> None:
+    world = World([Varying("rdrand", frozenset({"--hide-rdrand"}))], uncovered=("librandom.so: RDRAND",))
+    journal = reproduced(world)
+    assert (journal.settings, phases(journal)) == (Settings(hide_rdrand=True), ["bare", "entropy", PROFILE, CURE])
+
+
+def test_a_switch_that_the_machine_does_not_have_is_left_out_again() -> None:
+    world = World([Varying("rdrand", frozenset({"--patch threads=1"}))], uncovered=("librandom.so: RDRAND",))
+    world.lacks = "--hide-rdrand: CPUID cannot fault here"
+    journal = reproduced(world)
+    assert journal.settings == Settings(patches=("threads=1",))
+    assert ("--hide-rdrand", "CPUID cannot fault here") in [
+        (change.option, change.excluded) for change in journal.excluded
+    ]
+
+
+def test_a_finding_that_names_the_clock_has_it_recorded() -> None:
+    source = Finding(id="c", kind=SOURCE, subject="time", cures=[Cure(does="record with --clock")], verdict=SUSPECT)
+    world = World([Varying("clock", frozenset({"--clock"}))], findings=[source])
+    journal = reproduced(world)
+    assert (journal.settings, phases(journal)) == (Settings(clock=True), ["bare", "entropy", PROFILE, CURE])
+
+
+def test_nothing_cures_a_custom_operator_which_is_named_at_the_end() -> None:
+    custom = Finding(
+        id="operator:my::racy",
+        kind="operator",
+        subject="my::racy",
+        confirmed=Confirmed(repeats=30, results=4),
+        cures=[Cure(does="let the operator add in a fixed order")],
+        verdict="guilty",
+    )
+    journal = reproduced(World([Varying("racy", frozenset(), 1.0, custom)], withheld=3))
+    assert journal.verdict == DIFFERENT
+    assert journal.remaining == ["my::racy gave 4 results in 30 repeats here", "different: weights"]
+    assert journal.alternatives[0] == "my::racy: let the operator add in a fixed order"
+    assert "--include-crypto" in journal.alternatives[1]
+    assert [change.option for change in journal.changes] == ["--clock", "--patch threads=1"]
+    assert "no known cure" in journal.why
+    assert len(journal.pair) == 2
+
+
+def test_what_can_be_secret_is_never_recorded_unasked() -> None:
+    journal = reproduced(World([Varying("keys", frozenset({"--include-crypto"}))], withheld=9))
+    assert journal.verdict == DIFFERENT
+    assert not any(one.settings.include_crypto for one in journal.rounds)
+
+
+def test_the_rounds_are_bounded() -> None:
+    journal = reproduced(World([Varying("all", frozenset())]), max_rounds=3)
+    assert (journal.verdict, len(journal.rounds)) == (DIFFERENT, 3)
+    assert "--max-rounds" in journal.why
+
+
+def test_of_several_patches_at_once_the_one_that_breaks_the_training_is_found() -> None:
+    varying = [operator(INDEX, "torch-operator", "threads=1"), operator(BINCOUNT, "tf-deterministic", "tf-threads")]
+    world = World(varying, breaks=frozenset({"--patch tf-deterministic"}))
+    journal = reproduced(world)
+    assert journal.verdict == IDENTICAL
+    assert set(journal.settings.patches) == {OVERRIDE, "tf-threads"}
+    assert [(change.option, change.excluded) for change in journal.excluded] == [
+        ("--patch tf-deterministic", "the training ended with exit status 3")
+    ]
+
+
+def test_a_patch_that_is_refused_before_the_start_is_left_out() -> None:
+    world = World([operator(INDEX, "torch-operator", "threads=1")], refuses=frozenset({f"--patch {OVERRIDE}"}))
+    journal = reproduced(world)
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, ("threads=1",))
+    assert journal.excluded[0].excluded == "refused before the start"
+
+
+def test_a_patch_that_nothing_applied_does_not_count() -> None:
+    world = World([operator(INDEX, "torch-operator", "threads=1")], not_applied={OVERRIDE: "no such operator"})
+    journal = reproduced(world)
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, ("threads=1",))
+    assert journal.excluded[0].excluded == "not-applied"
+
+
+def test_patches_that_cannot_be_together_are_tried_one_after_the_other() -> None:
+    varying = [operator(INDEX, "torch-deterministic"), operator("aten::empty", "torch-deterministic-fill", "threads=1")]
+    journal = reproduced(World(varying))
+    assert (journal.verdict, set(journal.settings.patches)) == (IDENTICAL, {"torch-deterministic", "threads=1"})
+
+
+def test_what_the_user_asked_for_stays() -> None:
+    journal = reproduced(World([entropy()]), base=Settings(clock=True, patches=("tf-data",)))
+    assert journal.settings == Settings(clock=True, patches=("tf-data",))
+    assert journal.changes == []
+
+
+def test_a_training_that_fails_is_not_made_to_repeat() -> None:
+    with pytest.raises(TrainingFailed, match="exit status 3"):
+        reproduced(World([], fails=True))
+
+
+def test_an_error_of_the_first_runs_is_the_user_s() -> None:
+    with pytest.raises(LaunchError, match="refused"):
+        reproduced(World([], refuses=frozenset({"--clock"})), base=Settings(clock=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_differs_seldom_is_asked_more_often_once_it_was_seen(seed: int) -> None:
+    world = World([entropy(), operator(INDEX, "torch-deterministic", rate=0.4)])
+    world.dice.seed(seed)
+    journal = reproduced(world, pairs=4)
+    assert journal.verdict == IDENTICAL
+    assert journal.settings.patches in ((), ("torch-deterministic",))
+    late = max(len(one.outcomes) for one in journal.rounds if not one.outcomes or not one.outcomes[-1].identical)
+    last = [one for one in journal.rounds if one.outcomes and one.outcomes[-1].identical][-1]
+    assert len(last.outcomes) >= (2 * late if late > 1 else 4) or journal.rounds.index(last) == 0
+
+
+@pytest.mark.parametrize(
+    ("results", "calls", "expected"), [(30, 1, 1), (2, 1, None), (2, 100, 1), (2, 15, 6), (1, 5, 0)]
+)
+def test_how_many_replays_tell_that_an_operator_does_not_matter(results: int, calls: int, expected: int | None) -> None:
+    assert diagnosis.replays_needed(guilty("a", results=results, calls=calls), 8) == expected

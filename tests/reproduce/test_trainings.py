@@ -1,0 +1,86 @@
+"""Whole reproductions of real trainings, each with one trouble."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parent.parent / "trainings"
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came of a reproduction."""
+
+    status: int
+    journal: dict[str, Any]
+    story: str
+
+    @property
+    def phases(self) -> list[str]:
+        """What the rounds were for."""
+        return [one["phase"] for one in self.journal["rounds"]]
+
+
+def reproduced(reprokit: Reprokit, name: str, *options: str) -> Reproduced:
+    """Reproduce one of the trainings."""
+    command = (sys.executable, "-W", "ignore", str(TRAININGS / f"{name}.py"))
+    done = reprokit.run("reproduce", "-o", "out", "--pairs", "1", *options, "--", *command)
+    out = reprokit.directory / "out"
+    return Reproduced(done.returncode, json.loads((out / "journal.json").read_text()), (out / "journal.md").read_text())
+
+
+def test_native_code_that_seeds_itself_from_the_clock_needs_the_clock_recorded(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "native_clock")
+    assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
+
+
+def test_results_that_arrive_as_they_are_ready_are_put_in_order(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "unordered_results")
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["imap-ordered"])
+    assert found.phases == ["bare", "entropy", "profile", "cure"]
+    assert "unordered\\_results.py:19 in \\<module\\>" in found.story
+
+
+@pytest.mark.xgboost
+def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "xgboost_linear")
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["xgboost-linear"])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_backward_of_indexing_is_found_and_made_deterministic(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "pytorch_indexing")
+    assert found.status == 0
+    assert found.journal["settings"]["patches"] in (["torch-operator=aten::index_put"], ["torch-deterministic"])
+    assert found.phases == ["bare", "entropy", "profile", "cure", "cheaper"]
+    assert "aten::index\\_put at " in found.story
+    assert "pytorch\\_indexing.py:13 in \\<module\\> gave " in found.story
+    (blamed,) = (one["findings"] for one in found.journal["changes"])
+    assert blamed == ["pytorch/aten::index_put/backward/cpu"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_operator_that_nothing_cures_is_named(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "pytorch_custom_operator", "--max-rounds", "4")
+    assert found.status == 1
+    assert found.journal["verdict"] == "different"
+    assert found.journal["remaining"][0].startswith("mine::racing_sum at ")
+    assert found.journal["alternatives"]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "tensorflow_bincount")
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-threads"])
+    assert "Bincount" in found.story

@@ -1,0 +1,145 @@
+"""A made-up training for the loop: what varies in it, what cures that, and what a profile would say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reprokit.errors import LaunchError, TrainingFailed
+from reprokit.findings import GUILTY, OPERATOR, Confirmed, Cure, Finding, Place
+from reprokit.recipe import Settings
+from reprokit.reproduce.journal import Attempt, Journal, Kind, Outcome, Patched
+from reprokit.reproduce.laboratory import Found
+from reprokit.reproduce.search import Search
+from reprokit.reproduce.standing import Standing
+from reprokit.reproduce.trial import Trials
+
+ENTROPY = "entropy"  # as a cure: a replay
+
+
+@dataclass(frozen=True)
+class Varying:
+    """One thing that differs from run to run until one of its cures is there."""
+
+    name: str
+    cures: frozenset[str]  # options of record, or ENTROPY
+    rate: float = 1.0  # how often it differs
+    finding: Finding | None = None  # what a profile says of it
+
+
+@dataclass
+class World:
+    """A laboratory whose runs take no time."""
+
+    varying: Sequence[Varying]
+    findings: Sequence[Finding] = ()  # of what does not vary
+    breaks: frozenset[str] = frozenset()  # options with which the training fails
+    refuses: frozenset[str] = frozenset()  # options that stop the launch
+    not_applied: Mapping[str, str] = field(default_factory=dict)  # patch to why
+    uncovered: tuple[str, ...] = ()
+    lacks: str = ""  # what is said where RDRAND cannot be hidden
+    withheld: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)  # that a patch adds
+    fails: bool = False
+    dice: random.Random = field(default_factory=lambda: random.Random(5))
+    results: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
+    there: set[str] = field(default_factory=set)
+
+    def record(self, settings: Settings, name: str) -> Attempt:
+        """Record the training."""
+        if self.refuses.intersection(settings.words):
+            raise LaunchError("refused before the start")
+        return self._run("record", settings, name, replayed=None)
+
+    def replay(self, recording: Attempt, name: str) -> Attempt:
+        """Replay it."""
+        return self._run("replay", self.settings[recording.directory], name, replayed=recording)
+
+    def profile(self, settings: Settings, name: str) -> Found:
+        """What is not cured is found."""
+        own = [one.finding for one in self.varying if one.finding and not one.cures.intersection(settings.words)]
+        return Found(self._run("profile", settings, name, replayed=None), (*own, *self.findings))
+
+    def compare(self, left: Attempt, right: Attempt) -> Outcome:
+        """Whether the results are the same."""
+        assert {left.directory, right.directory} <= self.there
+        same = self.results[left.directory] == self.results[right.directory]
+        words = "identical: all of it" if same else "different: weights"
+        return Outcome(left=left.directory, right=right.directory, identical=same, words=words)
+
+    def discard(self, attempt: Attempt) -> None:
+        """Forget it."""
+        self.there.discard(attempt.directory)
+
+    def _run(self, kind: Kind, settings: Settings, name: str, replayed: Attempt | None) -> Attempt:
+        assert name not in self.settings
+        self.settings[name] = settings
+        self.there.add(name)
+        self.results[name] = tuple(
+            self._result(one, settings, None if replayed is None else self.results[replayed.directory][number])
+            for number, one in enumerate(self.varying)
+        )
+        is_broken = self.fails or bool(self.breaks.intersection(settings.words))
+        return Attempt(
+            kind=kind,
+            directory=name,
+            ended="with exit status 3" if is_broken else "",
+            seconds=10.0 + sum(self.seconds.get(patch, 0.0) for patch in settings.patches),
+            processor=10.0 + sum(self.seconds.get(patch, 0.0) for patch in settings.patches),
+            patches=[
+                Patched(text=patch, state="not-applied" if patch in self.not_applied else "applied")
+                for patch in settings.patches
+            ],
+            uncovered=[self.lacks][: bool(self.lacks)] if settings.hide_rdrand else list(self.uncovered),
+            withheld=self.withheld,
+        )
+
+    def _result(self, one: Varying, settings: Settings, recorded: object) -> object:
+        if recorded is not None and ENTROPY in one.cures:
+            return recorded
+        is_cured = one.cures.intersection(settings.words) - {f"--patch {patch}" for patch in self.not_applied}
+        return "same" if is_cured or self.dice.random() >= one.rate else self.dice.random()
+
+
+def entropy() -> Varying:
+    """What most trainings differ by."""
+    return Varying("entropy", frozenset({ENTROPY}))
+
+
+def guilty(name: str, *patches: str, results: int = 9, calls: int = 100) -> Finding:
+    """An operator that a profile measured to vary, with its cures in order."""
+    return Finding(
+        id=f"operator:{name}",
+        kind=OPERATOR,
+        subject=name,
+        framework="pytorch",
+        where=[Place("train.py", 12, "step")],
+        calls=calls,
+        confirmed=Confirmed(repeats=30, results=results),
+        cures=[Cure(patch=patch) for patch in patches],
+        verdict=GUILTY,
+    )
+
+
+def operator(name: str, *patches: str, cured_by: Sequence[str] | None = None, rate: float = 1.0) -> Varying:
+    """An operator that varies, is measured to, and is cured by all of its patches, or by some of them."""
+    found = guilty(name, *patches)
+    texts = [f"{patch}={name}" if patch == "torch-operator" else patch for patch in cured_by or patches]
+    return Varying(name, frozenset(f"--patch {text}" for text in texts), rate, found)
+
+
+def reproduced(
+    world: World, *, pairs: int = 2, max_rounds: int = 12, base: Settings | None = None, automatic: Sequence[str] = ()
+) -> Journal:
+    """The journal of a whole search; one that fails is left as it was."""
+    journal = Journal(reprokit="1", command=["train"], directory="/", started="now", pairs=pairs, max_rounds=max_rounds)
+    trials = Trials(world, journal, keep_runs=False, save=lambda: None, say=lambda _: None)
+    search = Search(Standing(trials, journal, base or Settings()), automatic=automatic)
+    try:
+        search.run()
+    except TrainingFailed as error:
+        journal.why = str(error)
+        raise
+    return journal
