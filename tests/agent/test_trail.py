@@ -149,7 +149,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
         scripts[name] = scripts[f"{name} again"] = script
     for variant in ("", "text", "bytes"):
         scripts[f"packed {variant}"] = f"variant = '{variant}'\n" + PACKED
-    scripts.update({"small": SMALL, "killed": KILLED, "pair": GAN, "limit": LIMIT})
+    scripts.update({"small": SMALL, "killed": KILLED, "pair": GAN, "limit": LIMIT, "graphs": GRAPHS})
     return Cases(tmp_path_factory.mktemp("cases"), scripts)
 
 
@@ -564,3 +564,41 @@ print(*names)
     assert [path.name for path in contents[0]] == [path.name for path in contents[1]]
     reads = [list(Trail(paths[0], os.open(paths[0], os.O_RDONLY)).series[0].steps()) for paths in contents]
     assert reads[0] == reads[1]
+
+
+GRAPHS = """
+import gc, weakref
+
+class Saved:
+    pass
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.saved = Saved()
+        alive.append(weakref.ref(ctx.saved))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if fails:
+            raise MemoryError("as when there is too little")
+        return gradient * 2
+
+alive, fails = [], False
+weight = nn.Parameter(torch.ones(3))
+for keywords in ({"retain_graph": True}, {"create_graph": True}):
+    Double.apply(weight).sum().backward(**keywords)
+    weight.grad = None
+fails = True
+try:
+    Double.apply(weight).sum().backward()
+except MemoryError:
+    pass
+gc.collect()
+assert [reference() for reference in alive] == [None] * 3
+"""
+
+
+def test_no_graph_outlives_a_backward_that_keeps_or_fails(cases: Cases) -> None:
+    assert cases.status("graphs") == 0, cases.outcome.errors

@@ -60,6 +60,13 @@ class Epoch:
         self.last = None
 
 
+def _keeps_graph(
+    gradients: Any = None, retain_graph: Any = None, create_graph: Any = False, *_others: Any, **_keywords: Any
+) -> bool:
+    """Whether backward() leaves what the forward pass has saved in memory."""
+    return bool(create_graph if retain_graph is None else retain_graph)
+
+
 class Adapter:
     """Watches a training by PyTorch."""
 
@@ -183,10 +190,14 @@ class Adapter:
             settle()
             agent.attempt(note_loss, tensors)
             inside.backward = True  # checkpointing calls backward within backward
+            is_freed = False
             try:
-                return original(tensors, *arguments, **keywords)
+                original(tensors, *arguments, **keywords)
+                is_freed = not _keeps_graph(*arguments, **keywords)
             finally:
                 inside.backward = False
+                if not is_freed:
+                    self._trail_does("let_graph_go")
 
         return backward
 

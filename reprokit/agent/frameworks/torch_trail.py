@@ -313,13 +313,16 @@ class TorchTrail:
         if loss.is_cpu:
             gathered = self._state.loss
             gathered.known = True
-            items = self._contents.items((loss,))
-            if items is None:
-                gathered.take(self._contents, loss)
-            else:
-                gathered.digest = self._library.fold(gathered.digest, *items)
+            if gathered.tensors:
+                gathered.fold(self._contents)
+            gathered.tensors.append(loss)  # with its graph, as the script's own variable holds it: a copy costs more
         elif loss.is_cuda and loss.numel() <= MAX_LOSS and len(self._state.far_losses) < MAX_TENSORS:
             self._state.far_losses.append(loss.detach())
+
+    def let_graph_go(self) -> None:
+        """backward() has not freed what the last loss came from."""
+        loss = self._state.loss
+        loss.tensors = [tensor.detach() for tensor in loss.tensors]
 
     # Who is about to change what is read
 
