@@ -119,12 +119,12 @@ static void stand_by(const struct standby *self) {
         bool waits = events & POLLIN || received != __atomic_load_n(&self->shared->answered, __ATOMIC_ACQUIRE);
         ticks = waits && received == before ? ticks + 1 : 0;
         before = received;
-        if (ticks > 0)
-            while (launcher_is_stopped(self) || ticks > PATIENCE) {
-                stand_in(self);
-                ticks = 0;
-                if (launcher_is_dead(self)) break;
-            }
+        /* Also where nothing seems to wait: a request that was received just before the stop was not yet told of. */
+        while (launcher_is_stopped(self) || ticks > PATIENCE) {
+            stand_in(self);
+            ticks = 0;
+            if (launcher_is_dead(self)) break;
+        }
     }
     finish_without_launcher(self);
 }
