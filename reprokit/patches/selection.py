@@ -59,7 +59,8 @@ def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None
     texts = list(_split(words))
     if NONE in texts:
         if len(texts) > 1:
-            raise UsageError(f"--patch {NONE} cannot be together with {', '.join(texts)}; leave one of them out")
+            others = ", ".join(text for text in texts if text != NONE) or "itself"
+            raise UsageError(f"--patch {NONE} cannot be together with {others}; leave one of them out")
         return ()
     named = parse(text for text in texts if text != AUTO)
     return parse([*(chosen.text for chosen in named), *(_automatic(named, packages()) if AUTO in texts else ())])

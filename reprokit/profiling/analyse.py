@@ -28,6 +28,8 @@ from reprokit.profiling.surroundings import Surroundings
 from reprokit.rundir import RunDirectory
 
 MAX_NOTES = 50
+MAX_CONFIRMED = 100_000  # calls that were executed again
+MAX_SCALES = 10_000  # processes and frameworks
 
 
 class Diagnosis:
@@ -47,7 +49,7 @@ class Diagnosis:
         if isinstance(line, Operator):
             self.operators.add(process, line)
         elif isinstance(line, ConfirmedCall):
-            self._confirmed.append((process, line))
+            self._take_confirmed(process, line)
         elif isinstance(line, CompiledCode):
             self.operators.add_compiled(process, line)
         elif isinstance(line, Function):
@@ -61,11 +63,19 @@ class Diagnosis:
         else:
             self._take_facts(process, line)
 
+    def _take_confirmed(self, process: int, line: ConfirmedCall) -> None:
+        if len(self._confirmed) < MAX_CONFIRMED:
+            self._confirmed.append((process, line))
+        else:
+            self._left_out += 1
+
     def _take_facts(self, process: int, line: Process | Note | Sampling) -> None:
         if isinstance(line, Note):
-            self.notes.append(line.text)
+            if len(self.notes) < 2 * MAX_NOTES:
+                self.notes.append(line.text)
         elif isinstance(line, Sampling):
-            self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
+            if len(self._scale) < MAX_SCALES:
+                self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
         else:
             self._left_out += line.left_out
             if line.sampled_steps:

@@ -55,33 +55,30 @@ class Sampling(msgspec.Struct, frozen=True, tag_field="kind", tag="sampling"):
     observed: Count = 0
 
 
-class Operator(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
+class _Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a framework executed: an operator, or code that a compiler made."""
+
+    framework: Name
+    version: Name = ""
+    name: Name
+    overload: Name = ""
+    phase: Name = ""
+    device: Name = ""
+    dtypes: list[str] = []
+    where: list[Frame] = []
+
+
+class Operator(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
     """A distinct call of an operator."""
 
-    framework: Name
-    version: Name = ""
-    name: Name
-    overload: Name = ""
-    phase: Name = ""
-    device: Name = ""
-    dtypes: list[str] = []
     attributes: dict[str, Any] = {}
     calls: Count = 0
-    where: list[Frame] = []
 
 
-class ConfirmedCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="confirmed"):
+class ConfirmedCall(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="confirmed"):
     """What came out when a distinct call was executed again."""
 
-    framework: Name
-    version: Name = ""
-    name: Name
-    overload: Name = ""
-    phase: Name = ""
-    device: Name = ""
-    dtypes: list[str] = []
     attributes: dict[str, Any] | None = None
-    where: list[Frame] = []
     repeats: Count = 0
     results: Count = 0
     threads: dict[str, str] = {}
@@ -89,16 +86,10 @@ class ConfirmedCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     problem: str = ""
 
 
-class CompiledCode(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="compiled"):
+class CompiledCode(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="compiled"):
     """Code that a compiler made."""
 
-    framework: Name
-    version: Name = ""
-    name: Name
-    phase: Name = ""
     function: str = ""
-    device: Name = ""
-    where: list[Frame] = []
     operators: list[str] = []
     calls: Count = 0
 

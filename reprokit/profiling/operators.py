@@ -147,22 +147,9 @@ class Operators:
         if judged is None:
             return None
         verdict, why = judged
-        return Finding(
-            id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
-            kind=ORDER if fact is not None and fact.id == UNORDERED_DATA else OPERATOR,
-            subject=key.subject,
-            framework=key.framework,
-            version=group.version,
-            device=key.device,
-            direction=key.direction,
-            where=group.where,
-            fact=fact.id if fact is not None else None,
-            why=why,
-            shows=list(fact.shows) if fact is not None else _shown(confirmed),
-            confirmed=confirmed,
-            cures=_cures(key, fact, confirmed) if verdict in BLAMED else [],
-            verdict=verdict,
-        )
+        kind = ORDER if fact is not None and fact.id == UNORDERED_DATA else OPERATOR
+        cure = _cures(key, fact, confirmed) if verdict in BLAMED else []
+        return _found(kind, key, group, fact, confirmed, verdict, why, cure)
 
     def _compiled(self, key: Key, group: Group, confirmed: Confirmed | None, threads: int | None) -> Finding:
         within = self._within.get(key, {})
@@ -172,25 +159,40 @@ class Operators:
         unmeasured = (findings.AS_SET, HARMLESS_CODE) if is_harmless else (findings.SUSPECT, UNKNOWN_CODE)
         verdict, why = judge(fact, confirmed, threads) or unmeasured
         named = ", ".join([racing] * bool(racing) + [name for name in within if name != racing][:MAX_NAMED])
-        return Finding(
-            id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
-            kind=COMPILED,
-            subject=key.subject,
-            framework=key.framework,
-            version=group.version,
-            device=key.device,
-            direction=key.direction,
-            where=group.where,
-            fact=fact.id if fact is not None else None,
-            why=f"{(why or UNKNOWN_CODE).rstrip('.')}; compiled of {named}" if named else why,
-            shows=list(fact.shows) if fact is not None else _shown(confirmed),
-            confirmed=confirmed,
-            cures=cures.of_compiled(key.framework, fact, within) if verdict in BLAMED else [],
-            verdict=verdict,
-        )
+        why = f"{(why or UNKNOWN_CODE).rstrip('.')}; compiled of {named}" if named else why
+        cure = cures.of_compiled(key.framework, fact, within) if verdict in BLAMED else []
+        return _found(COMPILED, key, group, fact, confirmed, verdict, why, cure)
 
     def _fact(self, name: str) -> Fact | None:
         return next((fact for fact in self.facts if fact.id == name), None)
+
+
+def _found(
+    kind: str,
+    key: Key,
+    group: Group,
+    fact: Fact | None,
+    confirmed: Confirmed | None,
+    verdict: str,
+    why: str,
+    cure: list[Cure],
+) -> Finding:
+    return Finding(
+        id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
+        kind=kind,
+        subject=key.subject,
+        framework=key.framework,
+        version=group.version,
+        device=key.device,
+        direction=key.direction,
+        where=group.where,
+        fact=fact.id if fact is not None else None,
+        why=why,
+        shows=list(fact.shows) if fact is not None else _shown(confirmed),
+        confirmed=confirmed,
+        cures=cure,
+        verdict=verdict,
+    )
 
 
 def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -> tuple[str, str] | None:

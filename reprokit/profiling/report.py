@@ -230,5 +230,8 @@ def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
         yield f"try: reprokit record --patch {shlex.quote(','.join(map(str, patches)))} -- {command}"
     if blamed:
         yield f"or have cures tried and proved: reprokit reproduce -- {command}"
+    elif run.signal or run.exit_code:
+        how = f"by {run.signal}" if run.signal else f"with exit status {run.exit_code}"
+        yield f"the command ended {how}: what it would have done after that is not known"
     elif os.path.basename(run.command[0] if run.command else ""):
         yield f"nothing known varies: a recording should replay to the same bits: reprokit record -- {command}"

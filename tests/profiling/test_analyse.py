@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,10 @@ def test_what_was_found_is_written_and_read_again(tmp_path: Path) -> None:
     found = analyse(run)
     findings.write(run.path, found)
     assert findings.read(run) == found
+
+
+def test_more_measured_calls_than_are_kept_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("reprokit.profiling.analyse"), "MAX_CONFIRMED", 3)
+    found = diagnosed(tmp_path / "run", [confirmed(f"mine::op{number}") for number in range(5)])
+    assert len(found.findings) == 3
+    assert "2 distinct calls are left out: too many" in found.notes

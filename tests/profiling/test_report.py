@@ -63,6 +63,16 @@ def test_nothing_found_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no findings" in capsys.readouterr().out
 
 
+def test_a_command_that_failed_is_not_said_to_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    building = profiled(tmp_path / "run", [operator("aten::add", "forward", attributes={})])
+    building.run.exit_code, building.run.signal = None, "SIGKILL"
+    run = RunDirectory(building.write())
+    report.print_findings(run, analyse(run))
+    screen = capsys.readouterr().out
+    assert "the command ended by SIGKILL: what it would have done after that is not known" in screen
+    assert "nothing known varies" not in screen
+
+
 def test_nothing_in_a_run_reaches_the_terminal_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b]0;owned\x07[red]\u202e\n"
     line = confirmed(f"mine::{evil}", "forward", where=[[f"/tmp/{evil}.py", 3, evil]], problem=evil)
