@@ -111,17 +111,17 @@ static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, 
     bool withheld = site->flags & RK_FLAG_WITHHELD;
     bool repeat = stream->any && stream->source == source && stream->site == site->number &&
                   stream->flags == site->flags && stream->asked == size && stream->given == size;
-    bool is_large = size >= RK_LARGE;
+    bool is_large = size >= RK_LARGE, in_buffer = withheld || is_large;
     uint8_t *bytes = stream->at + (repeat ? 1 : EVENT_HEAD);
     ssize_t given = repeat && is_served_ahead(thread, stream, site, size, real)
                         ? get_ahead(thread, real, bytes, size)
-                        : real->get(real, withheld || is_large ? buffer : bytes, size);
+                        : real->get(real, in_buffer ? buffer : bytes, size);
     if (given <= 0) return given;
     if (is_large && !withheld) rk_write(bytes, buffer, (uint64_t)given);
     if (!withheld && repeat && (size_t)given != size) memmove(stream->at + EVENT_HEAD, bytes, (size_t)given);
     repeat = repeat && (size_t)given == size;
     bytes = stream->at + (repeat ? 1 : EVENT_HEAD);
-    if (!withheld) memcpy(buffer, bytes, (size_t)given);
+    if (!in_buffer) memcpy(buffer, bytes, (size_t)given);
     if (!repeat) {
         uint8_t *at = rk_put(stream->at + 1, source, 1);
         at = rk_put(at, site->number, 2);
@@ -180,9 +180,6 @@ __attribute__((noreturn)) static void stop(struct rk_thread *thread, const void 
     rk_end(125);
 }
 
-/* A feeder runs ahead of what is read from its pipe, by how much depends on timing. */
-static bool runs_ahead(uint8_t source) { return source == RK_SOURCE_FEEDER || source == RK_SOURCE_KERNEL_DEVICE; }
-
 /* ---- keyed ------------------------------------------------------------------------------------------- */
 
 /* The key of this stream: a block of ChaCha20 under the run's key, at the place that the names of process
@@ -236,7 +233,7 @@ static ssize_t keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t
     }
     if (RK_UNLIKELY(!ready)) return get_uncounted(real, buffer, size);
     if (RK_UNLIKELY(!stream->has_key)) add(offsetof(struct rk_file, streams), 1);
-    if (!runs_ahead(source)) {
+    if (!rk_runs_ahead(source)) {
         count(RK_MATCH_EXACT, size);
         if (RK_UNLIKELY(is_beyond_recording())) stop(thread, caller, size);
     }
@@ -259,7 +256,7 @@ static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, st
 
 static ssize_t replay_unknown(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                               void *buffer, size_t size, struct rk_real *real) {
-    bool ahead = runs_ahead(source);
+    bool ahead = rk_runs_ahead(source);
     if (rk_plan.policy == RK_POLICY_STRICT && !ahead) stop(thread, site->caller, size);
     enum rk_match match = rk_plan.policy == RK_POLICY_LIVE ? RK_MATCH_LIVE : RK_MATCH_DERIVED;
     ssize_t given = (ssize_t)size;

@@ -227,6 +227,10 @@ void rk_give_up(enum rk_reason reason, int error);
 
 void rk_profile_open(void);
 void rk_reader_repair(struct rk_reader *reader);
+/* Whether the source is a pipe that is filled ahead of what is read from it, by how much depends on timing. */
+static inline bool rk_runs_ahead(uint8_t source) {
+    return source == RK_SOURCE_FEEDER || source == RK_SOURCE_KERNEL_DEVICE;
+}
 /* Copies the bytes of the recorded event that answers this request; false: there is none. */
 bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
                     uint64_t *given, enum rk_match *match);

@@ -555,6 +555,9 @@ bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller
     *match = RK_MATCH_EXACT;
     if (RK_LIKELY(find_exact(stream, &request, given))) return true;
     if (source == RK_SOURCE_CLOCK) return false;
+    /* What a pipe is filled with ahead of its reader may be another's next bytes: only one that the recording
+     * does not know is given them. */
+    if (rk_runs_ahead(source) && stream->reader.consumed) return false;
     *match = RK_MATCH_MOVED;
     return find_moved(caller, &request, given);
 }

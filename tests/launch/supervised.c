@@ -123,6 +123,17 @@ static void path_device(void) {
     printf("%d\n", fcntl(second, F_GETFD));
 }
 
+/* As much of the first device as AHEAD says; its pipe is filled again behind that. */
+static void path_ahead(void) {
+    static unsigned char bytes[16384];
+    long size = getenv("AHEAD") ? atol(getenv("AHEAD")) : 16;
+    int first = open("/dev/urandom", O_RDONLY);
+    for (long n, done = 0; done < size && (n = read(first, bytes + done, (size_t)(size - done))) > 0;) done += n;
+    show(bytes, 16);
+    int second = open("/dev/urandom", O_RDONLY);
+    show(bytes, read(second, bytes, 16));
+}
+
 static void path_relative(void) {
     int directory = open("/dev", O_RDONLY | O_DIRECTORY);
     read_and_show(openat(directory, "urandom", O_RDONLY));
@@ -355,6 +366,7 @@ static const struct {
     {"many_reads", path_many_reads},
     {"uuid", path_uuid},
     {"opens", path_opens},
+    {"ahead", path_ahead},
     {"at_random", path_at_random},
     {"exec", path_exec},
     {"children", path_children},

@@ -130,6 +130,15 @@ def test_a_static_program(path: str, reprokit: Reprokit, build: Callable[..., st
     assert "warning" not in done.stderr
 
 
+def test_what_a_pipe_runs_ahead_is_not_taken_from_another(reprokit: Reprokit, build: Callable[..., str]) -> None:
+    recorded = reprokit.run("record", "-o", "recorded", "--", build("-static"), "ahead")
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed", environment={"AHEAD": "16000"})
+    assert replayed.stdout == recorded.stdout
+    fidelity = reprokit.facts("replayed")["fidelity"]
+    assert fidelity["exact"] >= 2
+    assert fidelity["moved"] == fidelity["derived"] == 0
+
+
 @pytest.mark.parametrize("path", DYNAMIC)
 def test_system_calls_of_a_programs_own(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
     supervised(reprokit, build(), path, ahead=path in RUNS_AHEAD)
