@@ -144,9 +144,8 @@ def _after(found: Found, name: str, step: int) -> list[str]:
     if name == TENSORS or found.steps == 0:
         return []
     length = f"; {_length_in_short(found)}" if found.left.count != found.right.count else ""
-    return [
-        f"{found.steps:,} of the {counted(following)} from there on differ{'s' if found.steps == 1 else ''}{length}"
-    ]
+    steps = min(found.steps, following)  # the state of an idle generator differs before, too
+    return [f"{steps:,} of the {counted(following)} from there on differ{'s' if steps == 1 else ''}{length}"]
 
 
 def _length_in_short(found: Found) -> str:

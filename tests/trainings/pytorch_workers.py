@@ -5,12 +5,13 @@ import sys
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 
 class Augmented(torch.utils.data.Dataset):
     def __init__(self):
+        from sklearn.datasets import load_digits  # not by each worker that is spawned
+
         images, labels = load_digits(return_X_y=True)
         self.images, self.labels = (images[:512] / 16).astype("float32"), labels[:512]
 
