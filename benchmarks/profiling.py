@@ -1,4 +1,4 @@
-"""What profiling costs LeNet-5 and an MLP: each part alone, and all.
+"""What profiling costs LeNet-5 and two MLPs: each part alone, and all.
 
 Targets: 1.15 x the bare training for system calls alone, 1.5 x in all.
 """
@@ -15,7 +15,11 @@ from pathlib import Path
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
 
 TRAINING = Path(__file__).with_name("profiling_training.py")
-TITLES = {"lenet": "LeNet-5, batches of 64", "mlp": "an MLP of two layers, batches of 64"}
+TITLES = {
+    "lenet": "LeNet-5, batches of 64",
+    "mlp": "an MLP of two layers, batches of 64",
+    "wide": "a wider MLP of three layers",
+}
 WITHOUT = {
     "functions alone": ("--no-operators", "--no-system-calls"),
     "operators alone": ("--no-functions", "--no-system-calls"),

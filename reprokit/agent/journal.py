@@ -1,8 +1,10 @@
-"""Writes this process's lines of metrics.jsonl: each with one write, so that lines never mix and survive SIGKILL.
+"""Writes this process's lines of metrics.jsonl: whole lines with one write, so that they never mix and survive SIGKILL.
 
-The file is opened and closed for every line (about 5 us). A descriptor that stayed open would change the
-numbers that the program gets for its own, and would be lost or worse, written to by mistake, in programs
-that close or replace all descriptors they do not know.
+The file is opened and closed each time. A descriptor that stayed open would change the numbers that the program gets
+for its own, and would be lost or worse, written to by mistake, in programs that close or replace all descriptors they
+do not know. As that takes longer than the rest of a loss, and each open is a stop where strace watches, the lines of
+each step wait for each other where SIGKILL cannot take them (held.py). They are written by their number alone, not by
+the clock: a replay must do what the recording did.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from _thread import allocate_lock
 
+from .held import Held
 from .text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
+HELD = frozenset(["loss", "log"])  # kinds of lines that come with each step
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 
@@ -35,6 +41,8 @@ class Journal:
         # Read once: with record --clock, each read takes one that was recorded for the training.
         self._epoch = time.time() - time.monotonic()
         self._broken = False
+        self._held = Held(run)
+        self._guard = allocate_lock()
         self._announced = True
         self.written = False
         self.first_write_of_fork: Callable[[], None] | None = None
@@ -66,8 +74,52 @@ class Journal:
         if len(line) > MAX_LINE:
             line = self._line("warning", {"text": f"a {kind} line of {len(line)} bytes was left out"})
         self.written = self.written or not aside
-        if not self._broken:
+        self._take(kind in HELD, line)
+
+    def write_loss(self, name: str, step: int, value: Mapping[str, object]) -> None:
+        """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
+        if self._identity is None or not self._announced or "bits" not in value:
+            self.write("loss", {"name": name, "step": step, "value": value})
+            return
+        decimal = value["decimal"]
+        line = (
+            f'{{"k":"loss","p":{self._quoted},"n":{next(self._numbers)},"t":{self._epoch + time.monotonic():.6f},'
+            f'"name":{to_json(name)},"step":{step},"value":{{"dtype":"{value["dtype"]}","bits":"{value["bits"]}",'
+            f'"decimal":{"null" if decimal is None else decimal}}}}}\n'
+        ).encode()
+        self.written = True
+        self._take(True, line)
+
+    def _take(self, may_wait: bool, line: bytes) -> None:
+        if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing
             self._append(line)
+            return
+        try:
+            self._hold_or_write(may_wait, line)
+        finally:
+            self._guard.release()
+
+    def _hold_or_write(self, may_wait: bool, line: bytes) -> None:
+        """What has waited comes before a line that does not wait."""
+        held = self._held
+        if may_wait and held.put(line):
+            return
+        if self._append(held.lines()):
+            held.clear()
+        if not (may_wait and held.put(line)):
+            self._append(line)
+
+    def close(self) -> None:
+        """At the end of the process: nothing waits any more."""
+        if self._guard.acquire(False):
+            try:
+                if self._append(self._held.lines()):
+                    self._held.clear()
+                self._held.close()
+            except OSError:  # the file is gone already
+                pass
+            finally:
+                self._guard.release()
 
     def _line(self, kind: str, fields: Mapping[str, object]) -> bytes:
         # By hand, as this is half of what a training step pays for its loss.
@@ -75,23 +127,30 @@ class Journal:
         rest = "".join([f',"{key}":{to_json(value)}' for key, value in fields.items()])
         return f"{start}{rest}}}\n".encode()
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, lines: Any) -> bool:
+        """Write whole lines, and say whether that was done."""
+        if not lines:
+            return True
+        if self._broken:
+            return False
         try:
             descriptor = os.open(self._path, _FLAGS, 0o600)
         except OSError:
-            return
+            return False
         try:
-            if os.write(descriptor, line) != len(line):
-                self._broken = True  # the disk is full: a further line would stick to the half of this one
+            whole = os.write(descriptor, lines) == len(lines)
         except OSError:
-            pass
+            return False
         finally:
             os.close(descriptor)
+        self._broken = not whole  # the disk is full: a further line would stick to the half of this one
+        return whole
 
     def forget(self) -> None:
         """In a forked child: begin anew, under a name that is found when there is something to write."""
         self._identity = None
         self._numbers = itertools.count()
+        self._held, self._guard = Held(self._run), allocate_lock()
         self._broken = self._announced = self.written = False
 
     def _name_fork(self) -> None:

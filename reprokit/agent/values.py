@@ -71,10 +71,13 @@ def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
         return None
     if dtype in ("float16", "float32"):
         form = ">" + _FLOATS[dtype]
-        for precision in range(1 if dtype == "float16" else 6, 9):
+        shortest = number
+        for precision in range(8, 0 if dtype == "float16" else 5, -1):  # most need nearly all
             short = float(f"{number:.{precision}g}")
-            if _packs_to(form, short, bits):
-                return short
+            if not _packs_to(form, short, bits):
+                break
+            shortest = short
+        return shortest
     return number
 
 

@@ -139,6 +139,8 @@ def _print_findings(made: Made, document: int | None) -> None:
         found = _findings(made.path)
         if document is not None:
             os.dup2(document, 1)
+        else:
+            print()  # nobody knows whether the command's last line was ended
         show(made.path, found, as_json=document is not None)
         sys.stdout.flush()
     except (ReprokitError, OSError) as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reprokit import entropy, rundir, trails
+from reprokit import entropy, pending, rundir, trails
 from reprokit.errors import ReprokitError
 from reprokit.launch import agentlines, modules, outputs
 from reprokit.launch.host import Gathering
@@ -23,6 +23,7 @@ from reprokit.rundir import Fidelity, RunDirectory, RunFile
 if TYPE_CHECKING:
     from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
+    from reprokit.launch.snapshots import Hook
 
 T = TypeVar("T")
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
@@ -40,9 +41,10 @@ class Finish:
         tracing: Tracing | None = None,
         goes_on: bool = False,
         profiled: Profiled | None = None,
+        hook: Hook | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
-        self._tracing, self._profiled = tracing, profiled
+        self._tracing, self._profiled, self._hook = tracing, profiled, hook
         self._goes_on = goes_on  # a program of the run outlives the command, and may yet ask for entropy
 
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
@@ -57,6 +59,7 @@ class Finish:
         self._attempt(lambda: self._take_agent(gathering))
         self._attempt(self._take_outputs)
         self._attempt(self._take_modules)
+        self._attempt(self._take_snapshots)
         run.status = rundir.FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
 
@@ -103,6 +106,7 @@ class Finish:
         if self._plan.mode == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines
+            pending.gather(self._path, self._path / rundir.METRICS)
             run.metrics = rundir.seal_file(self._path / rundir.METRICS)
             run.trails = trails.seal(self._path / rundir.TRAIL)
 
@@ -115,8 +119,12 @@ class Finish:
 
     def _take_profiling(self) -> None:
         if self._profiled is not None:
+            from reprokit.launch.profiled import remove_captured
+
             self._run.profiling = self._profiled.facts
             self._profiled.take_system_calls(self._path)
+            if not self._goes_on:
+                remove_captured(self._path)
 
     def _take_agent(self, gathering: Gathering) -> None:
         facts = agentlines.read(self._path)
@@ -165,6 +173,18 @@ class Finish:
             self._warn(words)
         if found.interrupted:
             self._warn("not every module was looked through for RDRAND and RDSEED: interrupted")
+
+    def _take_snapshots(self) -> None:
+        if self._plan.capture is None:
+            return
+        from reprokit.capture import files
+        from reprokit.launch import snapshots
+
+        for words in snapshots.remove_partials(self._path):
+            self._warn(words)
+        for words in self._hook.finish(self._interrupted) if self._hook is not None else ():
+            self._warn(words)
+        self._run.snapshots = files.collect(self._path)
 
 
 def in_words(fidelity: Fidelity) -> str:

@@ -16,8 +16,18 @@ from reprokit.launch.system_calls import SystemCalls
 from reprokit.plan import Profiling
 from reprokit.rundir import ProfilingFacts
 
+CAPTURED = "captured"  # in the run's profile directory: inputs of operators that agents wanted to execute again
 OFF = "off: "
 NOT_ASKED = f"{OFF}--no-system-calls"
+
+
+def remove_captured(run: Path) -> None:
+    """Remove the inputs that a killed process kept and has left: they are as large as the training's."""
+    captured = run / rundir.PROFILE / CAPTURED
+    if captured.is_dir() and not captured.is_symlink():
+        import shutil  # takes long to load
+
+        shutil.rmtree(captured, ignore_errors=True)
 
 
 class Profiled:

@@ -174,6 +174,15 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
                 yield _candidate("--hide-rdrand", Proof.SOURCE, f"nothing recorded this source: {source}")
 
 
+def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
+    """What differed in how batches were made: it is given the first run's value."""
+    for outcome in outcomes:
+        if outcome.workers is not None and not outcome.identical:
+            why = f"a DataLoader had {outcome.workers} workers in one run and another number in the other"
+            yield _candidate(f"{PATCH}torch-loader={outcome.workers}", Proof.ORDER, why)
+            break
+
+
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
     """What is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
     yield _candidate("--clock", Proof.CLOCK, "native code may seed itself from the clock or a process id")

@@ -95,7 +95,8 @@ class Search:
     def _cures(self) -> Iterable[Candidate]:
         standing = self._standing
         measured = diagnosis.of_findings(standing.findings, self._profiled or Settings())
-        found = [*diagnosis.of_runs(standing.runs), *measured]
+        outcomes = [outcome for one in self._journal.rounds for outcome in one.outcomes]
+        found = [*diagnosis.of_runs(standing.runs), *diagnosis.of_outcomes(outcomes), *measured]
         return diagnosis.first_cures(found, standing.settings, standing.excluded)
 
     def _choose(self, candidates: Iterable[Candidate]) -> list[Candidate]:

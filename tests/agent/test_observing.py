@@ -329,6 +329,29 @@ while True:
     assert outcome.errors == ""
 
 
+def test_a_worker_that_loses_the_interrupted_process_leaves_no_traceback(each_training: Training) -> None:
+    training = profiled(each_training, steps=3600)
+    script = """
+import os, sys
+def lose():
+    if os.fork() == 0:
+        try:
+            raise ConnectionResetError(104, "lost")
+        except ConnectionResetError:
+            sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(0)
+    os.wait()
+lose()
+print("enough", file=sys.stderr, flush=True)
+open(os.environ["REPROKIT_RUN"] + "/profile/enough", "w").close()
+lose()
+"""
+    before, _, after = training.run(script).errors.partition("enough\n")
+    assert before.endswith("ConnectionResetError: [Errno 104] lost\n")
+    assert after == ""
+
+
 KERAS = """
 import numpy as np, tensorflow as tf, keras
 tf.config.threading.set_intra_op_parallelism_threads(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,58 @@ def test_operators_inside_of_keras_fit_are_told_apart_by_phase(observed: Observe
     assert observed.of("operator", phase="update", name="AssignSubVariableOp")
 
 
+PIPELINES = """
+import tensorflow as tf
+seed = tf.Variable(0, dtype=tf.int32)
+def plain(x): return x * 2
+def drawing(x): return x + tf.random.uniform([])
+def keeping(x): return x + tf.random.stateless_uniform([], tf.stack([seed.assign_add(1), 7]))
+def stateless(x): return x + tf.random.stateless_uniform([], [1, 7])
+def by_python(x): return tf.numpy_function(lambda x: x, [x], tf.float32)
+def deep(x): return tf.cond(x > 2, lambda: drawing(x), lambda: x)
+@tf.function
+def inside(data):
+    return data.map(drawing, num_parallel_calls=2).reduce(0.0, lambda x, y: x + y)  # inside
+data = tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32))
+data.map(drawing)
+for function in (plain, stateless, drawing, keeping, by_python, deep):
+    data.map(function, num_parallel_calls=2)  # eager
+inside(data)
+"""
+
+
+@pytest.mark.tensorflow
+def test_it_is_told_which_parallel_functions_draw_random_numbers(tmp_path: Path) -> None:
+    observed = observe(Training(tmp_path), PIPELINES)
+    told: Counter[tuple[int, bool]] = Counter()
+    for line in observed.of("operator", name="ParallelMapDatasetV2"):
+        told[observed.places(line)[0], line["attributes"]["draws"]] += line["calls"]
+    eager, inside = observed.at("eager"), observed.at("inside")
+    assert told == {(eager, False): 2, (eager, True): 4, (inside, True): 1}
+    assert not any("draws" in line["attributes"] for line in observed.of("operator", name="MapDataset"))
+
+
+LOOP = """
+import tensorflow as tf
+optimizer = tf.keras.optimizers.SGD(0.1)
+variable = tf.Variable(1.0)
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = variable * variable
+    optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+    return loss
+for _ in range(6):
+    step()
+"""
+
+
+@pytest.mark.tensorflow
+def test_steps_of_a_loop_of_functions_are_counted(tmp_path: Path) -> None:
+    (process,) = observe(Training(tmp_path), LOOP).of("process")
+    assert process["steps"] == 5  # the last is known only when another follows
+
+
 @pytest.mark.tensorflow
 def test_operators_carry_the_lines_that_made_them(observed: Observed) -> None:
     (scatter,) = observed.of("operator", name="TensorScatterAdd")
@@ -243,6 +296,7 @@ def test_operators_of_sessions_in_tensorflow_1(tmp_path: Path) -> None:
     (gradient,) = observed.of("operator", name="BiasAddGrad", shapes=[[-1, 6, 6, 2]])
     assert (gradient["phase"], gradient["calls"], gradient["device"]) == ("backward", 4, "cpu")
     assert observed.places(gradient)
+    assert observed.of("process")[0]["steps"] == 4 + 2  # of a session the last is known only when another follows
     (gather,) = observed.of("operator", name="GatherV2", phase="forward")
     assert (observed.places(gather), gather["calls"]) == ([observed.at("gather")], 3)
     assert observed.of("operator", phase="update")

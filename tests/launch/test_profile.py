@@ -101,6 +101,18 @@ def test_what_was_found_before_a_kill_appears(reprokit: Reprokit) -> None:
     assert "covered" in done.stdout
 
 
+def test_inputs_that_a_killed_process_kept_are_removed(reprokit: Reprokit) -> None:
+    code = "import os; kept = os.environ['REPROKIT_RUN'] + '/profile/captured'; os.makedirs(kept)\n"
+    code += "open(kept + '/1-0.pt', 'w').write('large'); os.kill(os.getpid(), 9)"
+    profile(reprokit, "--confirm", "2", "--no-system-calls", "--", *python(code))
+    assert not (reprokit.directory / "run" / "profile" / "captured").exists()
+
+
+def test_findings_begin_on_a_line_of_their_own(reprokit: Reprokit) -> None:
+    done = profile(reprokit, "--no-system-calls", "--", *python("print('loss 0.5', end='')"))
+    assert done.stdout.startswith("loss 0.5\nfindings in run")
+
+
 def test_binary_output_is_the_program_s_own_and_no_part_of_the_document(reprokit: Reprokit) -> None:
     code = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 40); sys.stderr.buffer.write(b'\\xff\\x00')"
     run = [COMMAND, "profile", "--json", "-o", "run", "--", *python(code)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.interpreters import tf114_python
 from tests.support import Reprokit
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
@@ -29,9 +30,9 @@ class Reproduced:
         return [one["phase"] for one in self.journal["rounds"]]
 
 
-def reproduced(reprokit: Reprokit, name: str, *options: str) -> Reproduced:
+def reproduced(reprokit: Reprokit, name: str, *options: str, python: str = sys.executable) -> Reproduced:
     """Reproduce one of the trainings."""
-    command = (sys.executable, "-W", "ignore", str(TRAININGS / f"{name}.py"))
+    command = (python, "-W", "ignore", str(TRAININGS / f"{name}.py"))
     done = reprokit.run("reproduce", "-o", "out", "--pairs", "1", *options, "--", *command)
     out = reprokit.directory / "out"
     return Reproduced(done.returncode, json.loads((out / "journal.json").read_text()), (out / "journal.md").read_text())
@@ -84,3 +85,30 @@ def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> N
     found = reproduced(reprokit, "tensorflow_bincount")
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-threads"])
     assert "Bincount" in found.story
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_a_parallel_map_that_augments_is_made_to_take_turns(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "tensorflow_augmented")
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-data"])
+    assert "tensorflow\\_augmented.py:11 in \\<module\\>" in found.story
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_number_of_workers_that_differs_is_held(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "pytorch_worker_count")
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["torch-loader=1"])
+    assert found.phases == ["bare", "entropy", "cure"]
+    assert "a DataLoader had 1 workers in one run and another number in the other" in found.story
+
+
+@pytest.mark.tf114
+@pytest.mark.slow
+def test_tensorflow_1_is_reproduced_with_tfdeterminism_applied_by_us(reprokit: Reprokit) -> None:
+    options = ("--patch", "tf1-determinism", "--no-smallest")
+    found = reproduced(reprokit, "tensorflow1_dense", *options, python=str(tf114_python()))
+    assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf1-determinism"])
+    applied = [attempt["patches"] for one in found.journal["rounds"] for attempt in one["attempts"]]
+    assert [(one["state"], "has been patched" in one["why"]) for (one,) in applied] == [("applied", True)] * 3

@@ -190,10 +190,14 @@ class Observer:
         return last
 
     def _make_excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The launcher ends a bounded run by an interrupt, of which nobody needs the traceback."""
+        """The launcher ends a bounded run by an interrupt, of which nobody needs the traceback.
+
+        A worker's threads pass an exception here when the interrupted process does not fetch what it asked for.
+        """
 
         def excepthook(kind: Any, *rest: Any) -> None:
-            if kind is not KeyboardInterrupt or not os.path.exists(f"{self.directory}/enough"):
+            expected = (KeyboardInterrupt, ConnectionError, EOFError) if self._is_child else KeyboardInterrupt
+            if not (issubclass(kind, expected) and os.path.exists(f"{self.directory}/enough")):
                 original(kind, *rest)
 
         return excepthook

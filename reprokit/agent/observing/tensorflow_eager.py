@@ -139,11 +139,12 @@ class EagerCalls:
         frame = _user_frame()
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
-        key = (name, place, getattr(self._thread, "backward", False), tuple(map(_signature, inputs)), plain)
+        draws = _draws(attributes) if tensorflow_graphs.is_parallel(name) else None
+        key = (name, place, getattr(self._thread, "backward", False), tuple(map(_signature, inputs)), plain, draws)
         line = self._lines.get(key)
         if line is None and len(self._lines) < MAX_CALLS:
             call = Call(name, definition, inputs, attributes, is_flat=is_flat)
-            line = self._lines[key] = self._tensorflow.line(self._describe(call), write=False)
+            line = self._lines[key] = self._tensorflow.line(self._describe(call, draws), write=False)
             self._first(call, line)
         return line
 
@@ -156,7 +157,7 @@ class EagerCalls:
         elif self._tensorflow.confirmer is not None:
             self._tensorflow.confirmer.eager(call, line)
 
-    def _describe(self, call: Call) -> dict[str, Any]:
+    def _describe(self, call: Call, draws: bool | None) -> dict[str, Any]:
         flat = flatten(call.inputs)
         line = tensorflow_graphs.line_of(
             call.name,
@@ -168,6 +169,8 @@ class EagerCalls:
             places.where(5),
         )
         line["version"] = self._tensorflow.version
+        if draws is not None:
+            line["attributes"]["draws"] = draws
         return line
 
     def _phase(self, name: str) -> str:
@@ -179,6 +182,11 @@ class EagerCalls:
             frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         return tensorflow_graphs.phase_of(name, "", frames[::-1])
+
+
+def _draws(attributes: Sequence[Any]) -> bool:
+    """Whether the functions that a pipeline will call take random numbers."""
+    return tensorflow_graphs.draws(tensorflow_graphs.graph_of(value) for value in attributes[1::2])
 
 
 def flatten(inputs: Sequence[Any]) -> list[Any]:

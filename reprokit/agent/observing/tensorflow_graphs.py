@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from . import places
 
 TYPE_CHECKING = False
@@ -24,6 +26,13 @@ _MOVES = frozenset(  # values, and computes none
 )
 _COMPILED = "_XlaMustCompile"
 _LOOPS = frozenset(["ReduceDataset", "ScanDataset"])  # a loop over a dataset in a function, which may be the training
+# Parallel calls of these take numbers in the order that threads come in: of a generator that they share, of a seed that
+# they keep in a variable, or of whatever Python does in them.
+_DRAWING = re.compile(
+    "Random(?!Dataset)|Multinomial|ParameterizedTruncatedNormal|TruncatedNormal|SampleDistortedBoundingBox|Rng"
+    "|Stateful(?:Random|StandardNormal|TruncatedNormal|Uniform)|(?:Eager)?PyFunc$"
+)
+_PARALLEL = re.compile("(?:Experimental|Legacy)?(?:Parallel|MapAndBatch)")
 _UPDATES = ("ResourceApply", "ResourceSparseApply", "Apply", "SparseApply")
 _APPLY = frozenset(["apply", "apply_gradients", "get_updates", "update_step"])
 _GRADIENTS = ("eager/backprop.py", "ops/gradients_util.py", "ops/gradients_impl.py")
@@ -129,6 +138,8 @@ class Reader:
             where,
         )
         line["version"] = self.version
+        if is_parallel(operation.type):
+            line["attributes"]["draws"] = draws(graph_of(function) for _, function in called(operation))
         return line
 
     def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
@@ -179,6 +190,28 @@ def is_compiled(function: Any) -> bool:
 def is_of_data(name: str) -> bool:
     """Whether an operator makes a tf.data pipeline, whose functions are called when it is iterated."""
     return "Dataset" in name and name not in _LOOPS
+
+
+def is_parallel(name: str) -> bool:
+    """Whether an operator makes a tf.data pipeline that calls its functions in several threads."""
+    return is_of_data(name) and _PARALLEL.match(name) is not None
+
+
+def draws(graphs: Iterable[Any]) -> bool:
+    """Whether functions take random numbers that depend on who came before."""
+    waiting = list(graphs)
+    seen: set[int] = set()
+    types: set[str] = set()
+    while waiting and len(seen) < MAX_OPERATIONS:
+        graph = waiting.pop()
+        if graph is None or id(graph) in seen:
+            continue
+        seen.add(id(graph))
+        for operation in graph.get_operations():
+            types.add(operation.type)
+            waiting += [graph_of(function) for _, function in called(operation)]
+    keeps_seed = any(name.startswith("Assign") for name in types) and any(name[:9] == "Stateless" for name in types)
+    return keeps_seed or any(map(_DRAWING.match, types))
 
 
 def frames_of(operation: Any) -> Frames:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 MAX_GRAPHS = 2000
+_SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimizer's variables their first values
 _DOOR = "tensorflow.python.pywrap_tfe"  # since 2.2
 _ATOMIC = "tensorflow.python.eager.polymorphic_function.atomic_function"
 _EAGER_DEFINED = (  # before there were atomic functions
@@ -50,6 +51,7 @@ class _Graph:
         self.lines = lines
         self.calls = 0
         self.counted = 0
+        self.updates = False  # it holds an optimizer's update: an execution is a step
 
 
 class Tensorflow:
@@ -75,6 +77,7 @@ class Tensorflow:
         self._functions: dict[object, _Graph] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _Graph]] = weakref.WeakKeyDictionary()
         self._graphs: list[_Graph] = []
+        self._uncounted = -1  # the number of steps when a graph with an update was last executed
         if self._confirmer is not None:
             self._confirmer.forget()
 
@@ -150,6 +153,7 @@ class Tensorflow:
         known = self._functions.get(name)
         if known is not None:
             known.calls += 1
+            self._step(known)
             return None
         if len(self._functions) >= MAX_GRAPHS:
             return None
@@ -159,6 +163,14 @@ class Tensorflow:
         finally:
             known.calls += 1
             self._graphs.append(known)  # counted from here on: what is read is written meanwhile
+            self._step(known)
+
+    def _step(self, known: _Graph) -> None:
+        """A graph is executed. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
+        if known.updates:
+            if self._uncounted == self._observer.steps:
+                self._observer.step()
+            self._uncounted = self._observer.steps
 
     def _read_function(self, function: Any, known: _Graph, inputs: Any) -> Any:
         operations = tensorflow_graphs.graph_of(function).get_operations()
@@ -174,6 +186,9 @@ class Tensorflow:
         for one in found:
             one.line = self.line(one.line)
         known.lines += [one.line for one in found if one.line["phase"] != tensorflow_graphs.DATA]
+        known.updates = any(
+            line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in known.lines
+        )
         self._write_compiled(known, compiled)
         return found
 
@@ -221,6 +236,7 @@ class Tensorflow:
             wanted = [*targets, *[tensor.op for tensor in fetches]]
             self._read(known, _needed(wanted, {tensor.op for tensor in feeds if hasattr(tensor, "op")}))
         known.calls += 1
+        self._step(known)
 
     def _say_not_repeated(self) -> None:
         if self._observer.confirm:
@@ -260,6 +276,7 @@ class Tensorflow:
             fed = {graph.get_operation_by_name(name.split(":")[0]) for name in options.feed}
             self._read(known, _needed(names, fed))
         known.calls += 1
+        self._step(known)
 
 
 def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
