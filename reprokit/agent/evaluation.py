@@ -13,11 +13,12 @@ from .scores import Accuracy, Error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .evaluation_files import Place
     from .journal import Journal
+    from .pieces import Pieces as PiecesType
     from .rows import Rows
 
 MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at the end
@@ -140,6 +141,8 @@ class Evaluation:
         self._rest: dict[tuple[object, ...], Tally] = {}
         self._known: dict[str, Place] = {}
         self._last: dict[str, list[str]] = {}
+        self._open: dict[str, int] = {}
+        self._shares: dict[str, list[int]] = {}
 
     def note(
         self,
@@ -175,24 +178,73 @@ class Evaluation:
             return
         tally = self.tally(name, task, hint, classes)
         tally.add(*sides, self._known)
-        for digest, place in tally.places.items():
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[digest] = place
+        self._remember(tally)
         if not (once and self._last.get(name) == tally.digests):
             self._lines[name] = self._lines.get(name, 0) + 1
             self._last[name] = tally.digests
             self.write(name, tally)
 
-    def tally(self, name: str, task: str | None = None, hint: str | None = None, classes: Any = None) -> Tally:
-        """A line to be, whose rows go into files of this name."""
-        return Tally(task, hint, classes, lambda side, rows: self._append(f"{name}/{side}", rows))
+    def _remember(self, tally: Tally) -> None:
+        """Where its rows stand, so that the same are not written again."""
+        for digest, place in tally.places.items():
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[digest] = place
+
+    def pieces(self, name: str, hint: str | None = None, *, share: int = MAX_BYTES) -> PiecesType:
+        """Lines to be, of one evaluation whose batches come one by one; share: bytes for all of this name."""
+        name = on_thread(name)
+        room = self._shares.setdefault(name, [share])
+        others = self._open.get(name, 0)
+        self._open[name] = others + 1
+        stream = f"{name}, {others} others" if others else name  # whose rows must not come between these
+        from .pieces import Pieces
+
+        return Pieces(self, name, stream, hint, room)
+
+    def add_pieces(self, pieces: PiecesType, pred: Any, truth: Any, *, whole: bool) -> None:
+        """Take in batches that were put together; whole: there are no others of this evaluation."""
+        sides = aligned(pred, truth)
+        with self._lock:
+            if self._lines.get(pieces.name, 0) >= MAX_LINES:
+                self._add_to_rest(pieces.name, sides, None, pieces.hint)
+                return
+            tally = pieces.tally_of(sides)
+            if tally is None:
+                self._warn(f"{pieces.name}: predictions of more than {MAX_TYPES} types; some were left out")
+            else:
+                tally.add(*sides, self._known if whole else {})
+
+    def end_pieces(self, pieces: PiecesType, tallies: Iterable[Tally]) -> None:
+        """Write the lines of an evaluation that has ended; none of one that failed."""
+        with self._lock:
+            self._open[pieces.name] -= 1
+            for tally in tallies:
+                self._remember(tally)
+                self._lines[pieces.name] = self._lines.get(pieces.name, 0) + 1
+                self.write(pieces.name, tally)
+
+    def tally(
+        self,
+        name: str,
+        task: str | None = None,
+        hint: str | None = None,
+        classes: Any = None,
+        room: list[int] | None = None,
+    ) -> Tally:
+        """A line to be, whose rows go into files of this name, as far as the room is enough that it shares."""
+        return Tally(task, hint, classes, lambda side, rows: self._append(f"{name}/{side}", rows, room))
 
     def write(self, name: str, tally: Tally) -> None:
         """Write the line of a tally."""
         self._journal.write("evaluation", {"name": name, **tally.facts()})
 
-    def _append(self, stream: str, rows: Rows) -> Place | None:
+    def _append(self, stream: str, rows: Rows, room: list[int] | None) -> Place | None:
+        if room is not None:
+            room[0] -= len(rows.data)
+            if room[0] < 0:
+                self._warn(f"{stream}: digested and not kept any more, as rows of this name have taken their share")
+                return None
         try:
             place = self._files.append(stream, rows)
         except OSError as error:

@@ -463,8 +463,49 @@ except Exception as error:
 """
     outcome = training.run(script)
     assert (outcome.status, outcome.output) == (0, "NotFittedError\n"), outcome.errors
-    assert [line["name"] for line in outcome.of("evaluation")] == ["Mine.score", "GridSearchCV.predict_proba"]
-    assert outcome.of("evaluation")[1]["labels"] == ["0", "1"]
+    folds = ["Pipeline.cross-validation"] * 4 + ["LogisticRegression.cross-validation"] * 2
+    names = [line["name"] for line in outcome.of("evaluation")]
+    assert names == ["Mine.score", *folds, "GridSearchCV.predict_proba"]
+    assert outcome.of("evaluation")[-1]["labels"] == ["0", "1"]
+
+
+FOLDS = """
+import json, numpy
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score, cross_validate
+random = numpy.random.RandomState(0)
+x, y, z = random.rand(60, 3), numpy.arange(60) % 2, random.rand(60)
+serial = cross_val_score(LogisticRegression(), x, y, cv=KFold(3))
+parallel = cross_val_score(LogisticRegression(), x, y, cv=KFold(3), n_jobs=2)
+assert serial.tolist() == parallel.tolist()
+several = cross_validate(Ridge(), x, z, cv=KFold(3), scoring=["r2", "neg_mean_absolute_error"], return_train_score=True)
+assert "_reprokit_predictions" not in several
+nested = cross_val_score(GridSearchCV(LogisticRegression(), {"C": [1, 2]}, cv=2), x, y, cv=KFold(3))
+predicted = cross_val_predict(Ridge(), x, z, cv=KFold(3))
+numpy.savez("end.npz", serial, -several["test_neg_mean_absolute_error"], nested, predicted, y, z)
+"""
+
+
+def test_folds_are_told_in_their_order_wherever_they_were_computed(training: Training) -> None:
+    outcome = training.run(FOLDS)
+    assert (outcome.status, outcome.of("warning")) == (0, []), outcome.errors
+    with numpy.load(training.directory / "end.npz") as file:
+        serial, errors, nested, predicted, y, z = (file[f"arr_{number}"] for number in range(6))
+    first, again = (outcome.of("evaluation", name="LogisticRegression.cross-validation")[at : at + 3] for at in (0, 3))
+    for lines, scores in ((first, serial), (again, serial)):
+        assert [line["accuracy"][0] / line["accuracy"][1] for line in lines] == pytest.approx(scores.tolist())
+    assert [line["predictions"]["digest"] for line in first] == [line["predictions"]["digest"] for line in again]
+    assert [kept(training.run_directory, line["truth"]).tolist() for line in first] == y.reshape(3, 20).tolist()
+    ridge = outcome.of("evaluation", name="Ridge.cross-validation")
+    assert [line["error"]["decimal"] for line in ridge] == pytest.approx(errors.tolist())
+    searches = outcome.of("evaluation", name="GridSearchCV.cross-validation")
+    assert [line["accuracy"][0] / 20 for line in searches] == pytest.approx(nested.tolist())
+    whole = outcome.one("evaluation", name="cross_val_predict")
+    assert numpy.array_equal(kept(training.run_directory, whole["predictions"]), predicted)
+    assert numpy.array_equal(kept(training.run_directory, whole["truth"]), z)
+    assert len(outcome.of("evaluation")) == 13
+    values = outcome.of("evaluate", name="cross_val_score")[0]["values"]
+    assert [value["decimal"] for value in values.values()] == pytest.approx(serial.tolist())
 
 
 @pytest.mark.torch

@@ -144,7 +144,7 @@ def test_evaluations_are_named_and_those_inside_fit_are_not_told_twice(fit: tupl
 def test_predictions_and_batches(fit: tuple[Training, Outcome]) -> None:
     training, outcome = fit
     (predicted,) = arrays(training, "predicted.npz")
-    line = outcome.one("evaluation")
+    line = outcome.one("evaluation", name="predict")
     column = line["predictions"]
     assert (line["name"], column["digest"], column["shape"]) == ("predict", rows_digest(predicted), [48, 3])
     assert line["accuracy"] == [round(48 * results(training)[2][0][1]), 48]  # that of evaluate with the same inputs

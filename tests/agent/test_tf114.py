@@ -88,7 +88,7 @@ def test_weights_are_those_of_the_session_that_is_gone(trained: tuple[Path, Outc
     with numpy.load(directory / "end.npz") as file:
         predicted, *weights = [file[f"arr_{number}"] for number in range(len(file.files))]
     names = json.loads((directory / "results.json").read_text())[2]
-    assert outcome.one("evaluation")["predictions"]["digest"] == rows_digest(predicted)
+    assert outcome.one("evaluation", name="predict")["predictions"]["digest"] == rows_digest(predicted)
     expected = dict(zip(names, map(tensor_digest, weights), strict=True))
     end = outcome.one("weights", at="end", object="model#0")
     assert digests(end) == expected

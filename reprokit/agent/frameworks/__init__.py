@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _KERAS_2 = (
     "engine.training",
     "engine.training_v1",
+    "engine.compile_utils",
     "utils.tf_utils",
     "optimizer_v2.optimizer_v2",
     "optimizers.optimizer_v2.optimizer_v2",
@@ -38,6 +39,7 @@ _KERAS_2 = (
     "optimizers.optimizer",
 )
 _KERAS_3 = (
+    "trainers.trainer",
     "backend.tensorflow.trainer",
     "backend.torch.trainer",
     "backend.jax.trainer",
@@ -61,7 +63,7 @@ _WAITS_FOR = {
         for name in ("framework.random_seed", "ops.stateful_random_ops", "training.optimizer", "client.session")
     ],
     "keras": _KERAS,
-    "sklearn": ["sklearn", "sklearn.base"]
+    "sklearn": ["sklearn", "sklearn.base", "sklearn.model_selection._validation"]
     + [f"sklearn.metrics.{under}{name}" for name in ("classification", "ranking", "regression") for under in ("_", "")],
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],

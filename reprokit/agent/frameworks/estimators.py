@@ -35,7 +35,7 @@ class Scoring(_local):
     """The score method that a thread is in; the metric that it calls knows the predictions."""
 
     name = ""
-    values: tuple[Any, Any] | None = None
+    fold: list[tuple[str, Any, Any]] | None = None  # of a cross-validation: task, what is true, what was predicted
 
 
 class Estimators:

@@ -12,6 +12,7 @@ from ..parts import leaves
 from ..patching import replace
 from ..seeds import seeding
 from ..values import describe
+from .keras_evaluation import VALIDATION, Evaluations, backend_of, task_of
 from .variables import Records
 
 TYPE_CHECKING = False
@@ -32,11 +33,6 @@ _METHODS = {
     "predict": "predict",
     "predict_generator": "predict",
     "train_on_batch": "train_on_batch",
-}
-
-_LOSSES = {
-    "classification": ("crossentropy", "focal", "hinge"),
-    "regression": ("mean_squared", "mean_absolute", "mse", "mae", "mape", "msle", "huber", "log_cosh", "logcosh"),
 }
 
 MAX_REMEMBERED = 8  # pairs of inputs and true values
@@ -71,6 +67,7 @@ class Adapter:
         self._agent = agent
         self._records = Records(agent)
         self._truths = Truths()
+        self._evaluations = Evaluations(agent)
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def forget(self) -> None:
@@ -91,10 +88,17 @@ class Adapter:
         elif "optimizer" in name:
             for owner in _classes_with(module, "apply_gradients"):
                 replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._records.make_apply)
+        elif name.endswith("engine.compile_utils"):
+            replace(module.LossesContainer, "__call__", self._evaluations.make_container_call)
+        elif name.endswith("trainers.trainer"):
+            for method in ("_compute_loss", "compute_loss"):
+                replace(module.Trainer, method, self._evaluations.make_compute_loss)
         else:
             self._agent.attempt(self._begin_trail)
             for owner in _classes_with(module, "fit"):
                 replace(owner, "make_train_function", self._make_make_train_function)
+                replace(owner, "make_test_function", self._evaluations.make_make_test_function)
+                replace(owner, "_make_test_function", self._evaluations.make_make_graph)
                 for method in _METHODS:
                     replace(owner, method, getattr(self, f"_make_{_METHODS[method]}"))
 
@@ -114,7 +118,7 @@ class Adapter:
         def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
             made = original(model, *arguments, **keywords)
             function = model.train_function
-            is_of_tensorflow = _backend(original) == "tensorflow"
+            is_of_tensorflow = backend_of(original) == "tensorflow"
             nobody_waits = self._records.trail is None and self._agent.observer is None
             if nobody_waits or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
                 return made
@@ -156,9 +160,12 @@ class Adapter:
             if prepared is None:
                 return original(model, *arguments, **keywords)
             name, given = prepared
+            self._evaluations.fitting = True
             try:
                 result = self._records.outermost(original, *given.args, **given.kwargs)
             finally:
+                self._evaluations.fitting = False
+                self._evaluations.end(failed=True)  # a validation that was broken off
                 self._agent.attempt(self._records.note, model)
             self._agent.attempt(self._write_history, name, result)
             return result
@@ -166,7 +173,21 @@ class Adapter:
         return fit
 
     def _make_evaluate(self, original: Function) -> Function:
-        return self._make_reported(original, "evaluate", self._write_evaluation)
+        reported = self._make_reported(original, "evaluate", self._write_evaluation)
+
+        def evaluate(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            evaluations, failed = self._evaluations, True
+            if evaluations.is_open:  # which evaluates a generator in another method
+                return reported(model, *arguments, **keywords)
+            evaluations.begin(VALIDATION if evaluations.fitting else "evaluate", task_of(model))
+            try:
+                result = reported(model, *arguments, **keywords)
+                failed = False
+            finally:
+                evaluations.end(failed=failed)
+            return result
+
+        return evaluate
 
     def _make_predict(self, original: Function) -> Function:
         return self._make_reported(original, "predict", self._write_predictions)
@@ -202,17 +223,18 @@ class Adapter:
 
     def _callback(self, fit: Function, name: str) -> Any:
         """A callback of the Keras that this fit belongs to; the last in the list, it sees what the user's did."""
-        agent, records = self._agent, self._records
+        agent, records, evaluations = self._agent, self._records, self._evaluations
         package = fit.__module__.partition(".engine.")[0].partition(".backend.")[0]
 
         stepped: Function | None = self._steps if _sees_batches(fit) else None
-        if _backend(fit) != "tensorflow" and agent.observer is not None:
+        if backend_of(fit) != "tensorflow" and agent.observer is not None:
             stepped = self._observe_step
 
         class EpochCallback(sys.modules[f"{package}.callbacks"].Callback):  # type: ignore[misc]
             async_safe = True
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                evaluations.end()
                 agent.attempt(_write_epoch, agent, name, epoch, logs or {}, (self.params or {}).get("steps"))
                 agent.attempt(records.note, self.model, epoch)
 
@@ -236,7 +258,7 @@ class Adapter:
 
     def _write_predictions(self, model: Any, inputs: Any, result: Any) -> None:
         is_one = hasattr(result, "dtype")
-        truth, hint = self._truths.of(inputs) if is_one else None, _task(model) if is_one else None
+        truth, hint = self._truths.of(inputs) if is_one else None, task_of(model) if is_one else None
         for part, array in leaves("predict", result):
             self._agent.evaluation.note(part, array, truth, hint=hint)
 
@@ -254,16 +276,10 @@ class Adapter:
             self._records.note(model)
 
 
-def _backend(function: Function) -> str:
-    """The backend of Keras 3 that a method is of; of older Keras TensorFlow."""
-    parts = function.__module__.split(".")
-    return parts[parts.index("backend") + 1] if "backend" in parts else "tensorflow"
-
-
 def _sees_batches(fit: Function) -> bool:
     """Whether steps are seen by a callback: in old Keras, whose models have no train_function of a known form."""
     owners = _classes_with(sys.modules[fit.__module__], "fit")
-    return _backend(fit) == "tensorflow" and not any("make_train_function" in vars(owner) for owner in owners)
+    return backend_of(fit) == "tensorflow" and not any("make_train_function" in vars(owner) for owner in owners)
 
 
 def _write_epoch(agent: Agent, name: str, epoch: int, logs: dict[str, Any], steps: int | None) -> None:
@@ -286,13 +302,3 @@ def _metric_names(model: Any, count: int) -> list[str]:
         if len(candidate) == len(set(candidate)) == count:
             return [str(name) for name in candidate]
     return [str(number) for number in range(count)]
-
-
-def _task(model: Any) -> str | None:
-    """The task that a model was compiled for, by the name of its loss."""
-    loss = getattr(model, "loss", None)
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    for task, words in _LOSSES.items():
-        if any(word in str(name).lower() for word in words):
-            return task
-    return None

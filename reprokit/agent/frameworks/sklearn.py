@@ -7,6 +7,7 @@ import sys
 from ..parts import described
 from ..patching import replace
 from .estimators import Estimators, Scoring, is_inside
+from .sklearn_validation import FOLD, MAX_ROWS, Validation
 from .version_only import VersionOnly
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ _PREDICTIONS = ("y_pred", "y_score", "y_proba", "y_prob", "pred_decision", "y2")
 
 
 class Adapter(VersionOnly):
-    """Watches sklearn, sklearn.base and the modules of sklearn.metrics."""
+    """Watches sklearn, sklearn.base, the modules of sklearn.metrics, and cross-validation."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -49,6 +50,8 @@ class Adapter(VersionOnly):
             super().instrument(name, module)
         elif name == "sklearn.base":
             self._instrument_base(module)
+        elif name.endswith("_validation"):
+            Validation(self._agent, self._scoring).instrument(module)
         else:
             for metric in METRICS:
                 replace(module, metric, self._make_metric)
@@ -92,6 +95,9 @@ class Adapter(VersionOnly):
             if not name and is_inside():
                 return original(*arguments, **keywords)
             self._scoring.name = ""
+            if name == FOLD:
+                self._agent.attempt(self._keep, original.__name__, arguments, keywords)
+                return original(*arguments, **keywords)
             if name:
                 self._agent.attempt(self._note, name, original.__name__, arguments, keywords)
                 return original(*arguments, **keywords)
@@ -104,13 +110,25 @@ class Adapter(VersionOnly):
 
     def _note(self, name: str, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Once for all the metrics that are asked of the same predictions, unless within an estimator's score."""
-        true = arguments[0] if arguments else next(_given(keywords, "y_true", "y1"), None)
-        pred = arguments[1] if len(arguments) > 1 else next(_given(keywords, *_PREDICTIONS), None)
+        true, pred = _sides(arguments, keywords)
         task = METRICS[metric]
         self._agent.evaluation.note(name or f"{task} metrics", pred, true, hint=task, once=not name)
 
+    def _keep(self, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """For the scores of a fold to take along; in threads and other processes nothing is written."""
+        true, pred = _sides(arguments, keywords)
+        if self._scoring.fold is not None and pred is not None and len(pred) <= MAX_ROWS:
+            self._scoring.fold.append((METRICS[metric], true, pred))
+
     def _write(self, metric: str, result: Any) -> None:
         self._agent.journal.write("evaluate", {"name": metric, "values": described(metric, result)})
+
+
+def _sides(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
+    """What is true and what was predicted, of what a metric was given."""
+    true = arguments[0] if arguments else next(_given(keywords, "y_true", "y1"), None)
+    pred = arguments[1] if len(arguments) > 1 else next(_given(keywords, *_PREDICTIONS), None)
+    return true, pred
 
 
 def _given(keywords: dict[str, Any], *names: str) -> Iterator[Any]:

@@ -1,0 +1,115 @@
+"""scikit-learn's cross-validation and searches: what the estimators in them predict.
+
+They work where joblib puts them, in an order that does not repeat. What a fold predicted travels back with its scores,
+and is told where the scores arrive, in the order of the folds.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..parts import described
+from ..patching import replace
+from .estimators import is_inside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+    from .estimators import Scoring
+
+    Function = Callable[..., Any]
+
+KEY = "_reprokit_predictions"
+FOLD = "fold"  # the name that the metrics are given in a fold
+MAX_ROWS = 1_000_000  # of a fold: more are not sent between processes
+
+
+class Validation:
+    """The functions of sklearn.model_selection._validation."""
+
+    def __init__(self, agent: Agent, scoring: Scoring) -> None:
+        self._agent = agent
+        self._scoring = scoring
+
+    def instrument(self, module: ModuleType) -> None:
+        """Watch them; who imports them later gets ours."""
+        replace(module, "_fit_and_score", self._make_fit_and_score)
+        replace(module, "_score", self._make_score)
+        replace(module, "_aggregate_score_dicts", self._make_aggregate)
+        replace(module, "cross_val_predict", self._make_cross_val_predict)
+        replace(module, "cross_val_score", self._make_cross_val_score)
+
+    def _make_fit_and_score(self, original: Function) -> Function:
+        def _fit_and_score(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
+            scoring = self._scoring
+            outer, scoring.fold = scoring.fold, []
+            try:
+                result = original(estimator, *arguments, **keywords)
+                found = scoring.fold
+            finally:
+                scoring.fold = outer
+            if isinstance(result, dict) and found and outer is None:  # a fold within a fold has no order to be told in
+                result[KEY] = (type(estimator).__name__, *found[0])
+            return result
+
+        return _fit_and_score
+
+    def _make_score(self, original: Function) -> Function:
+        def _score(*arguments: Any, **keywords: Any) -> Any:
+            scoring = self._scoring
+            before = scoring.name
+            if scoring.fold == []:  # the fold's own data come first, what it was fitted to may follow
+                scoring.name = FOLD
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                scoring.name = before
+
+        return _score
+
+    def _make_aggregate(self, original: Function) -> Function:
+        def _aggregate_score_dicts(scores: Any) -> Any:
+            found = [score.pop(KEY, None) for score in scores if isinstance(score, dict)]
+            if self._scoring.fold is None:
+                for predictions in found:
+                    if predictions is not None:
+                        self._agent.attempt(self._note_fold, *predictions)
+            return original(scores)
+
+        return _aggregate_score_dicts
+
+    def _note_fold(self, estimator: str, task: str, true: Any, pred: Any) -> None:
+        self._agent.evaluation.note(f"{estimator}.cross-validation", pred, true, hint=task)
+
+    def _make_cross_val_predict(self, original: Function) -> Function:
+        def cross_val_predict(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            if not is_inside():
+                self._agent.attempt(self._note_predicted, arguments, keywords, result)
+            return result
+
+        return cross_val_predict
+
+    def _note_predicted(self, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        true = keywords.get("y", arguments[2] if len(arguments) > 2 else None)
+        hint, classes = None, None
+        if keywords.get("method", "predict") == "predict_proba" and getattr(true, "ndim", 0) == 1:
+            hint, classes = "classification", sys.modules["numpy"].unique(true)
+        self._agent.evaluation.note("cross_val_predict", result, true, hint=hint, classes=classes)
+
+    def _make_cross_val_score(self, original: Function) -> Function:
+        def cross_val_score(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            if not is_inside():
+                self._agent.attempt(self._write, result)
+            return result
+
+        return cross_val_score
+
+    def _write(self, result: Any) -> None:
+        name = "cross_val_score"
+        self._agent.journal.write("evaluate", {"name": name, "values": described(name, result)})
