@@ -1,13 +1,17 @@
-"""python -m benchmarks [NAME...]: diff, patches, profile, requests, startup, supervisor, trail, training; or all."""
+"""python -m benchmarks [NAME...]
+
+capture, diff, patches, profile, requests, startup, supervisor, trail, training; or all.
+"""
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks import diff, patches, profiling, requests, startup, supervisor, trail, training
+from benchmarks import capture, diff, patches, profiling, requests, startup, supervisor, trail, training
 from benchmarks.measure import machine
 
 BENCHMARKS = {
+    "capture": capture.main,
     "patches": patches.main,
     "profile": profiling.main,
     "requests": requests.main,

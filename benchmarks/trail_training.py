@@ -87,4 +87,5 @@ def main(kind: str, pairs: int) -> None:
         print(*without, *block(training))
 
 
-main(sys.argv[1], int(sys.argv[2]))
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

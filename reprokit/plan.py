@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from reprokit.rundir import RecipeUsed, ReplayOf
+from reprokit.rundir import CaptureAsked, RecipeUsed, ReplayOf
 
-RECORD, REPLAY = "record", "replay"
+RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
 KEEP_OUTPUTS = 64 << 20
@@ -57,6 +57,51 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class Redo(msgspec.Struct, frozen=True, kw_only=True):
+    """A captured step that the training is to do again, at its first step."""
+
+    mode: str  # "reproduce", "minimise" or "explain"
+    snapshot: Path
+    result: Path
+    progress: Path
+    trials: tuple[Any, ...] = ()  # of a search that goes on
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """When the state before a step is kept, and what then happens."""
+
+    action: str = "stop"  # or "skip" or "rollback"
+    conditions: tuple[str, ...] = ()  # beside gradients and losses that are not finite
+    max_snapshots: int = 3
+    max_bytes: int | None = None  # of one snapshot
+    rollback_every: int = 100  # steps between two states to go back to
+    hook: str = ""  # a command to run when a snapshot has appeared
+    redo: Redo | None = None
+
+    def as_asked(self) -> CaptureAsked:
+        """What run.json says of it, and a replay takes over."""
+        return CaptureAsked(
+            action=self.action,
+            conditions=list(self.conditions),
+            max_snapshots=self.max_snapshots,
+            max_bytes=self.max_bytes,
+            rollback_every=self.rollback_every,
+        )
+
+    def for_agent(self, directory: Path, library: Path) -> dict[str, Any]:
+        """The part that agents must know."""
+        return {
+            "action": self.action,
+            "conditions": list(self.conditions),
+            "max_snapshots": self.max_snapshots,
+            "max_bytes": self.max_bytes,
+            "rollback_every": self.rollback_every,
+            "directory": str(directory),
+            "library": str(library),
+            "redo": None if self.redo is None else msgspec.to_builtins(self.redo, enc_hook=str),
+        }
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run to be made: what to execute, where, and what shim and agent must do in it."""
 
@@ -84,13 +129,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     environment_size: int | None = None  # replay: what the recording had
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
     profiling: Profiling | None = None
+    capture: Capture | None = None
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
 
     def __repr__(self) -> str:
         return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret
 
-    def for_agent(self, shim: Path, trail: Path, patches: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
+    def for_agent(
+        self, shim: Path, trail: Path, snapshots: Path, patches: Sequence[Mapping[str, str]] = ()
+    ) -> dict[str, Any]:
         """plan.json: all that the agent needs to know; patches are those that agents apply."""
         pools = {"pools": dict(self.pools)} if self.pools else {}
         trails = {"trail": str(trail)} if self.trail.startswith(ON) else {}
@@ -98,6 +146,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             trails["trail_gradients"] = "in graphs"
         patched = {"patches": list(patches)} if patches else {}
         profiling = {} if self.profiling is None else {"profiling": self.profiling.for_agent()}
+        capture = {} if self.capture is None else {"capture": self.capture.for_agent(snapshots, trail)}
+        quiet = {"quiet": True} if self.mode == RUN else {}
         return {
             "format": AGENT_PLAN_FORMAT,
             "mode": self.mode,
@@ -106,4 +156,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             **pools,
             **patched,
             **profiling,
+            **capture,
+            **quiet,
         }

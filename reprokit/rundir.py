@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from reprokit import pending
 from reprokit.errors import (
     CannotWriteRun,
     RunDamaged,
@@ -32,7 +33,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 
-FORMAT = 4
+FORMAT = 5
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
@@ -51,6 +52,7 @@ ENTROPY = "entropy"
 KEPT = "outputs"  # copies of small outputs, named by numbers
 EVALUATION = "evaluation"
 TRAIL = "trail"
+SNAPSHOTS = "snapshots"
 STOPPED = "stopped"
 RESERVE = "reserve"  # room on the disk for what is written at the end
 
@@ -140,6 +142,27 @@ class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ended: str = ""  # the bound at which reprokit ended the training; empty where it ended by itself
 
 
+class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the run was asked to capture the state before a step (--on-nan)."""
+
+    action: Annotated[str, msgspec.Meta(pattern="^(stop|skip|rollback)$")] = "stop"
+    conditions: list[str] = []
+    max_snapshots: Annotated[int, msgspec.Meta(ge=1)] = 3
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rollback_every: Annotated[int, msgspec.Meta(ge=1)] = 100
+
+
+class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot that the run left."""
+
+    name: str  # of its directory below snapshots/
+    process: str = ""
+    step: int = 0
+    trigger: str = ""  # in words
+    digest: str = ""  # "sha256:..." over all but paths, times, host and process ids
+    problem: str = ""  # why it cannot be read
+
+
 class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A patch that the run was asked for, and what became of it."""
 
@@ -152,12 +175,19 @@ class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     variables: dict[str, str] = {}  # that were set for the command
 
 
+class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The run directory was unpacked from a bundle (reprokit bundle)."""
+
+    entropy: bool  # whether the random profile was in it
+    original: str  # "sha256:..." over run.json as it was recorded
+
+
 class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """run.json: what was run, how, and how it ended."""
 
     format: int = FORMAT
     run_id: str
-    kind: Annotated[str, msgspec.Meta(pattern="^(record|replay)$")]
+    kind: Annotated[str, msgspec.Meta(pattern="^(record|replay|run)$")]
     reprokit: str  # version that wrote the run
     command: list[str]
     working_directory: str
@@ -192,9 +222,17 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     patches: list[PatchApplied] = msgspec.field(default_factory=list)
     profiling: ProfilingFacts | None = None  # reprokit profile
     recipe: RecipeUsed | None = None  # --recipe
+    bundled: Bundled | None = None  # it came in a bundle
+    capture: CaptureAsked | None = None  # --on-nan
+    snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
     uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def has_profile(self) -> bool:
+        """Whether its random profile can be there: bundles leave it out unless asked."""
+        return self.bundled is None or self.bundled.entropy
 
 
 class SystemCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -363,7 +401,8 @@ class RunDirectory:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.
 
-        Where run.json holds the file's digest, damage is raised at the latest after the last line.
+        Behind them come those that processes of a run in progress, or cut off, still held together. Where run.json
+        holds the file's digest, damage is raised at the latest after the last line.
         """
         sealed = self.run.metrics
         if not self.has(METRICS):
@@ -372,6 +411,7 @@ class RunDirectory:
             return
         path = self.path / METRICS
         digest = hashlib.sha256()
+        waiting = pending.read(self.path) if sealed is None else {}
         with os.fdopen(self.open(METRICS), "rb", buffering=1 << 18) as file:
             self._check_size(path, os.fstat(file.fileno()).st_size)
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
@@ -380,9 +420,12 @@ class RunDirectory:
                 if not line.endswith(b"\n"):
                     self._check_cut_line(path, number, len(line))
                     break
+                waiting.pop(line, None)
                 yield _line(path, number, line)
         if sealed is not None and "sha256:" + digest.hexdigest() != sealed.digest:
             raise RunDamaged(f"{path} was altered since the run ended; the run cannot be used")
+        for number, line in enumerate(waiting, 1):
+            yield _line(self.path / pending.DIRECTORY, number, line)
 
     def _check_size(self, path: Path, size: int) -> None:
         sealed = self.run.metrics

@@ -9,7 +9,7 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         2
+#define RKT_ABI         3
 #define RKT_FORMAT      2
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
@@ -70,6 +70,28 @@ struct rkt_kept {
     uint64_t step; /* number + 1; 0 while it is written */
     uint64_t check;
     uint64_t digests[];
+};
+
+/* How numbers are laid out; a complex one is two. */
+enum rkt_format {
+    RKT_OTHER, /* always finite */
+    RKT_FLOAT16,
+    RKT_BFLOAT16,
+    RKT_FLOAT32,
+    RKT_FLOAT64,
+    RKT_FLOAT8_E4M3FN,
+    RKT_FLOAT8_E5M2,
+    RKT_FLOAT8_FNUZ,
+    RKT_FLOAT8_E8M0,
+    RKT_FORMATS
+};
+
+struct rkt_numbers {
+    uint64_t bytes, format;
+};
+
+struct rkt_stretch {
+    uint64_t address, size;
 };
 
 /* What the agent knows of a step: with the digests of batch and loss, and where the random states lie. */

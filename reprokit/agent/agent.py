@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from .capture import Capture
     from .evaluation import Evaluation
     from .frameworks import Adapter
     from .observing import Observer
@@ -42,6 +43,8 @@ class Agent:
         self._finished = False
         self.observer: Observer | None = None  # of a profile run
         self.patches: Patches | None = None  # of a run that has some
+        self.quiet = False  # nothing of the training is written down, for it is only captured
+        self.capture: Capture | None = None  # of a run that keeps the state before a step that fails
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         journal.first_write_of_fork = self._first_write_of_fork
 
@@ -52,7 +55,7 @@ class Agent:
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that an adapter waits for has been executed."""
-        if name in WATCHED:
+        if name in WATCHED and not self.quiet:
             self.attempt(self._instrument, name, module)
         for names, listener in self.listeners:
             if name in names:
@@ -144,7 +147,7 @@ class Agent:
 
     def finish(self) -> None:
         """Write what is known at the end; a forked child that never had anything to say stays silent."""
-        if self._finished or not self.journal.written:
+        if self._finished or self.quiet or not self.journal.written:
             return
         self._finished = True
         for adapter in list(self._adapters.values()):
@@ -157,6 +160,7 @@ class Agent:
         if self._seeds is not None:
             self.attempt(self._seeds.finish)
         self.journal.write("end", self.attempt(_imported) or {})
+        self.attempt(self.journal.close)
 
     def _computed_with(self) -> None:
         """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""

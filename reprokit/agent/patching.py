@@ -15,15 +15,15 @@ MARK = "_reprokit_original"
 _IS_CPYTHON = sys.implementation.name == "cpython"
 
 
-def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put make(original) in the place of a function of a module or class; once, and only where there is one."""
+def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]], mark: str = MARK) -> None:
+    """Put make(original) in the place of a function of a module or class; once a mark, and only where there is one."""
     original = vars(owner).get(name)
-    if original is None or not callable(original) or hasattr(original, MARK):
+    if original is None or not callable(original) or hasattr(original, mark):
         return
     wrapper = functools.wraps(original)(make(original))
     if not isinstance(owner, type):  # pickle finds functions by module and name
         wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
-    setattr(wrapper, MARK, True)
+    setattr(wrapper, mark, True)
     setattr(owner, name, wrapper)
 
 

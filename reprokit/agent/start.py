@@ -29,7 +29,7 @@ def start(run: str, identity: str) -> None:
 
 
 def _follow_plan(agent: Agent) -> None:
-    """Patch and observe where the plan asks for it: it holds the keys only then, and other starts parse nothing."""
+    """Patch, observe and capture where the plan asks for it: only then does it hold the keys."""
     with open(agent.run + "/plan.json", "rb") as file:
         text = file.read()
     if b'"patches"' in text:
@@ -40,10 +40,16 @@ def _follow_plan(agent: Agent) -> None:
         from . import observing
 
         observing.start(agent, text)
+    agent.quiet = b'"quiet"' in text
+    if b'"capture"' in text:
+        from . import capture
+
+        agent.attempt(capture.start, agent, text)
 
 
 def _watch(agent: Agent) -> None:
-    watched = sorted(set(WATCHED).union(*[names for names, _ in agent.listeners]))
+    adapted = () if agent.quiet else WATCHED
+    watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
     watcher = importing.Watcher(frozenset(watched), agent.loaded, agent.warn)
     if agent.observer is not None:
         watcher.importing = agent.observer.importing
@@ -56,6 +62,8 @@ def _watch(agent: Agent) -> None:
 
 
 def _see_listings(agent: Agent) -> None:
+    if agent.quiet:
+        return
     notes = listing.watch(agent)
     os.register_at_fork(after_in_child=notes.forget)
 

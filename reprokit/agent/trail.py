@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 2  # RKT_ABI of native/trail/trail.h
+ABI = 3  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 256, 512, 1024
 HERE, LATER = 1, 2
@@ -29,6 +29,22 @@ STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
 _MASK = (1 << 64) - 1
+
+# By dtype, what the library knows of numbers that can be not finite (enum rkt_format); all others always are.
+FORMATS = {
+    "float16": 1,
+    "bfloat16": 2,
+    "float32": 3,
+    "complex64": 3,
+    "float64": 4,
+    "complex128": 4,
+    "float8_e4m3fn": 5,
+    "float8_e5m2": 6,
+    "float8_e4m3fnuz": 7,
+    "float8_e5m2fnuz": 7,
+    "float8_e4m3b11fnuz": 7,
+    "float8_e8m0fnu": 8,
+}
 
 
 def salt(dtype: str, shape: Sequence[int]) -> int:
@@ -81,6 +97,10 @@ class Library:
         self.wait = function(free, "wait", None, pointer, number)
         self.pause = function(held, "pause", None, pointer)
         self.close = function(held, "close", None, pointer, pointer)
+        self.finite = function(held, "finite", number, number, number, number)
+        self.long_finite = function(free, "finite", number, number, number, number)
+        self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
+        self.keep = function(held, "keep", None, number, number, number)
 
     def text(self, text: str) -> int:
         """The digest of something that is no tensor."""
@@ -114,6 +134,12 @@ class Library:
         words = "<%dQ" % len(sizes)
         data = struct.pack(words, *sizes), struct.pack(words, *salts)
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
+
+    def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
+        """How many numbers there are not finite, and the place of the first of them."""
+        first = self._ctypes.c_uint64(0)
+        found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
+        return found, first.value
 
     def buffer(self, words: int) -> tuple[Any, int]:
         """Room for words of 64 bits that stays where it is, and its address."""

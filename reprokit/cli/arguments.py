@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from reprokit.errors import DashesMissing
+from reprokit.plan import Capture
 
 DASHES = "--"
 OWN_DIRECTORY = click.Path(path_type=Path)
+ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -43,6 +46,36 @@ PATCH = click.option(
     help="Apply what makes frameworks repeat, from outside the source: auto for what costs little and changes no"
     " numbers, or patches by their ids; docs/patches.md lists them.",
 )
+ON_NAN = click.option(
+    "--on-nan",
+    type=click.Choice(list(ON_NAN_ACTIONS)),
+    help="Keep the state before a step whose loss or gradients are not finite, and do not apply it: capture stops the"
+    " training then, skip leaves the step out, rollback goes back to an earlier state.",
+)
+CAPTURE_WHEN = click.option(
+    "--capture-when",
+    multiple=True,
+    metavar="CONDITION",
+    help="Capture also on loss>X, gradient-jump>X (times the running mean of the gradients' norm), or activations that"
+    " are not finite; can be given several times.",
+)
+MAX_SNAPSHOTS = click.option(
+    "--max-snapshots",
+    metavar="N",
+    type=click.IntRange(min=1, max=1000),
+    help="Keep so many snapshots at most  [default: 3]",
+)
+SNAPSHOT_SIZE = click.option(
+    "--snapshot-size",
+    type=Size(),
+    metavar="SIZE",
+    help="Write none that is larger  [default: what the disk has room for]",
+)
+ON_CAPTURE = click.option(
+    "--on-capture",
+    metavar="COMMAND",
+    help="Run COMMAND, outside of the training, for each snapshot; its path is in REPROKIT_SNAPSHOT.",
+)
 KEEP = click.option(
     "--keep-outputs",
     type=Size(),
@@ -65,8 +98,54 @@ class CommandBehindDashes(click.Command):
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, list(own))
         if ctx.args:
-            raise DashesMissing(_advice(ctx.info_name or "record", own, ctx.args))
+            raise DashesMissing(_advice(ctx.command_path, own, ctx.args))
         return rest
+
+
+class CaptureOptions(NamedTuple):
+    """What the options of a capture were given as."""
+
+    on_nan: str | None
+    capture_when: tuple[str, ...]
+    max_snapshots: int | None
+    snapshot_size: int | None
+    on_capture: str | None
+
+    def asked(self) -> Capture | None:
+        """The capture that they ask for; raises UsageError where they make no sense."""
+        if self.on_nan is None:
+            if any((self.capture_when, self.max_snapshots, self.snapshot_size, self.on_capture)):
+                raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
+            return None
+        return Capture(
+            action=ON_NAN_ACTIONS[self.on_nan],
+            conditions=_conditions(self.capture_when),
+            max_snapshots=self.max_snapshots or Capture().max_snapshots,
+            max_bytes=self.snapshot_size,
+            hook=_hook(self.on_capture),
+        )
+
+
+def _conditions(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words:
+        from reprokit.capture.files import Conditions
+
+        try:
+            Conditions(words)
+        except ValueError as error:
+            raise click.UsageError(f"--capture-when: {error}.") from None
+    return words
+
+
+def _hook(command: str | None) -> str:
+    import shlex
+
+    try:
+        if command is None or shlex.split(command):
+            return command or ""
+    except ValueError as error:
+        raise click.UsageError(f"--on-capture: {error}.") from None
+    raise click.UsageError("--on-capture: the command is empty.")
 
 
 def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -77,9 +156,9 @@ def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return list(args[:position]), tuple(args[position + 1 :])
 
 
-def _advice(name: str, own: Sequence[str], rest: Sequence[str]) -> str:
+def _advice(path: str, own: Sequence[str], rest: Sequence[str]) -> str:
     import shlex
 
     before = list(own)[: len(own) - len(rest)]
-    line = shlex.join(["reprokit", name, *before, DASHES, *rest])
+    line = shlex.join([*path.split(), *before, DASHES, *rest])
     return f"put -- before the command to run: {line}"

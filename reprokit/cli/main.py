@@ -14,10 +14,30 @@ from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, Syste
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
-COMMANDS = ("record", "replay", "profile", "reproduce", "verify", "diff", "show", "knowledge", "doctor")
+COMMANDS = (
+    "record",
+    "replay",
+    "run",
+    "profile",
+    "reproduce",
+    "verify",
+    "diff",
+    "show",
+    "ls",
+    "gate",
+    "report",
+    "attest",
+    "bundle",
+    "unpack",
+    "keygen",
+    "snapshot",
+    "knowledge",
+    "doctor",
+)
 LAUNCHING = (
     "record",
     "replay",
+    "run",
     "profile",
     "reproduce",
 )  # whose own failures must not look like the training's exit status

@@ -7,7 +7,20 @@ from pathlib import Path
 import click
 import msgspec
 
-from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, PATCH, TRAIL_GRADIENTS, CommandBehindDashes
+from reprokit.cli.arguments import (
+    CAPTURE_WHEN,
+    KEEP,
+    MAX_SNAPSHOTS,
+    NO_TRAIL,
+    ON_CAPTURE,
+    ON_NAN,
+    OWN_DIRECTORY,
+    PATCH,
+    SNAPSHOT_SIZE,
+    TRAIL_GRADIENTS,
+    CaptureOptions,
+    CommandBehindDashes,
+)
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_of_seed, new_key
@@ -54,6 +67,11 @@ from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_o
     type=OWN_DIRECTORY,
     help="Record with what 'reprokit reproduce' found that the training needs.",
 )
+@ON_NAN
+@CAPTURE_WHEN
+@MAX_SNAPSHOTS
+@SNAPSHOT_SIZE
+@ON_CAPTURE
 @NO_TRAIL
 @TRAIL_GRADIENTS
 @click.option(
@@ -78,6 +96,11 @@ def command(
     prove: bool,
     patches: tuple[str, ...],
     recipe: Path | None,
+    on_nan: str | None,
+    capture_when: tuple[str, ...],
+    max_snapshots: int | None,
+    snapshot_size: int | None,
+    on_capture: str | None,
     no_trail: bool,
     trail_gradients: bool,
     data: tuple[str, ...],
@@ -109,7 +132,8 @@ def command(
         prove=prove,
         keep_outputs=keep_outputs,
         data=data,
-        patches=_patches(patches, behind_dashes),
+        patches=chosen_patches(patches, behind_dashes),
+        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture).asked(),
     )
     end_as(run(plan if recipe is None else _with_recipe(plan, recipe)))
 
@@ -132,12 +156,12 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
         clock=settings.clock,
         keyed=settings.keyed,
         hide_rdrand=settings.hide_rdrand,
-        patches=_patches(settings.patches, plan.command),
+        patches=chosen_patches(settings.patches, plan.command),
         recipe=used,
     )
 
 
-def _patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
     """The ids and values that --patch stands for."""
     if not words:
         return ()

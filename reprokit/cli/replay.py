@@ -6,7 +6,18 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli.arguments import KEEP, NO_TRAIL, OWN_DIRECTORY, CommandBehindDashes
+from reprokit.cli.arguments import (
+    CAPTURE_WHEN,
+    KEEP,
+    MAX_SNAPSHOTS,
+    NO_TRAIL,
+    ON_CAPTURE,
+    ON_NAN,
+    OWN_DIRECTORY,
+    SNAPSHOT_SIZE,
+    CaptureOptions,
+    CommandBehindDashes,
+)
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import LAST, run_path
 from reprokit.plan import ON, POLICIES, WITHOUT_TRAIL
@@ -32,6 +43,11 @@ from reprokit.rundir import RunDirectory
     " that are the same in every replay, live gives fresh ones.",
 )
 @click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
+@ON_NAN
+@CAPTURE_WHEN
+@MAX_SNAPSHOTS
+@SNAPSHOT_SIZE
+@ON_CAPTURE
 @NO_TRAIL
 @KEEP
 @click.pass_obj
@@ -42,6 +58,11 @@ def command(
     overwrite: bool,
     policy: str,
     no_supervisor: bool,
+    on_nan: str | None,
+    capture_when: tuple[str, ...],
+    max_snapshots: int | None,
+    snapshot_size: int | None,
+    on_capture: str | None,
     no_trail: bool,
     keep_outputs: int,
 ) -> None:
@@ -66,6 +87,7 @@ def command(
         supervisor=not no_supervisor,
         trail=WITHOUT_TRAIL if no_trail else ON,
         keep_outputs=keep_outputs,
+        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture).asked(),
     )
     end_as(execute(plan))
 

@@ -108,9 +108,9 @@ def command(
 
 def _reproduce(work: Work, wishes: Wishes, document: int | None) -> int:
     """Search, and print what came of it: the journal as JSON where a descriptor for it is given; the exit status."""
+    from reprokit.launch.interruption import Interrupted
     from reprokit.launch.messages import say
     from reprokit.reproduce import report
-    from reprokit.reproduce.interruption import Interrupted
     from reprokit.reproduce.reproduction import reproduce
 
     try:

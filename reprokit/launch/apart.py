@@ -11,10 +11,10 @@ import msgspec
 
 from reprokit import errors
 from reprokit.errors import LaunchError, ReprokitError
+from reprokit.launch.interruption import Interruption
 from reprokit.launch.process import Ended
 from reprokit.launch.run import run
 from reprokit.plan import Plan
-from reprokit.reproduce.interruption import Interruption
 
 MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
 

@@ -80,6 +80,15 @@ def build(
     return ChildEnvironment(result, size, warning)
 
 
+def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> ChildEnvironment:
+    """The user's variables with those that start the agent, and nothing of the shim's."""
+    result = without_own(variables)
+    result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
+    result[RUN] = str(run)
+    result[IDENTITY] = "0"
+    return ChildEnvironment(result, size_of(result))
+
+
 def rounded(needed: int) -> int:
     """The next whole step that leaves the least padding free."""
     return -(-(needed + LEAST_PADDING) // STEP) * STEP

@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin in the middle of a reproduction: the run that goes on gets it first, then the loop ends."""
+"""Ctrl-C and its kin while several runs are made: the run that goes on gets it first, then the making ends."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -66,6 +66,8 @@ class Child:
         directory: Path,
         environment: Mapping[str, str],
         supervisor: Supervisor | None = None,
+        *,
+        randomized: bool = False,
     ):
         self._early: list[int] = []
         self.pid = 0
@@ -76,7 +78,7 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow the exit status
 
         def spawn() -> tuple[str, int]:
-            with without_randomization() as outcome:
+            with nullcontext("as it is") if randomized else without_randomization() as outcome:
                 return outcome, _spawn(command, directory, environment)
 
         self.address_randomization, self.pid = spawn() if supervisor is None else supervisor.start(spawn)

@@ -10,7 +10,7 @@ from typing import Any
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import host, pinning, variables
-from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, REPLAY, WITHOUT_SUPERVISOR, Plan
+from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, REPLAY, RUN, WITHOUT_SUPERVISOR, Capture, Plan
 from reprokit.printable import printable
 from reprokit.rundir import ReplayOf, RunDirectory, RunFile
 from reprokit.version import VERSION
@@ -28,6 +28,7 @@ def replay_plan(
     supervisor: bool = True,
     trail: str = ON,
     keep_outputs: int = KEEP_OUTPUTS,
+    capture: Capture | None = None,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
     run = recording.run
@@ -68,6 +69,7 @@ def replay_plan(
         environment_size=run.environment_size,
         patches=tuple(f"{patch.id}={patch.value}" if patch.value else patch.id for patch in run.patches),
         recipe=run.recipe,
+        capture=capture or _capture(run),
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 
@@ -77,6 +79,20 @@ def _trail(recording: RunDirectory, wanted: str) -> str:
     if not recording.has(rundir.TRAIL):
         return "off: the recording has none"
     return recording.run.trail if wanted == recording.run.trail[: len(ON)] == ON else wanted
+
+
+def _capture(run: RunFile) -> Capture | None:
+    """As the recording was asked to; the command for each snapshot was for it alone."""
+    if run.capture is None:
+        return None
+    asked = run.capture
+    return Capture(
+        action=asked.action,
+        conditions=tuple(asked.conditions),
+        max_snapshots=asked.max_snapshots,
+        max_bytes=asked.max_bytes,
+        rollback_every=asked.rollback_every,
+    )
 
 
 def _declared(recording: RunDirectory) -> tuple[str, ...]:
@@ -92,6 +108,8 @@ def _require_replayable(recording: RunDirectory) -> None:
     recording.require_finished()
     if recording.orphaned and entropy.being_written(recording.path / rundir.ENTROPY):
         raise RunInProgress(f"{recording.path}: its launcher is gone and its training still runs; wait for it to end")
+    if run.kind == RUN:
+        raise NotReplayable(f"{recording.path} was made by 'reprokit run', which records nothing; record it")
     if run.kind != RECORD:
         original = run.replay_of.path if run.replay_of else "its recording"
         raise NotReplayable(f"{recording.path} is itself a replay; replay what it replayed: {original}")
@@ -99,6 +117,8 @@ def _require_replayable(recording: RunDirectory) -> None:
         raise NotReplayable(f"{recording.path}: its command never started; record it again")
     if not run.command or "\0" in "".join(run.command) or not os.path.isabs(run.working_directory):
         raise RunDamaged(f"{recording.path / rundir.RUN}: it holds no usable command; the run cannot be used")
+    if not run.has_profile:
+        raise NotReplayable(f"{recording.path} came in a bundle without its random profile; ask for one --with-entropy")
     entropy.check(recording.path / rundir.ENTROPY, run.profile)
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from reprokit.launch.patched import Patched
     from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
+    from reprokit.launch.snapshots import Hook
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
@@ -71,7 +72,7 @@ def run(plan: Plan) -> Ended:
 
 def execute(plan: Plan) -> Made:
     """The same, for those who go on with the run directory."""
-    own = _own_environment(plan)
+    own = own_environment(plan)
     if plan.hide_rdrand:
         own = environments.without_rdrand(own)
     command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
@@ -89,7 +90,7 @@ def execute(plan: Plan) -> Made:
         return Made(prepared.path, _execute(prepared))
 
 
-def _own_environment(plan: Plan) -> dict[str, str]:
+def own_environment(plan: Plan) -> dict[str, str]:
     """The user's variables; in a replay the kept ones as they were."""
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
         raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
@@ -99,10 +100,10 @@ def _own_environment(plan: Plan) -> dict[str, str]:
 
 def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, new: NewRun) -> Prepared:
     """Write what shim and agent need, and put the run directory in its place."""
-    patched = _patched(plan, command, own) if plan.patches else None
+    patched = patched_by(plan, command, own)
     given = own if patched is None else patched.variables
     environment = environments.build(given, new.place, place.shim, place.bootstrap, plan.environment_size)
-    run = _run_file(plan, own, environment)
+    run = run_file(plan, own, environment)
     run.patches = [] if patched is None else patched.states
     native.write_shim_plan(
         new.path / rundir.SHIM_PLAN,
@@ -121,13 +122,21 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
     profiled = _profiled(plan.profiling, new) if plan.profiling is not None else None
     run.profiling = profiled.facts if profiled is not None else None
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
-    for_agent = plan.for_agent(place.shim, native.trail_path(), [] if patched is None else patched.for_agent)
-    rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
+    write_agent_plan(plan, new, place, patched)
     if plan.replay_of is not None:
         run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path))
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
     return Prepared(plan, command, environment, new.take_place(), run, tracing, profiled)
+
+
+def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | None) -> None:
+    """plan.json, and the directories that the agent is told of."""
+    if plan.capture is not None:
+        (new.path / rundir.SNAPSHOTS).mkdir(mode=0o700)
+    snapshots = new.place / rundir.SNAPSHOTS
+    for_agent = plan.for_agent(place.shim, native.trail_path(), snapshots, [] if patched is None else patched.for_agent)
+    rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
 
 
 # What few runs need is imported by them: each millisecond before the start delays every training.
@@ -137,7 +146,10 @@ def _tracing(directory: Path, place: Placed) -> Tracing:
     return prove.find(directory, place.shim)
 
 
-def _patched(plan: Plan, command: Command, own: dict[str, str]) -> Patched:
+def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> Patched | None:
+    """The patches that the plan asks for, if it asks for any."""
+    if not plan.patches:
+        return None
     from reprokit.launch import patched
 
     return patched.prepare(plan.patches, command, own, plan.working_directory)
@@ -171,7 +183,8 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, RESERVED)
 
 
-def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> RunFile:
+def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> RunFile:
+    """run.json as it is at the start."""
     run = RunFile(
         run_id=os.urandom(16).hex(),
         kind=plan.mode,
@@ -193,6 +206,7 @@ def _run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) ->
         environment_size=environment.size,
         replay_of=plan.replay_of,
         recipe=plan.recipe,
+        capture=None if plan.capture is None else plan.capture.as_asked(),
         changed=list(plan.changed),
     )
     if environment.warning:
@@ -205,7 +219,7 @@ def _execute(prepared: Prepared) -> Ended:
     plan, run, path = prepared.plan, prepared.run, prepared.path
     if plan.mode == REPLAY:
         say(f"replaying: {shlex.join(plan.command)}")
-    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *_words_of_patches(run)):
+    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *words_of_patches(run)):
         warn(words)
     not_loaded = prepared.command.not_loaded
     supervisor = _supervisor(prepared)
@@ -222,8 +236,8 @@ def _execute(prepared: Prepared) -> Ended:
     from reprokit.launch.finish import Finish
 
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
-    watch = Termination(lambda: _is_written(stopped)) if is_strict else bound
-    ended = child.wait(watch)
+    hook = hook_of(plan, path)
+    ended = child.wait(together(Termination(lambda: _is_written(stopped)) if is_strict else bound, hook))
     interruption = Interruption()
     if profiled is not None:
         ended = profiled.end(ended)
@@ -232,20 +246,52 @@ def _execute(prepared: Prepared) -> Ended:
     stop = _reason(stopped) if is_strict and stopped.exists() else ""
     if stop:
         run.warnings.append(f"the strict replay was stopped: {stop}")
-    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on, profiled)
+    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on, profiled, hook)
     finish.close(ended, began, not_loaded, gathering)
     say(f"run: {shown(path)}")
+    say_captured(plan, path, run)
     if stop:
         raise ReplayStopped(stop)
     return ended
 
 
-def _words_of_patches(run: RunFile) -> Iterable[str]:
+def words_of_patches(run: RunFile) -> Iterable[str]:
+    """What must be said of the patches before the start."""
     if not run.patches:
         return ()
     from reprokit.launch.patched import words_before
 
     return words_before(run.patches)
+
+
+def hook_of(plan: Plan, path: Path) -> Hook | None:
+    """What runs the user's command for each snapshot, where there is one."""
+    if plan.capture is None or not plan.capture.hook:
+        return None
+    from reprokit.launch.snapshots import Hook
+
+    return Hook(plan.capture.hook, path)
+
+
+def together(*watches: Callable[[Child], None] | None) -> Callable[[Child], None] | None:
+    """Call all that watch the child."""
+    there = [watch for watch in watches if watch is not None]
+    if len(there) < 2:
+        return there[0] if there else None
+
+    def both(child: Child) -> None:
+        for watch in there:
+            watch(child)
+
+    return both
+
+
+def say_captured(plan: Plan, path: Path, run: RunFile) -> None:
+    """The last lines of a run that captured something."""
+    if run.snapshots:
+        from reprokit.launch import snapshots
+
+        snapshots.say_found(path, plan.command, run.snapshots)
 
 
 def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
@@ -288,10 +334,11 @@ def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
     except OSError as error:
         prepared.run.status, prepared.run.ended = rundir.FAILED, rundir.utc_now()
         _write(prepared.path, prepared.run)
-        raise _start_error(prepared.command.arguments[0], error) from None
+        raise start_error(prepared.command.arguments[0], error) from None
 
 
-def _start_error(name: str, error: OSError) -> LaunchError:
+def start_error(name: str, error: OSError) -> LaunchError:
+    """What is said of a command that the kernel does not start."""
     what = f"{name}: {error.strerror}; it cannot be run"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return CommandNotFound(what)

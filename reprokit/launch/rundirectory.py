@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from reprokit import rundir
+from reprokit import pending, rundir
 from reprokit.errors import CannotWriteRun, RunError, RunExists
 
 HOME = ".reprokit"
@@ -19,6 +19,7 @@ NAMES = frozenset(
         rundir.AGENT_PLAN,
         rundir.SHIM_PLAN,
         rundir.METRICS,
+        pending.DIRECTORY,
         rundir.SEEDS,
         rundir.OUTPUTS,
         rundir.WRITTEN,
@@ -29,6 +30,7 @@ NAMES = frozenset(
         rundir.ENTROPY,
         rundir.KEPT,
         rundir.TRAIL,
+        rundir.SNAPSHOTS,
         rundir.STOPPED,
         rundir.RESERVE,
     }
@@ -38,8 +40,8 @@ NAMES = frozenset(
 class NewRun:
     """A run directory being made: takes its place when the launcher says so, or goes away again."""
 
-    def __init__(self, output: Path | None, overwrite: bool):
-        self._is_own = output is None
+    def __init__(self, output: Path | None, overwrite: bool, *, becomes_last: bool = True):
+        self._becomes_last = output is None and becomes_last
         self._replaces = overwrite
         self.place = _own_place() if output is None else _asked_place(output, overwrite)
         self.path = self.place.with_name(f"{self.place.name}.new-{_random_hex()}")
@@ -59,18 +61,19 @@ class NewRun:
             self.discard()
             raise CannotWriteRun(f"{self.place}: {error.strerror}; choose another directory with -o") from None
         if self._replaces:
-            _remove(old)
+            remove(old)
         self.path = self.place
-        if self._is_own:
+        if self._becomes_last:
             _point_last_to(self.place)
         return self.place
 
     def discard(self) -> None:
         """Remove what was made; the place asked for stays as it was."""
-        _remove(self.path)
+        remove(self.path)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a run directory, as far as that is possible."""
     with suppress(ImportError, OSError):  # no descriptor is free
         import shutil  # most runs remove nothing, and it takes long to load
 

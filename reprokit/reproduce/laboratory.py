@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,21 +15,22 @@ from reprokit import knowledge, profiling
 from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
 from reprokit.findings import Finding
+from reprokit.launch.apart import execute
 from reprokit.launch.finish import in_words
+from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import warn
 from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, Plan, Profiling
 from reprokit.recipe import Settings
 from reprokit.reproduce import leftovers
-from reprokit.reproduce.interruption import Interruption
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
-from reprokit.reproduce.processes import execute
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import Comparison, compare
 from reprokit.verify.rows import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
+WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with
 REPEATS = 30  # of each operator call, in a profile
 
 
@@ -178,8 +180,15 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: I
         categories=[child.name for child in categories],
         causes=list(causes(comparison)),
         notes=list(comparison.notes),
+        workers=_workers(comparison),
         leftovers=list(left_over),
     )
+
+
+def _workers(comparison: Comparison) -> int | None:
+    """How many workers the left run's first DataLoader had that had another number in the right one."""
+    leaves = [leaf for leaf in comparison.tree.leaves() if WORKERS.fullmatch(leaf.name) and leaf.can_change_results]
+    return next((int(leaf.left) for leaf in leaves if leaf.left.isdecimal() and leaf.left.isascii()), None)
 
 
 def _parting(trail: Difference | None) -> str:

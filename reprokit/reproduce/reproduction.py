@@ -15,11 +15,11 @@ from reprokit import recipe as recipes
 from reprokit import rundir
 from reprokit.errors import CannotWriteRun, ReprokitError, RunExists
 from reprokit.launch import patched
+from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
 from reprokit.launch.rundirectory import HOME
 from reprokit.recipe import Recipe, Settings
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.interruption import Interrupted, Interruption
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, Journal
 from reprokit.reproduce.laboratory import RUNS, Machine, Work
 from reprokit.reproduce.narrative import markdown

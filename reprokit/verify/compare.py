@@ -22,6 +22,7 @@ from reprokit.verify import (
     processes,
     random_states,
     seeds,
+    snapshots,
     status,
     trails,
     weights,
@@ -62,7 +63,8 @@ def require_whole(path: Path) -> None:
     run.require_finished()
     if run.orphaned and entropy_profile.being_written(path / ENTROPY):
         raise RunInProgress(f"{path}: its launcher is gone and its training still writes to it; wait for it to end")
-    entropy_profile.check(path / ENTROPY, run.run.profile)
+    if run.run.has_profile:
+        entropy_profile.check(path / ENTROPY, run.run.profile)
 
 
 def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
@@ -74,7 +76,8 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     normalisations = Normalisations()
     matched = match(left, right, normalisations)
     files = left.outputs(), right.outputs()
-    if not (any(map(outputs.comparable, files)) or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+    has_outcomes = matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
+    if not (any(map(outputs.comparable, files)) or has_outcomes or any(map(snapshots.comparable, (left, right)))):
         raise NothingComparable(_nothing(left, right))
     trail = trails.Pair(left, right)
     near = Near((left, right), matched, tolerances) if tolerances else None
@@ -89,6 +92,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         evaluation.compare((left, right), matched, near),
         random_states.compare(matched),
         outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
+        *snapshots.compare(left, right),
         status.compare(left.run, right.run),
         status.times(left.run, right.run, normalisations),
     )

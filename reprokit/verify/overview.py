@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit import findings
+from reprokit.capture import files
 from reprokit.rundir import OutputFile, Proof, RunFile
 from reprokit.screen import Cells, print_rows
 from reprokit.verify import seeds, words
@@ -24,15 +25,28 @@ SHOWN = 6  # things of a kind on one screen
 def print_summary(summary: Summary) -> None:
     """Print it: the state first, so that nobody overlooks that a run is not whole."""
     run = summary.run
-    kind = "recording" if run.kind == "record" else "replay"
+    kind = words.KINDS[run.kind]
     headline = f"{kind} {summary.directory.path}: {summary.state}"
     style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
     sections = [*_what(summary), *_environment(summary)]
-    sections += [*_limited("patches", _patches(run)), *_entropy(summary), *_results(summary), *_caveats(summary)]
+    sections += [
+        *_limited("patches", _patches(run)),
+        *_entropy(summary),
+        *_results(summary),
+        *_captured(summary),
+        *_caveats(summary),
+    ]
     before = ["", *(label for label, _ in sections)]
     labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
     cells = [Cells((label, shortened(line))) for label, (_, line) in zip(labels, sections, strict=True)]
     print_rows(headline, cells, style=style)
+
+
+def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
+    found = files.of_run(summary.directory)
+    yield from (("snapshots", f"{facts.name}: {facts.problem or facts.trigger}") for facts in found[:SHOWN])
+    if len(found) > SHOWN:
+        yield "snapshots", f"and {len(found) - SHOWN} more"
 
 
 def _unwell(summary: Summary) -> bool:
@@ -113,11 +127,11 @@ def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
     elif run.replay_of is None:
         yield "entropy", f"not counted: {summary.entropy_size} bytes in {summary.entropy_files} files so far"
     if run.proof is not None:
-        yield "entropy", f"proof: {_proof(run.proof)}"
+        yield "entropy", f"proof: {proof_in_words(run.proof)}"
     yield from _limited("seeds", seeds.summary(summary.scan))
 
 
-def _proof(proof: Proof) -> str:
+def proof_in_words(proof: Proof) -> str:
     """What strace saw beside the run, in one line."""
     missed = proof.requests - proof.accounted
     found = f"{proof.requests} requests to the kernel, all accounted for"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from reprokit.difference import Verdict
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.rows import causes, rows, verdict_line
+from reprokit.verify.words import KINDS
 
 if TYPE_CHECKING:
     from reprokit.rundir import RunDirectory
@@ -40,5 +41,4 @@ def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
 
 
 def _side(name: str, run: RunDirectory) -> str:
-    kind = "recording" if run.run.kind == "record" else "replay"
-    return f"{name}: {run.path}, a {kind} of {shlex.join(run.run.command)}"
+    return f"{name}: {run.path}, a {KINDS[run.run.kind]} of {shlex.join(run.run.command)}"

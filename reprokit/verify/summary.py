@@ -120,6 +120,8 @@ def not_covered(summary: Summary) -> Iterator[str]:
     """What the run's record does not hold, and why."""
     run = summary.run
     yield from _uncovered(summary)
+    if not run.has_profile:
+        yield "who asked for entropy, and any replay: the random profile was left out of the bundle that it came in"
     if run.agent.startswith("not loaded"):
         yield f"metrics, weights and seeds: the agent was {run.agent}"
     if run.profile is not None and run.profile.withheld:
@@ -164,7 +166,7 @@ def warnings(summary: Summary) -> list[str]:
 
 def _damage(summary: Summary) -> Iterator[str]:
     """What is wrong with the random profile, if the run has ended."""
-    if not summary.in_progress:
+    if not summary.in_progress and summary.run.has_profile:
         try:
             entropy.check(summary.directory.path / ENTROPY, summary.run.profile)
         except RunError as error:

@@ -9,6 +9,8 @@ from reprokit.difference import Difference, Verdict, missing
 from reprokit.verify.match import Pair, Raw
 from reprokit.verify.scan import Key, Series
 
+KINDS = {"record": "recording", "replay": "replay", "run": "run"}  # of runs
+
 
 @dataclass(frozen=True)
 class Point:

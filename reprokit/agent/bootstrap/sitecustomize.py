@@ -27,7 +27,8 @@ try:
                 return self.source_to_code(self.get_data(self.path), self.path)
 
         _package = os.path.dirname(_own_directory)
-        for _place in [_package] + [os.path.join(_package, _part) for _part in ("frameworks", "observing", "patches")]:
+        _parts = ("capture", "frameworks", "observing", "patches")
+        for _place in [_package] + [os.path.join(_package, _part) for _part in _parts]:
             sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))
         _loader = _Loader("_reprokit_agent", os.path.join(_package, "__init__.py"))
         _spec = _ModuleSpec("_reprokit_agent", _loader, origin=_loader.path, is_package=True)

@@ -108,7 +108,7 @@ class Adapter:
         elif name == "torch._dynamo.eval_frame":
             # What dynamo runs of ours between its graphs must not be compiled in its turn: it would find
             # itself inside of is_compiling() and tell nothing.
-            for code in _own_code():
+            for code in own_code():
                 module.skip_code(code)
         else:
             package = "torch.cuda" if name == "torch.cuda.random" else "torch"
@@ -230,7 +230,7 @@ class Adapter:
             self._agent.journal.write("log", {"name": name, "step": step, "epoch": None, "value": value})
             return
         described = scalar(loss)
-        self._agent.journal.write("loss", {"name": name, "step": step, "value": described})
+        self._agent.journal.write_loss(name, step, described)
         if epoch is not None and dtype_name(loss) not in ("complex64", "complex128"):
             epoch.losses.append(float(loss.item()))
             epoch.last = described
@@ -459,7 +459,7 @@ class Adapter:
         self._agent.journal.write("random_state", {"name": name, "digest": entry(name, state)[3]})
 
 
-def _own_code() -> Iterator[CodeType]:
+def own_code() -> Iterator[CodeType]:
     """The code of every function of the agent."""
     package = __name__.partition(".")[0]
     for name, module in list(sys.modules.items()):

@@ -43,19 +43,19 @@ class Modules:
         """The outermost modules that hold any of the parameters; wrappers stand for what they wrap."""
         wanted = {id(parameter) for parameter in parameters}
         roots = self._roots(wanted)
-        held = {id(tensor) for root in roots for _, tensor in named_tensors(_parts(root))}
+        held = {id(tensor) for root in roots for _, tensor in named_tensors(parts_of(root))}
         if not wanted <= held and self._searches < _MAX_SEARCHES:
             self._searches += 1
             self._search(module_class)
             roots = self._roots(wanted)
-        return [_unwrapped(root) for root in roots]
+        return [unwrapped(root) for root in roots]
 
     def _roots(self, wanted: set[int]) -> list[Any]:
         found = [reference() for reference in list(self._references.values())]
         alive = [module for module in found if module is not None]
         children = {id(child) for module in alive for child in module._modules.values()}
         roots = [module for module in alive if id(module) not in children]
-        return [root for root in roots if any(id(tensor) in wanted for _, tensor in named_tensors(_parts(root)))]
+        return [root for root in roots if any(id(tensor) in wanted for _, tensor in named_tensors(parts_of(root)))]
 
     def _search(self, module_class: type) -> None:
         """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
@@ -64,18 +64,19 @@ class Modules:
                 self.registered(candidate, "", None)
 
 
-def _unwrapped(module: Any) -> Any:
+def unwrapped(module: Any) -> Any:
+    """What a wrapper of one module wraps."""
     while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
         (module,) = module._modules.values()
     return module
 
 
-def _parts(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
+def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
     """Prefix, parameters and buffers of the module and all below it, each path to a shared one."""
     parts = [(prefix, module._parameters, module._buffers)]
     for name, child in module._modules.items():
         if child is not None and id(child) not in above:
-            parts += _parts(child, f"{prefix}{name}.", (*above, id(module)))
+            parts += parts_of(child, f"{prefix}{name}.", (*above, id(module)))
     return parts
 
 
@@ -96,13 +97,13 @@ class ModelRecord:
         self.thread = on_thread("")
         self.kind = type(module).__name__
         self.module = weakref.ref(module)
-        self._parts = _parts(module)
+        self._parts = parts_of(module)
 
     def refresh(self) -> None:
         """Take in what was added to the module since."""
         module = self.module()
         if module is not None:
-            self._parts = _parts(module)
+            self._parts = parts_of(module)
 
     def named(self) -> Iterator[tuple[str, Any]]:
         return named_tensors(self._parts)

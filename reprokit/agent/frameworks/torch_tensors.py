@@ -51,13 +51,13 @@ def entry(name: str, tensor: Any) -> Tensor:
     if not is_plain(tensor) or type(tensor).__name__.startswith("Uninitialized"):
         return text_entry(name, f"not read: {type(tensor).__name__}")
     shape, dtype = [int(size) for size in tensor.shape], dtype_name(tensor)
-    components = _components(tensor)
+    components = components_of(tensor)
     if components:
         return name, dtype, shape, object_digest(sorted(entry(part, components[part]) for part in components))
     return name, dtype, shape, tensor_digest(dtype, shape, _bytes(tensor))
 
 
-def _components(tensor: Any) -> dict[str, Any]:
+def components_of(tensor: Any) -> dict[str, Any]:
     """The plain tensors that a sparse or quantised tensor is made of."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":

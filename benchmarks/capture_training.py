@@ -1,0 +1,158 @@
+"""Trains a block of steps for each line that comes, and says how many microseconds one took. See capture.py."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+BLOCK = {"large": 8, "cnn": 16, "mlp": 64, "keras": 16, "function": 64}  # steps that count
+WARM = 4  # of a block that do not
+
+
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def large() -> tuple[Any, Any]:
+    """Some 20 ms a step."""
+    import torch
+    from torch import nn
+
+    def part(before: int, after: int) -> list[Any]:
+        return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+
+    layers = [*part(1, 16), *part(16, 32), *part(32, 64), nn.Flatten(), nn.Dropout(0.2), nn.Linear(576, 10)]
+    return nn.Sequential(*layers), torch.randn(1024, 1, 28, 28)
+
+
+def torch_steps(kind: str) -> Iterator[None]:
+    """One step after the other, without end."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from benchmarks.trail_training import cnn, mlp
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.autograd.set_detect_anomaly(is_checked())
+    model, x = {"large": large, "cnn": cnn, "mlp": mlp}[kind]()
+    optimizer = torch.optim.Adam(model.parameters())
+    loader = DataLoader(TensorDataset(x, torch.randint(0, 10, (len(x),))), 64, shuffle=True)
+    while True:
+        for a, b in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(a), b).backward()
+            optimizer.step()
+            yield
+
+
+# ---- TensorFlow ------------------------------------------------------------------------------------------------------
+
+
+def start_tensorflow() -> Any:
+    """TensorFlow on one thread."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    if is_checked():
+        tf.debugging.enable_check_numerics()
+    return tf
+
+
+def function_steps(kind: str) -> Iterator[None]:
+    """A custom loop whose step is a graph."""
+    tf = start_tensorflow()
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(10)])
+    model.build((None, 64))
+    optimizer = tf.keras.optimizers.Adam()
+    weights = model.trainable_variables
+    optimizer.build(weights)
+    compute = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    x, y = tf.random.normal((4096, 64)), tf.random.uniform((4096,), 0, 10, tf.int32)
+
+    @tf.function  # type: ignore[misc, unused-ignore]
+    def step(a: Any, b: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = compute(b, model(a, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    while True:
+        for a, b in tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64):
+            step(a, b)
+            yield
+
+
+def fit(block: Blocks) -> None:
+    """Keras' own loop, which calls us at each step."""
+    tf = start_tensorflow()
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            layers.Conv2D(8, 3, activation="relu"), layers.MaxPooling2D(),
+            layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D(),
+            layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10),
+        ]
+    )  # fmt: skip
+    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = tf.random.normal((4096, 28, 28, 1)), tf.random.uniform((4096,), 0, 10, tf.int32)
+    called = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: block.stepped())
+    model.fit(x, y, batch_size=64, epochs=1_000_000, verbose=0, callbacks=[called])
+
+
+# ---- Blocks ----------------------------------------------------------------------------------------------------------
+
+
+def is_checked() -> bool:
+    """Whether the framework's own check is to be on."""
+    return "checked" in sys.argv
+
+
+class Blocks:
+    """Counts steps, and waits behind each block for the next line."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps + WARM
+        self._walls: list[float] = []
+        self._processors: list[float] = []
+        self._now: tuple[float, float] = (0, 0)
+
+    def begin(self) -> None:
+        """Wait until the next block is asked for; at the end of all it ends the process."""
+        if not sys.stdin.readline():
+            sys.exit()
+        self._walls, self._processors = [], []
+        self._now = time.perf_counter(), time.process_time()
+
+    def stepped(self) -> None:
+        """A step is done."""
+        now = time.perf_counter(), time.process_time()
+        self._walls.append(now[0] - self._now[0])
+        self._processors.append(now[1] - self._now[1])
+        if len(self._walls) == self._steps:
+            wall, processors = (statistics.median(times[WARM:]) for times in (self._walls, self._processors))
+            print(f"block {1e6 * wall:.3f} {1e6 * processors:.3f}", flush=True)
+            self.begin()
+        else:
+            self._now = time.perf_counter(), time.process_time()
+
+
+def main(kind: str) -> None:
+    """Blocks of steps of this kind."""
+    blocks = Blocks(BLOCK[kind])
+    blocks.begin()
+    if kind == "keras":
+        fit(blocks)
+        return
+    steps: Callable[[str], Iterator[None]] = function_steps if kind == "function" else torch_steps
+    for _ in steps(kind):
+        blocks.stepped()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

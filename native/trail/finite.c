@@ -1,0 +1,98 @@
+/* finite.c - whether numbers are all finite, by their bits and where they lie; and copies of random states.
+ *
+ * No number is computed with: it depends on no rounding, no flushing to zero and no mask of exceptions. Loops are
+ * written so that compilers make vectors of them, as fast as memory gives. */
+#include <string.h>
+
+#include "trail.h"
+
+/* Of a number that is not finite these bits are so. */
+struct format {
+    uint32_t size;
+    uint64_t mask, bits;
+};
+
+static const struct format formats[RKT_FORMATS] = {
+    [RKT_FLOAT16] = {2, 0x7C00, 0x7C00},
+    [RKT_BFLOAT16] = {2, 0x7F80, 0x7F80},
+    [RKT_FLOAT32] = {4, 0x7F800000, 0x7F800000},
+    [RKT_FLOAT64] = {8, UINT64_C(0x7FF) << 52, UINT64_C(0x7FF) << 52},
+    [RKT_FLOAT8_E4M3FN] = {1, 0x7F, 0x7F}, /* has no infinities */
+    [RKT_FLOAT8_E5M2] = {1, 0x7C, 0x7C},
+    [RKT_FLOAT8_FNUZ] = {1, 0xFF, 0x80}, /* its one NaN is what would be -0 */
+    [RKT_FLOAT8_E8M0] = {1, 0xFF, 0xFF},
+};
+
+/* Whether any of so many numbers is not finite. */
+#define DEFINE_ANY(name, attributes, type)                                                       \
+    attributes static bool name(const void *data, uint64_t count, const struct format *format) { \
+        typedef type __attribute__((aligned(1), may_alias)) number;                              \
+        const number *numbers = data;                                                            \
+        const type mask = (type)format->mask, bits = (type)format->bits;                         \
+        type any = 0;                                                                            \
+        for (uint64_t i = 0; i < count; i++) any |= (numbers[i] & mask) == bits ? ~(type)0 : 0;  \
+        return any;                                                                              \
+    }
+
+#define DEFINE_ALL(suffix, attributes)                                                                   \
+    DEFINE_ANY(any8_##suffix, attributes, uint8_t)                                                       \
+    DEFINE_ANY(any16_##suffix, attributes, uint16_t)                                                     \
+    DEFINE_ANY(any32_##suffix, attributes, uint32_t)                                                     \
+    DEFINE_ANY(any64_##suffix, attributes, uint64_t)                                                     \
+    attributes static bool any_##suffix(const void *data, uint64_t bytes, const struct format *format) { \
+        switch (format->size) {                                                                          \
+        case 1:                                                                                          \
+            return any8_##suffix(data, bytes, format);                                                   \
+        case 2:                                                                                          \
+            return any16_##suffix(data, bytes / 2, format);                                              \
+        case 4:                                                                                          \
+            return any32_##suffix(data, bytes / 4, format);                                              \
+        case 8:                                                                                          \
+            return any64_##suffix(data, bytes / 8, format);                                              \
+        default:                                                                                         \
+            return false;                                                                                \
+        }                                                                                                \
+    }
+
+DEFINE_ALL(plain, )
+#if defined(__x86_64__)
+DEFINE_ALL(avx2, __attribute__((target("avx2"))))
+#else
+#define any_avx2 any_plain
+#endif
+
+static bool any_not_finite(const void *data, uint64_t bytes, const struct format *format) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) return any_avx2(data, bytes, format);
+#endif
+    return any_plain(data, bytes, format);
+}
+
+static const struct format *format_of(uint64_t kind) { return &formats[kind < RKT_FORMATS ? kind : RKT_OTHER]; }
+
+/* How many of these, from the first on, are finite: all of them, or the place
+ * of the first that is not. */
+RK_EXPORT uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        const void *data = (const void *)(uintptr_t)addresses[i];
+        if (data && any_not_finite(data, numbers[i].bytes, format_of(numbers[i].format))) return i;
+    }
+    return count;
+}
+
+/* How many numbers are not finite, and which is the first. */
+RK_EXPORT uint64_t reprokit_trail_not_finite(const void *data, uint64_t bytes, uint64_t kind, uint64_t *first) {
+    const struct format *format = format_of(kind);
+    uint64_t found = 0, size = format->size;
+    for (uint64_t i = 0; size && i < bytes / size; i++) {
+        if ((rkt_word((const uint8_t *)data + i * size, size) & format->mask) != format->bits) continue;
+        if (!found++) *first = i;
+    }
+    return found;
+}
+
+/* Copies these stretches one behind the other. */
+RK_EXPORT void reprokit_trail_keep(const struct rkt_stretch *stretches, uint64_t count, uint8_t *to) {
+    for (uint64_t i = 0; i < count; to += stretches[i++].size)
+        memcpy(to, (const void *)(uintptr_t)stretches[i].address, stretches[i].size);
+}

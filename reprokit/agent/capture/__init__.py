@@ -1,0 +1,243 @@
+"""Captures the training's state as it was at the start of a step whose gradients or loss are not finite.
+
+A framework's part is a class in a module here (PARTS), made with the Capture when the first of the modules that it
+waits for has been executed. Its `begin(name, module)` is called for each of them; it watches the training, and hands
+what it kept to Capture.save. A run that does a captured step again has REDO in their place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .settings import STOP, Settings
+from .store import Contents, Part, Store, StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any, NoReturn, Protocol
+
+    from ..agent import Agent
+
+    class FrameworkPart(Protocol):
+        """What a framework's part offers."""
+
+        def begin(self, name: str, module: ModuleType) -> None:
+            """Attach to a module that it waits for."""
+
+        def forget(self) -> None:
+            """In a forked child: drop what the parent noted."""
+
+
+__all__ = ["EXIT_CAPTURED", "Capture", "Captured", "Contents", "Part", "Settings", "Store", "StoreError", "start"]
+
+EXIT_CAPTURED = 123
+MAX_TOLD = 20  # steps without a snapshot of which a line is said
+MAX_VARIABLES = 100
+# Of the environment: what can decide what a step comes to, and holds no secret.
+_VARIABLES = ("CUBLAS_", "CUDA_", "JAX_", "KERAS_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TF_", "TORCH_", "XLA_")
+_SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE", "SECRET", "SIGNATURE", "TOKEN")
+
+# Where Keras 3, and Keras 2 under its names, trains and applies gradients.
+_KERAS_2 = (
+    "engine.training",
+    "engine.base_layer",
+    "optimizers.optimizer",
+    "optimizers.optimizer_experimental.optimizer",
+    "optimizers.legacy.optimizer_v2",
+    "optimizers.optimizer_v2.optimizer_v2",
+    "mixed_precision.loss_scale_optimizer",
+)
+_KERAS = (
+    "keras",
+    "keras.src.backend.tensorflow.trainer",
+    "keras.src.layers.layer",
+    "keras.src.optimizers.base_optimizer",
+    "keras.src.optimizers.loss_scale_optimizer",
+    *[f"{package}.{name}" for package in ("keras", "keras.src", "tf_keras.src") for name in _KERAS_2],
+)
+# Which part waits for a module: its file here and its class.
+PARTS = {
+    "torch": "torch_capture.TorchCapture",
+    "torch.utils.data.dataloader": "torch_capture.TorchCapture",
+    "torch.amp.grad_scaler": "torch_capture.TorchCapture",
+    "torch.cuda.amp.grad_scaler": "torch_capture.TorchCapture",
+    "torch._dynamo.eval_frame": "torch_capture.TorchCapture",
+    "tensorflow": "tensorflow_capture.TensorFlowCapture",
+    **dict.fromkeys(_KERAS, "tensorflow_capture.TensorFlowCapture"),
+}
+REDO = {
+    "torch": "torch_redo.TorchRedo",
+    "torch.utils.data.dataloader": "torch_redo.TorchRedo",
+    "torch.amp.grad_scaler": "torch_redo.TorchRedo",
+    "torch.cuda.amp.grad_scaler": "torch_redo.TorchRedo",
+    "torch.optim.lr_scheduler": "torch_redo.TorchRedo",
+    "tensorflow": "tensorflow_redo.TensorFlowRedo",
+    **dict.fromkeys(_KERAS, "tensorflow_redo.TensorFlowRedo"),
+}
+
+
+class Captured(SystemExit):
+    """Ends a training whose step was captured, with a status of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_CAPTURED)
+
+
+class Capture:
+    """What the parts of the frameworks share; without an agent where a script made it itself (guard)."""
+
+    def __init__(self, settings: Settings, agent: Agent | None = None) -> None:
+        self.settings = settings
+        self.agent = agent
+        self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes)
+        self._parts: dict[str, FrameworkPart] = {}
+        self._said: set[str] = set()
+        self._captured = 0
+
+    # What the parts of the frameworks call
+
+    def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of ours; what goes wrong is said, and None returned. Captured passes, being no Exception."""
+        if self.agent is not None:
+            return self.agent.attempt(function, *arguments)
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.say(f"warning: {getattr(function, '__qualname__', function)}: {type(error).__name__}: {error}")
+            return None
+
+    def say(self, text: str) -> None:
+        """One line on stderr; a stderr that is closed or full is no reason to fail."""
+        try:
+            sys.stderr.write(f"reprokit: {_one_line(text)}\n")
+            sys.stderr.flush()
+        except Exception:
+            pass
+
+    def say_once(self, text: str) -> None:
+        """The same, for what would be said at each step."""
+        if text not in self._said and len(self._said) < 100:
+            self._said.add(text)
+            self.say(text)
+
+    def save(self, header: Mapping[str, Any], parts: list[Part]) -> str | None:
+        """Write a snapshot, with what is known of the process; returns its path, or None having said why not."""
+        try:
+            known = self.about_process()
+            environment = {**known["environment"], **(header.get("environment") or {})}
+            path = self.store.save(Contents({**known, **header, "environment": environment}, parts))
+        except StoreError as error:
+            self.say_once(f"warning: no snapshot: {error}")
+        except Exception as error:
+            self.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
+        else:
+            return path
+        return None
+
+    def captured(self, step: int, what: str, path: str | None) -> None:
+        """Say what was captured and where; ends the training where it is to be stopped."""
+        self._captured += 1
+        if self._captured <= MAX_TOLD or path:
+            where = f"snapshot: {path}" if path else "there is no snapshot of it"
+            self.say(f"captured: step {step}: {what}; {where}; the step was not applied")
+        else:
+            self.say_once("further captured steps are not told, as there are many")
+        if self.settings.action == STOP:
+            raise Captured
+
+    def done(self) -> NoReturn:
+        """End a process that has done a captured step again: its result is written."""
+        raise SystemExit(0)
+
+    def about_process(self) -> dict[str, Any]:
+        """What a snapshot says about the process that wrote it."""
+        return {
+            "process": "" if self.agent is None else self.agent.journal.identity,
+            "rank": _number("RANK"),
+            "world": _number("WORLD_SIZE"),
+            "pid": os.getpid(),
+            "host": os.uname().nodename,
+            "directory": _current_directory(),
+            "command": _command(),
+            "environment": _environment(),
+        }
+
+    # What the agent calls
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The part that waits for each module."""
+        return PARTS if self.settings.redo is None else REDO
+
+    def loaded(self, name: str, module: ModuleType) -> None:
+        """A module that a part waits for has been executed."""
+        self.part(name).begin(name, module)
+
+    def part(self, name: str) -> Any:
+        """The part that waits for this module."""
+        place = self.modules[name]
+        if place not in self._parts:
+            self._parts[place] = _class(place)(self)
+        return self._parts[place]
+
+    def forget(self) -> None:
+        """In a forked child: what the parent noted is the parent's."""
+        for part in self._parts.values():
+            self.attempt(part.forget)
+
+
+def start(agent: Agent, plan: bytes) -> Capture:
+    """Capture what this plan asks for."""
+    import json
+
+    capture = Capture(Settings.of_plan(json.loads(plan)["capture"]), agent)
+    agent.capture = capture
+    agent.listeners.append((set(capture.modules), capture.loaded))
+    os.register_at_fork(after_in_child=capture.forget)
+    return capture
+
+
+def _class(place: str) -> Callable[[Capture], FrameworkPart]:
+    from importlib import import_module
+
+    file, _, name = place.partition(".")
+    part: Callable[[Capture], FrameworkPart] = getattr(import_module(f"{__name__}.{file}"), name)
+    return part
+
+
+def _one_line(text: str) -> str:
+    return "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])[:4000]
+
+
+def _number(name: str) -> int | None:
+    """A number that a launcher of several processes gave by a variable."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _command() -> list[str]:
+    return [str(word)[:4096] for word in list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", []))[:256]]
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _environment() -> dict[str, object]:
+    """Facts that decide what a step comes to."""
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)]
+    told = [name for name in names if not any(word in name for word in _SECRETS)][:MAX_VARIABLES]
+    return {
+        "python": "{}.{}.{}".format(*sys.version_info),
+        "platform": sys.platform,
+        "machine": os.uname().machine,
+        "kernel": os.uname().release,
+        "processors": len(os.sched_getaffinity(0)),
+        "variables": {name: os.environ[name][:1000] for name in told},
+    }

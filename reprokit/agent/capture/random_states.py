@@ -1,0 +1,212 @@
+"""Holds the random states of the start of a step: a copy of memory, made into what generators take only when asked.
+
+Python, NumPy and PyTorch take 60 microseconds to say their states, which a small step has not. Where it is not known
+where a generator's state lies, as it is no Mersenne Twister or another version's, it is asked all the same.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+
+from ..trail import WORDS, Words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..trail import Library
+
+_WORDS = struct.Struct("<625I")
+_GAUSS = struct.Struct("<i4xd")  # of NumPy: whether there is a second normal number, and which
+_VERSION = 3  # of what Python's generator gives
+
+
+class RandomStates:
+    """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
+
+    def __init__(self, library: Library | None, torch: Any = None) -> None:
+        self._library = library
+        self._torch = torch
+        self._modules: dict[str, Any] = sys.modules
+        self._words = Words()
+        self._gauss = _Gauss()
+        self._torch_place = 0 if library is None or torch is None else _place_in_torch(torch)
+        self._seen: tuple[Any, Any, Any] = (None, None, None)  # generators of Python and NumPy
+        self._copied: dict[str, tuple[int, int]] = {}  # where in the room, and size
+        self._copy: Callable[[], None] | None = None
+        self._room: Any = bytearray()
+        self._python: Any = None
+        self._asked: dict[str, Callable[[], Any]] = {}
+        self._known: dict[str, Any] = {}  # what was asked when it was kept
+        self._next: Any = None  # the second normal number that Python's generator has ready
+
+    def keep(self) -> None:
+        """Hold the states as they are now."""
+        module, numpy = self._modules.get("random"), self._modules.get("numpy.random.mtrand")
+        python = None if module is None else module._inst
+        state = None if numpy is None else getattr(numpy, "_rand", None)  # None while it is being imported
+        bits = None if state is None else getattr(state, "_bit_generator", state)
+        seen = self._seen
+        if python is not seen[0] or state is not seen[1] or bits is not seen[2]:
+            self._look(python, state, bits)
+        if self._copy is not None:
+            self._copy()
+        if python is not None:
+            self._next = python.gauss_next
+        if self._asked:
+            self._known = {name: ask() for name, ask in self._asked.items()}
+        if self._torch is not None and self._torch.cuda._initialized:
+            self._known["torch.cuda"] = self._devices()
+
+    def kept(self) -> dict[str, Any]:
+        """What `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
+        states = dict(self._known)
+        if "python" in self._copied:
+            position, *words = _WORDS.unpack(self._held("python"))
+            states["python"] = (_VERSION, (*words, position), self._next)
+        if "numpy" in self._copied:
+            *words, position = _WORDS.unpack(self._held("numpy"))
+            key = self._modules["numpy"].array(words, "uint32")
+            states["numpy"] = ("MT19937", key, position, *_GAUSS.unpack(self._held("gauss")))
+        if "torch" in self._copied:
+            states["torch"] = self._torch.tensor(list(torch_state(self._held("torch"))), dtype=self._torch.uint8)
+        return states
+
+    def _held(self, name: str) -> bytes:
+        at, size = self._copied[name]
+        return bytes(memoryview(self._room).cast("B")[at : at + size])
+
+    def _devices(self) -> list[Any]:
+        """Seeds and offsets of GPUs, which the processor has."""
+        if self._torch.cuda.is_current_stream_capturing():
+            return []
+        return [generator.get_state() for generator in self._torch.cuda.default_generators]
+
+    # Where the states lie
+
+    def _look(self, python: Any, state: Any, bits: Any) -> None:
+        """From now on these generators are meant."""
+        self._seen, self._known, self._asked = (python, state, bits), {}, {}
+        places: dict[str, tuple[int, int]] = {}
+        words = (0, 0) if self._library is None else self._words.both()
+        gauss = self._gauss.address(state) if words[1] else 0
+        if words[0]:
+            places["python"] = words[0], WORDS
+        elif python is not None:
+            self._asked["python"] = python.getstate
+        if gauss:
+            places.update(numpy=(words[1], WORDS), gauss=(gauss, _GAUSS.size))
+        elif state is not None:
+            self._asked["numpy"] = _question(state, bits)
+        if self._torch_place:
+            places["torch"] = self._torch_place, _MEMORY.size
+        elif self._torch is not None:
+            self._asked["torch"] = self._torch.get_rng_state
+        self._copy_from(places)
+
+    def _copy_from(self, places: dict[str, tuple[int, int]]) -> None:
+        """Each is copied behind the one before it."""
+        self._copied, self._copy, at = {}, None, 0
+        for name, (_, size) in places.items():
+            self._copied[name] = at, size
+            at += size
+        if not places or self._library is None:
+            return
+        stretches, where = self._library.buffer(2 * len(places))
+        stretches[:] = [word for stretch in places.values() for word in stretch]
+        self._room, to = self._library.buffer(-(-at // 8))
+        copy, count = self._library.keep, len(places)
+        self._copy = lambda stretches=stretches: copy(where, count, to)
+
+
+class _Gauss:
+    """Where a RandomState of NumPy's holds its second normal number, proved by one of our own."""
+
+    def __init__(self) -> None:
+        self._offset: int | None = None
+
+    def address(self, state: Any) -> int:
+        """In this one; 0 where it is not known."""
+        if self._offset is None:
+            try:
+                self._offset = _gauss_offset(type(state))
+            except Exception:  # another NumPy, which is asked each time
+                self._offset = 0
+        return id(state) + self._offset if self._offset else 0
+
+
+def _gauss_offset(kind: Any) -> int:
+    from ctypes import string_at
+
+    mine = _own(kind)
+    mine.standard_normal()
+    offset = string_at(id(mine), kind.__basicsize__).find(_GAUSS.pack(1, mine.get_state()[4]))
+    for _ in range(3):
+        mine.standard_normal()
+        if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
+            return 0
+    return offset
+
+
+def _own(kind: Any) -> Any:
+    """A RandomState of ours, made without a seeding call and without entropy: both are the training's."""
+    module: Any = sys.modules.get("numpy.random.bit_generator")
+    if module is None:  # before NumPy 1.17
+        return kind(7)
+
+    class Same(module.ISeedSequence):  # type: ignore[misc]
+        def generate_state(self, words: int, dtype: Any = None) -> Any:
+            return sys.modules["numpy"].ones(words, dtype or "uint32")
+
+    return kind(sys.modules["numpy"].random.MT19937(Same()))
+
+
+def _question(state: Any, bits: Any) -> Callable[[], Any]:
+    """Asks a RandomState, without its warning where it has another generator than the usual one."""
+    if bits is state or type(bits).__name__ == "MT19937":
+        return state.get_state  # type: ignore[no-any-return]
+    return lambda: state.get_state(legacy=False)
+
+
+# What PyTorch's get_state() gives (ATen's CPUGeneratorImplState), and what stands in a generator's memory, from so far
+# in front of its words on: seed, numbers left, whether seeded, next place; behind them a float and a double to come.
+_FRONT, _COUNT = 20, 624
+_STATE = struct.Struct("<QiiQ624Qdddi4xf?3x")
+_MEMORY = struct.Struct("<Qi?3xI624I4xf?3xd?7x")
+
+
+def torch_state(memory: bytes) -> bytes:
+    """The state that this memory of a generator stands for."""
+    seed, left, seeded, position, *rest = _MEMORY.unpack(memory)
+    single, has_single, double, has_double = rest[_COUNT:]
+    normal = (0.0, double if has_double else 0.0, 0.0, has_double)
+    singles = (single if has_single else 0.0, has_single)
+    return _STATE.pack(seed, left, seeded, position, *rest[:_COUNT], *normal, *singles)
+
+
+def _place_in_torch(torch: Any) -> int:
+    """Where PyTorch's generator has its state, if its memory tells that after draws of all kinds; else 0."""
+    from ctypes import string_at
+
+    try:
+        mine, single, double = torch.Generator(), torch.float32, torch.float64
+        draws = (torch.rand, 1, single), (torch.randn, 1, single), (torch.randn, 16, single), (torch.randn, 1, double)
+        for draw, count, dtype in draws * 2:
+            draw(count, generator=mine, dtype=dtype)
+            if torch_state(string_at(_words_of(mine), _MEMORY.size)) != bytes(mine.get_state().tolist()):
+                return 0
+        return _words_of(torch.default_generator)
+    except Exception:  # another PyTorch, which is asked each time
+        return 0
+
+
+def _words_of(generator: Any) -> int:
+    from ctypes import string_at
+
+    words = _STATE.unpack(bytes(generator.get_state().tolist()))[4 : 4 + _COUNT]
+    found = string_at(generator._cdata, 256 + 4 * _COUNT).find(struct.pack("<%dI" % _COUNT, *words))
+    if not _FRONT <= found <= 256:
+        raise ValueError("not found")
+    return generator._cdata + found - _FRONT  # type: ignore[no-any-return]

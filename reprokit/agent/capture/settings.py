@@ -1,0 +1,99 @@
+"""What is captured and what then happens: the plan's words, made ready for the parts of the frameworks."""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+STOP, SKIP, ROLLBACK = "stop", "skip", "rollback"
+ACTIONS = (STOP, SKIP, ROLLBACK)
+ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
+
+
+class Conditions:
+    """What is captured beside gradients and losses that are not finite."""
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self.words = tuple(words)
+        self.activations = False  # also where a module's or layer's output is not finite
+        self.loss_above: float | None = None
+        self.gradient_jump: float | None = None  # times the running mean of the norm of all gradients
+        for word in self.words:
+            self._take(word.replace(" ", ""))
+
+    def _take(self, word: str) -> None:
+        if word == ACTIVATIONS:
+            self.activations = True
+        elif word.startswith(LOSS):
+            self.loss_above = _number(word, LOSS)
+        elif word.startswith(JUMP):
+            self.gradient_jump = _number(word, JUMP)
+        else:
+            raise ValueError(f"{word!r} is no condition; write {LOSS}X, {JUMP}X or {ACTIVATIONS}")
+
+
+def _number(word: str, start: str) -> float:
+    """The finite number behind a condition's name."""
+    try:
+        number = float(word[len(start) :])
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{word!r}: behind {start} stands a number")
+    return number
+
+
+class Redo:
+    """A captured step that this process is to do again, at its first step."""
+
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self.mode: str = plan["mode"]  # "reproduce", "minimise" or "explain"
+        self.snapshot: str = plan["snapshot"]  # path of its directory
+        self.result: str = plan["result"]  # path of the JSON file to write
+        self.progress: str | None = plan.get("progress")  # path of a file to which a line a trial is added
+        self.trials: list[Any] = list(plan.get("trials") or ())
+
+
+class Settings:
+    """The options of a capture."""
+
+    def __init__(
+        self,
+        directory: str,
+        action: str = STOP,
+        max_snapshots: int = 3,
+        max_bytes: int | None = None,
+        conditions: Iterable[str] = (),
+        rollback_every: int = 100,
+        redo: Redo | None = None,
+        library: str | None = None,
+    ) -> None:
+        if action not in ACTIONS:
+            raise ValueError(f"{action!r} is no action; choose one of {', '.join(ACTIONS)}")
+        self.directory = directory  # of the snapshots
+        self.action = action
+        self.max_snapshots = max_snapshots
+        self.max_bytes = max_bytes  # of one snapshot; None: what the disk has free
+        self.conditions = Conditions(conditions)
+        self.rollback_every = rollback_every  # steps between two states to go back to
+        self.redo = redo
+        self.library = library  # path of libreprokit_trail.so, where there is one
+
+    @classmethod
+    def of_plan(cls, plan: Mapping[str, Any]) -> Settings:
+        """The settings that plan.json holds under "capture"."""
+        redo = plan.get("redo")
+        return cls(
+            directory=plan["directory"],
+            action=plan.get("action", STOP),
+            max_snapshots=plan.get("max_snapshots", 3),
+            max_bytes=plan.get("max_bytes"),
+            conditions=plan.get("conditions", ()),
+            rollback_every=plan.get("rollback_every", 100),
+            redo=None if redo is None else Redo(redo),
+            library=plan.get("library"),
+        )

@@ -1,0 +1,297 @@
+"""Writes snapshots: whole or not at all, a bounded number of them, and only where the disk has room."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from operator import index as whole
+from posix import listdir  # not os.listdir, in whose place the agent sees what the training lists
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, BinaryIO, Union
+
+    Bytes = Union[bytes, bytearray, memoryview]
+
+FORMAT = 1
+HEADER = "snapshot.json"
+TENSORS = "tensors.safetensors"
+PARTIAL = ".partial-"
+PREFIX = "step-"
+SPARE = 64 << 10  # bytes beside the tensors that a file system needs for directories
+KEEP_FREE = 0.05  # of the free disk
+BLOCK = 1 << 24  # bytes written at once
+MAX_HEADER = 64 << 20
+MAX_TENSORS = 100 << 20  # bytes of the JSON before the tensors, as in every reader of safetensors
+# What is not compared between two runs: it tells where and when a step was captured, not what it was.
+NOT_COMPARED = frozenset(["command", "created", "directory", "environment", "host", "notes", "pid", "versions"])
+SIZES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E5M2FNUZ": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+    "C64": 8,
+}
+COMPLEX = "C128"  # which safetensors lacks: kept as F64 with a last axis of two, and named in snapshot.json
+
+
+class StoreError(Exception):
+    """Why there is no snapshot, in one line."""
+
+
+class Part:
+    """One tensor: how it is named and read. ``read`` is called once, while the file is written."""
+
+    def __init__(self, name: str, dtype: str, shape: Sequence[int], nbytes: int, read: Callable[[], Bytes]) -> None:
+        self.name = name
+        self.dtype = dtype  # as safetensors spells it: F32, BF16, I64, BOOL, C64, ...; also C128
+        self.shape = tuple(int(size) for size in shape)
+        self.nbytes = int(nbytes)
+        self.read = read
+
+    @property
+    def kept_as(self) -> tuple[str, tuple[int, ...]]:
+        """Data type and shape in the file."""
+        return ("F64", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
+
+
+class Contents:
+    """What a snapshot holds: JSON and tensors."""
+
+    def __init__(self, header: Mapping[str, Any], parts: Sequence[Part]) -> None:
+        self.header = dict(header)
+        self.parts = sorted(parts, key=lambda part: -SIZES.get(part.kept_as[0], 0))  # so that all are aligned
+
+
+class Store:
+    """The directory of a run's snapshots."""
+
+    def __init__(self, directory: str, max_snapshots: int = 3, max_bytes: int | None = None) -> None:
+        self.directory = directory
+        self.max_snapshots = max_snapshots
+        self.max_bytes = max_bytes
+        self._made = 0
+
+    def save(self, contents: Contents) -> str:
+        """Write a snapshot and return its path; raises StoreError where that is impossible."""
+        name = _name(contents.header)
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            self._require_few(name)
+            index = _index(contents.parts)
+            self._require_room(contents, len(index))
+            return self._write(name, contents, index)
+        except OSError as error:
+            raise StoreError(f"{self.directory}: {error.strerror or error}") from None
+
+    def _require_few(self, name: str) -> None:
+        """Ranks of one training may each have as many."""
+        rank = _rank(name)
+        there = [entry for entry in listdir(self.directory) if entry.startswith(PREFIX) and _rank(entry) == rank]
+        if len(there) >= self.max_snapshots:
+            raise StoreError(f"there are {len(there)} already, and no more are kept (--max-snapshots)")
+
+    def _require_room(self, contents: Contents, index: int) -> None:
+        """Ask before the first byte: a disk that is full would be everybody's trouble."""
+        needed = 8 + index + sum(part.nbytes for part in contents.parts) + SPARE
+        if self.max_bytes is not None and needed > self.max_bytes:
+            raise StoreError(f"it would have {needed:,} bytes, {self.max_bytes:,} are allowed (--snapshot-size)")
+        disk = os.statvfs(self.directory)
+        free = int(disk.f_bavail * disk.f_frsize * (1 - KEEP_FREE))
+        if needed > free:
+            raise StoreError(f"it needs {needed:,} bytes, and {self.directory} has only {free:,} to spare")
+
+    def _write(self, name: str, contents: Contents, index: bytes) -> str:
+        self._made += 1
+        partial = os.path.join(self.directory, f"{PARTIAL}{os.getpid()}-{self._made}")
+        os.mkdir(partial, 0o700)
+        try:
+            with _create(partial, TENSORS) as file:
+                digest = _write_tensors(file, index, contents.parts)
+                size = file.tell()
+            header = _completed(contents, size, digest)
+            with _create(partial, HEADER) as file:
+                _write_all(file, header, "what is no tensor")
+            _synchronise(partial)
+            path = _rename(partial, os.path.join(self.directory, name))
+        except BaseException:  # also an interrupt: nothing half-written is left
+            _discard(partial)
+            raise
+        _synchronise(self.directory)
+        return path
+
+
+def _name(header: Mapping[str, Any]) -> str:
+    rank = header.get("rank")
+    return f"{PREFIX}{int(header.get('step') or 0):08d}" + ("" if rank is None else f"-rank{int(rank)}")
+
+
+def _rank(name: str) -> str:
+    """The part of a snapshot's name that tells ranks apart."""
+    return next((word for word in name.split("-") if word.startswith("rank")), "")
+
+
+def _index(parts: Sequence[Part]) -> bytes:
+    """The JSON in front of the tensors."""
+    entries: dict[str, Any] = {}
+    offset = 0
+    for part in parts:
+        if part.name in entries:
+            raise StoreError(f"two tensors have the name {part.name!r}")
+        dtype, shape = part.kept_as
+        if dtype not in SIZES:
+            raise StoreError(f"{part.name!r} has the data type {dtype}, which safetensors does not know")
+        entries[part.name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + part.nbytes]}
+        offset += part.nbytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    if len(text) > MAX_TENSORS:
+        raise StoreError(f"there are too many tensors: {len(parts):,}")
+    return text + b" " * (-len(text) % 8)
+
+
+def _write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
+    """Write one tensor after the other, never two in memory; returns the digest of the whole file."""
+    digest = hashlib.sha256()
+    for data in (len(index).to_bytes(8, "little"), index):
+        digest.update(data)
+        _write_all(file, data, "the first tensor")
+    for part in parts:
+        for block in _blocks(part):
+            digest.update(block)
+            _write_all(file, block, f"the tensors from {part.name} on")
+    file.flush()
+    os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _blocks(part: Part) -> Iterator[memoryview]:
+    data = memoryview(part.read())
+    data = data if data.nbytes == 0 else data.cast("B")
+    if data.nbytes != part.nbytes:
+        raise StoreError(f"{part.name!r} has {data.nbytes} bytes, {part.nbytes} were expected")
+    for start in range(0, data.nbytes, BLOCK):
+        yield data[start : start + BLOCK]
+
+
+def _write_all(file: BinaryIO, data: Any, what: str) -> None:
+    """Write to a file without a buffer; what did not fit is named."""
+    rest = memoryview(data)
+    try:
+        while rest.nbytes:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreError(f"{error.strerror} after {file.tell():,} bytes: {what} did not fit") from None
+        raise
+
+
+def _completed(contents: Contents, size: int, digest: str) -> bytes:
+    """snapshot.json with what is known of the whole, and its own seal last."""
+    header = _plain({"format": FORMAT, **contents.header})
+    header["complex"] = [part.name for part in contents.parts if part.dtype == COMPLEX]
+    header["tensors"] = {"file": TENSORS, "size": size, "sha256": digest}
+    header["digest"] = comparable_digest(header)
+    header["check"] = seal(header)
+    text = json.dumps(header, indent=1, allow_nan=False).encode() + b"\n"
+    if len(text) > MAX_HEADER:
+        raise StoreError(f"what is no tensor comes to {len(text):,} bytes, more than {MAX_HEADER:,}")
+    return text
+
+
+def seal(header: Mapping[str, Any]) -> str:
+    """The check of snapshot.json: SHA-256 of its sorted, compact text without the check itself."""
+    return _sha256({key: value for key, value in header.items() if key != "check"})
+
+
+def comparable_digest(header: Mapping[str, Any]) -> str:
+    """What two captures of the same step have the same: everything but paths, times, host and process ids."""
+    left_out = {"check", "digest", *NOT_COMPARED}
+    rest = {key: value for key, value in header.items() if key not in left_out}
+    for key in ("trigger", "also"):
+        rest[key] = _without_places(rest.get(key))
+    return _sha256(rest)
+
+
+def _without_places(trigger: Any) -> Any:
+    """A trigger without the places in the code, whose paths may differ."""
+    if isinstance(trigger, list):
+        return [_without_places(one) for one in trigger]
+    return {key: trigger[key] for key in trigger if key != "where"} if isinstance(trigger, dict) else trigger
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows; numbers that it does not know become texts."""
+    if isinstance(value, dict):
+        return {str(key): _plain(value[key]) for key in value}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return value.hex()
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    return whole(value) if hasattr(value, "__index__") else str(value)
+
+
+def _create(directory: str, name: str) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return os.fdopen(os.open(os.path.join(directory, name), flags, 0o600), "wb", buffering=0)
+
+
+def _rename(partial: str, wanted: str) -> str:
+    """Give the snapshot its name, or the next that is free."""
+    for number in range(1, 1000):
+        path = wanted if number == 1 else f"{wanted}-{number}"
+        try:
+            os.rename(partial, path)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+        else:
+            return path
+    raise StoreError(f"{wanted} and its next numbers are taken")
+
+
+def _discard(partial: str) -> None:
+    try:
+        for name in (TENSORS, HEADER):
+            if os.path.lexists(os.path.join(partial, name)):
+                os.unlink(os.path.join(partial, name))
+        os.rmdir(partial)
+    except OSError:  # the launcher tries again
+        pass
+
+
+def _synchronise(directory: str) -> None:
+    """Have what a directory holds on the disk; some file systems cannot."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,193 @@
+"""Executes a step of TensorFlow 2 operation by operation, and finds the one that made something that is not finite.
+
+TensorFlow tells each operation that it executed, of the forward pass and of gradients alike. It asks Python for each
+gradient and hands over tensors of the forward pass: by them a gradient's operations are known to belong to one of the
+user's lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from ..observing import places
+from .tensorflow_causes import BACKWARD, FORWARD, Operation, Origin, Trace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    Function = Callable[..., Any]
+
+_GENERATED = "__autograph_generated_file"
+MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are kept
+_LAYERS = [
+    "keras.src.layers.layer",
+    "keras.src.engine.base_layer",
+    "keras.engine.base_layer",
+    "tf_keras.src.engine.base_layer",
+    "tensorflow.python.keras.engine.base_layer",
+]
+_LOSSES = [
+    "keras.src.losses.loss",
+    "keras.src.losses",
+    "keras.losses",
+    "tf_keras.src.losses",
+    "tensorflow.python.keras.losses",
+]
+
+
+class NotSupportedError(Exception):
+    """This TensorFlow tells of no operations."""
+
+
+class Watching:
+    """While it is entered, sees what this thread executes eagerly."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self.targets: list[Any] = []  # that gradients were taken of: losses
+        self._made: dict[int, Origin] = {}  # by tensors of the forward pass
+        self._given: dict[tuple[str, int], Origin] = {}  # by name and input, where the results are let go
+        self._gradient: list[Origin] = []  # whose gradient is being computed
+        self._names: list[str] = []  # of the layers that are being called
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Watching:
+        callbacks: Any = sys.modules.get("tensorflow.python.framework.op_callbacks")
+        if callbacks is None:
+            raise NotSupportedError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
+        callbacks.add_op_callback(self._executed)
+        self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
+        self._watch_gradients()
+        for owner in _owners(_LAYERS, "Layer"):
+            self._watch_calls(owner, "")
+        for owner in _owners(_LOSSES, "Loss"):
+            self._watch_calls(owner, "loss ")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def cause(self, roots: Sequence[Any]) -> Operation | None:
+        """The operation that began it, as seen from tensors that are not finite."""
+        return self.trace.cause([_key(tensor) for tensor in roots])
+
+    # What is executed
+
+    def _executed(
+        self, name: Any, inputs: Sequence[Any], _attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
+    ) -> None:
+        if threading.get_ident() != self._thread or any(not hasattr(tensor, "_numpy") for tensor in outputs):
+            return  # of a graph that is being built
+        name = name.decode() if isinstance(name, bytes) else str(name)
+        phase, origin = FORWARD, None
+        if self._gradient:
+            phase, origin = BACKWARD, self._gradient[-1]
+        elif len(self._made) < MAX_KNOWN:
+            origin = Origin(name, _where(), self._layer())
+            self._made.update(dict.fromkeys(_present(outputs), origin))
+            self._given.update(dict.fromkeys([(name, key) for key in _present(inputs)], origin))
+        self.trace.add(
+            name,
+            phase,
+            lambda: origin or Origin(name, _where(), self._layer()),
+            lambda: [(_key(tensor), _array(tensor)) for tensor in inputs if hasattr(tensor, "_numpy")],
+            [(_key(tensor), _array(tensor)) for tensor in outputs],
+        )
+
+    def _layer(self) -> str:
+        names = self._names[1:] if len(self._names) > 1 and self._names[0][:5] != "loss " else self._names
+        return "/".join(names)
+
+    # Gradients
+
+    def _watch_gradients(self) -> None:
+        door: Any = sys.modules["tensorflow.python.pywrap_tfe"]
+        backprop: Any = sys.modules["tensorflow.python.eager.backprop"]
+        original, take = backprop._gradient_function, door.TFE_Py_TapeGradient
+
+        def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
+            self._gradient.append(self._origin_of(name, outputs, inputs))
+            try:
+                return original(name, attributes, count, inputs, outputs, *rest)
+            finally:
+                self._gradient.pop()
+
+        def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
+            self.targets += [target for target in targets if hasattr(target, "_numpy")]
+            return take(tape, targets, *arguments)
+
+        door.TFE_Py_RegisterGradientFunction(gradient_function)
+        self._undo.append(lambda: door.TFE_Py_RegisterGradientFunction(original))
+        door.TFE_Py_TapeGradient = tape_gradient
+        self._undo.append(lambda: setattr(door, "TFE_Py_TapeGradient", take))
+
+    def _origin_of(self, name: Any, *sides: Any) -> Origin:
+        """The operation of the forward pass that had one of these tensors."""
+        name = name.decode() if isinstance(name, bytes) else str(name)
+        outputs, inputs = (list(_present(side)) for side in sides)
+        found = next((self._made[key] for key in outputs if key in self._made), None)
+        return found or next(
+            (self._given[name, key] for key in inputs if (name, key) in self._given), Origin(name, _where())
+        )
+
+    # Layers
+
+    def _watch_calls(self, owner: Any, prefix: str) -> None:
+        original = vars(owner).get("__call__")
+        if original is None:
+            return
+        names, thread = self._names, self._thread
+
+        def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            if threading.get_ident() != thread:
+                return original(layer, *arguments, **keywords)
+            names.append(prefix + str(getattr(layer, "name", type(layer).__name__)))
+            try:
+                return original(layer, *arguments, **keywords)
+            finally:
+                names.pop()
+
+        owner.__call__ = call
+        self._undo.append(lambda: setattr(owner, "__call__", original))
+
+
+def _where() -> list[places.Place]:
+    """The user's lines, without those of code that TensorFlow made of them, which has no lines to look at."""
+    return [place for place in places.where(3) if _GENERATED not in place[0]]
+
+
+def _owners(modules: Sequence[str], name: str) -> Iterator[Any]:
+    seen: set[int] = set()
+    for module in modules:
+        owner = getattr(sys.modules.get(module), name, None)
+        if owner is not None and id(owner) not in seen:
+            seen.add(id(owner))
+            yield owner
+
+
+def _present(tensors: Any) -> Iterator[int]:
+    for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
+        if hasattr(tensor, "_id"):
+            yield tensor._id
+
+
+def _key(tensor: Any) -> Any:
+    return getattr(tensor, "_id", None)
+
+
+def _array(tensor: Any) -> Any:
+    """The values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
+    try:
+        return (
+            tensor._numpy() if tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex else None
+        )
+    except Exception:  # a device, or a kind of value, that cannot be read; it is left out
+        return None

@@ -1,0 +1,310 @@
+"""A step of TensorFlow that must not be applied: why, and what a snapshot holds of it."""
+
+from __future__ import annotations
+
+import sys
+
+from .tensorflow_state import (
+    Taking,
+    as_array,
+    digest,
+    distinct_names,
+    plain,
+    resource_id,
+    take_models,
+    take_optimizers,
+    take_random,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from .settings import Conditions
+    from .store import Part
+
+MAX_TRIGGERS = 64
+_UNREADABLE = (
+    "RandomUniform",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "RandomShuffle",
+    "Multinomial",
+    "RandomGamma",
+)
+
+
+class Found:
+    """What was seen of a step, all of it in values."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        self.optimizer = optimizer
+        self.variables = [plain(variable) for variable in variables]
+        self.names = distinct_names(variables)
+        self.gradients = list(gradients)
+        self.loss: Any = None
+        self.losses: list[float] = []  # the last before
+        self.batches: list[tuple[str, Any]] = []
+        self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
+        self.activations: list[tuple[str, bool]] = []
+        self.norm_limit: float | None = None
+        self.model: Any = None
+        self.optimizers: list[Any] = [optimizer]
+        self.random: dict[str, Any] = {}
+        self.eager: tuple[Any, Any] | None = None
+        self.step = 0
+        self.epoch: int | None = None
+        self.steps_in_epoch: int | None = None
+        self.where: list[list[Any]] = []
+        self.unreadable: list[str] = []  # operations whose random states nobody can read
+        self.place: tuple[int, int] | None = None  # which worker, and of how many
+        self.only_in = -1  # the replica, of several processes', where alone it is not finite
+        self.replicas: list[int] = []  # whose batches these are, in their order
+        self.notes: list[str] = []
+
+    def triggers(self, conditions: Conditions) -> list[dict[str, Any]]:
+        """Why it must not be applied, the most telling first."""
+        found: list[dict[str, Any]] = [
+            {"kind": "activation", "name": name, "what": "not finite"}
+            for name, finite in self.activations
+            if not finite
+        ]
+        found += self._bad_gradients()
+        found += self._bad_loss(conditions)
+        if self.norm_limit is not None and not found:
+            norm = sum(_norm(gradient) ** 2 for gradient in self.gradients if gradient is not None) ** 0.5
+            what = f"gradient-jump>{conditions.gradient_jump:g}"
+            found.append({"kind": "condition", "what": what, "limit": self.norm_limit.hex(), "value": norm.hex()})
+        if not found and self.only_in >= 0:
+            what = f"a gradient is not finite on rank {self.only_in}"
+            found.append({"kind": "condition", "what": what, "rank": self.only_in})
+        return [{**trigger, "where": self.where} for trigger in found[:MAX_TRIGGERS]]
+
+    def _bad_gradients(self) -> list[dict[str, Any]]:
+        found = []
+        for name, gradient in zip(self.names, self.gradients):  # noqa: B905
+            count, of = _not_finite(gradient)
+            if count:
+                found.append({"kind": "gradient", "what": "not finite", "name": name, "count": count, "of": of})
+        return found
+
+    def _bad_loss(self, conditions: Conditions) -> list[dict[str, Any]]:
+        if self.loss is None:
+            return []
+        numbers = as_array(self.loss).astype("float64").reshape(-1)
+        bad = [number for number in numbers.tolist() if number - number != 0]
+        if bad:
+            return [{"kind": "loss", "what": repr(bad[0])}]
+        if conditions.loss_above is not None and numbers.size and numbers.max() > conditions.loss_above:
+            limit, value = float(conditions.loss_above), float(numbers.max())
+            return [{"kind": "condition", "what": f"loss>{limit:g}", "limit": limit.hex(), "value": value.hex()}]
+        return []
+
+    def contents(self, conditions: Conditions) -> tuple[dict[str, Any], list[Part]]:
+        """Header and tensors of the snapshot."""
+        taking = Taking()
+        triggers = self.triggers(conditions)
+        number = next((n for n, one in enumerate(self.optimizers) if one is self.optimizer), 0)
+        trigger = {
+            **(triggers[0] if triggers else {"kind": "condition", "what": ""}),
+            "optimizer": f"optimizer#{number}",
+        }
+        header: dict[str, Any] = {
+            "framework": "keras" if self.model is not None else "tensorflow",
+            "versions": _versions(),
+            "step": self.step,
+            "epoch": self.epoch,
+            "steps_in_epoch": self.steps_in_epoch,
+            "trigger": trigger,
+            "also": triggers[1:],
+            "models": take_models(taking, self._models(), self.held, self.variables),
+            "optimizers": take_optimizers(taking, self.optimizers, self.held),
+            "scalers": [],
+            "schedules": [],
+            "batches": [_batch(taking, place, *batch) for place, batch in enumerate(self.batches)],
+            "losses": [loss.hex() for loss in self.losses],
+            "random": take_random(taking, self.random, self.eager, self.held),
+            "precision": self._precision(),
+            "environment": {"deterministic": _deterministic()},
+        }
+        header.update(self._gradients(taking))
+        if self.place is not None:
+            header["rank"], header["world"] = self.place
+        for batch, replica in zip(header["batches"], self.replicas):  # noqa: B905
+            batch["replica"] = replica
+        if self.loss is not None:
+            header["loss"] = {
+                "value": float(as_array(self.loss).astype("float64").mean()).hex(),
+                "digest": digest(self.loss),
+            }
+        if self.unreadable:
+            names = ", ".join(self.unreadable[:8])
+            self.notes.append(f"the random states of {len(self.unreadable)} operations cannot be read: {names}")
+        header["notes"] = self.notes + taking.notes
+        return header, taking.parts
+
+    def _models(self) -> list[Any]:
+        return [self.model] if self.model is not None else owners(self.variables)
+
+    def _gradients(self, taking: Taking) -> dict[str, Any]:
+        kept, digests = {}, {}
+        for name, gradient in zip(self.names, self.gradients):  # noqa: B905
+            if gradient is None:
+                continue
+            whole = dense(gradient)
+            digests[name] = digest(whole)
+            if _not_finite(whole)[0]:
+                kept[name] = whole
+        return {"gradients": taking.tensors("gradient.", kept.items()), "gradient_digests": digests}
+
+    def _precision(self) -> dict[str, Any]:
+        policy = getattr(getattr(self.model, "dtype_policy", None), "name", None)
+        scale = loss_scale(self.optimizer)
+        return {"policy": policy, "scale": None if scale is None else float(as_array(scale)).hex()}
+
+
+def _batch(taking: Taking, place: int, origin: str, value: Any) -> dict[str, Any]:
+    node = taking.value(f"batch.{place}", value)
+    return {"from": origin, "value": node, "sample_axis": 0, "samples": samples(value)}
+
+
+def samples(value: Any) -> int | None:
+    """How many samples a batch has: what its tensors agree on."""
+    flat = sys.modules["tensorflow"].nest.flatten(value)
+    sizes = set()
+    for one in flat:
+        shape = getattr(one, "shape", None)
+        if shape is not None and len(shape) and shape[0] is not None:
+            sizes.add(int(shape[0]))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def dense(gradient: Any) -> Any:
+    """A gradient as one tensor."""
+    return sys.modules["tensorflow"].convert_to_tensor(gradient) if hasattr(gradient, "indices") else gradient
+
+
+def _numbers(gradient: Any) -> Any:
+    array = as_array(getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient)
+    return array if array.dtype.kind in "fc" or "float" not in array.dtype.name else array.astype("float32")
+
+
+def _not_finite(gradient: Any) -> tuple[int, int]:
+    """How many numbers are not finite, and of how many."""
+    if gradient is None:
+        return 0, 0
+    array = _numbers(gradient)
+    if array.dtype.kind not in "fc":
+        return 0, int(array.size)
+    return int(array.size - sys.modules["numpy"].isfinite(array).sum()), int(array.size)
+
+
+def _norm(gradient: Any) -> float:
+    numpy = sys.modules["numpy"]
+    return float(numpy.linalg.norm(_numbers(gradient).astype("float64").reshape(-1)))
+
+
+def loss_scale(optimizer: Any) -> Any:
+    """The scale of the loss that an optimizer changes by itself, None of one that has none."""
+    scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3
+    if scale is None and getattr(optimizer, "dynamic", False):
+        scale = getattr(optimizer, "loss_scale", None)
+    return scale
+
+
+def owners(variables: list[Any]) -> list[Any]:
+    """The models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
+    import gc
+
+    wanted = set(map(id, variables))
+    kinds = tuple(kind for kind in map(_class, _MODELS) if kind is not None)
+    found = []
+    for one in gc.get_objects():
+        if isinstance(one, kinds) and not _is_optimizer(one):
+            ids = _ids(one)
+            if ids & wanted:
+                found.append((len(ids & wanted), len(ids), len(found), one, ids))
+    found.sort(key=lambda entry: (-entry[0], -entry[1], not hasattr(entry[3], "fit"), entry[2]))
+    chosen = []
+    for _, _, _, one, ids in found:
+        if ids & wanted:
+            chosen.append(one)
+            wanted -= ids
+    return chosen
+
+
+_MODELS = (
+    ("keras.src.layers.layer", "Layer"),
+    ("tf_keras.src.engine.base_layer", "Layer"),
+    ("tensorflow.python.module.module", "Module"),
+)
+
+
+def _class(place: tuple[str, str]) -> Any:
+    return getattr(sys.modules.get(place[0]), place[1], None)
+
+
+def _is_optimizer(one: Any) -> bool:
+    return hasattr(one, "apply_gradients")
+
+
+def _ids(one: Any) -> set[int]:
+    try:
+        return {resource_id(variable) for variable in one.variables}
+    except Exception:  # not built
+        return set()
+
+
+def unreadable(graph: Any) -> list[str]:
+    """The operations of a graph that draw from random states of their own."""
+    return [operation.name for operation in graph.get_operations() if operation.type in _UNREADABLE]
+
+
+def _versions() -> dict[str, str]:
+    names = ("tensorflow", "keras", "tf_keras", "numpy")
+    return {name: str(getattr(sys.modules[name], "__version__", "")) for name in names if name in sys.modules}
+
+
+def _deterministic() -> str:
+    config = sys.modules.get("tensorflow.python.framework.config")
+    return str(bool(config is not None and config.is_op_determinism_enabled()))
+
+
+def places(frame: Any) -> list[list[Any]]:
+    """File, line and function of the user's frames, innermost first."""
+    found: list[list[Any]] = []
+    while frame is not None and len(found) < 8:
+        code = frame.f_code
+        if _is_users(code.co_filename):
+            found.append([code.co_filename, frame.f_lineno, code.co_name])
+        frame = frame.f_back
+    return found
+
+
+def _is_users(file: str) -> bool:
+    parts = ("site-packages", "dist-packages", "/reprokit/agent/", "/lib/python", "<")
+    return not any(part in file for part in parts) and not file.startswith("<")
+
+
+def in_fit(frame: Any) -> tuple[int | None, int | None]:
+    """Epoch and step of the fit that a frame is called by."""
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and "epoch" in frame.f_locals:
+            step = frame.f_locals.get("begin_step", frame.f_locals.get("step"))
+            epoch = frame.f_locals["epoch"]
+            return (epoch if type(epoch) is int else None), (step if type(step) is int else None)
+        frame = frame.f_back
+    return None, None
+
+
+def local_batch(frame: Any) -> list[tuple[str, Any]]:
+    """Where nobody handed the batch over: tensors and arrays among the variables of the user's innermost function."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return []
+    named = {name: frame.f_locals[name] for name in frame.f_locals if name[0] != "_"}
+    kinds = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
+    values = {name: value for name, value in named.items() if type(value).__name__ in kinds}
+    return [("script", values)] if values else []

@@ -1,0 +1,499 @@
+"""The state of a TensorFlow training as a snapshot holds it: taken to be written, and put back into a training."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+from ..digests import tensor_digest
+from ..frameworks.variables import name_of, optimizer_variables
+from .reading import SnapshotError, saved_optimizers
+from .store import COMPLEX, Part
+from .trees import BadTree, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from .reading import SnapshotFile, Tensor
+    from .trees import Node
+
+# Names of NumPy's dtypes (with those that TensorFlow adds), and how safetensors spells them.
+DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+    "complex128": COMPLEX,
+}
+NAMES = {spelt: name for name, spelt in DTYPES.items()}
+MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
+
+generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generator since the capture began
+
+
+# ---- taking ----------------------------------------------------------------------------------------------------------
+
+
+class Taking:
+    """Collects the tensors of a snapshot while its header is made."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.notes: list[str] = []
+        self._names: set[str] = set()
+
+    def tensor(self, wanted: str, value: Any) -> str | None:
+        """Have an eager tensor, variable or array written; the name that it got, None where that is impossible."""
+        try:
+            array = as_array(value)
+        except Exception as error:
+            return self._without(wanted, f"{type(error).__name__}: {error}"[:200])
+        dtype = DTYPES.get(array.dtype.name)
+        if dtype is None:
+            return self._without(wanted, f"its data type is {array.dtype.name}")
+        name = self._free(wanted)
+        self.parts.append(Part(name, dtype, array.shape, array.nbytes, lambda: bytes_of(array)))
+        return name
+
+    def _without(self, name: str, why: str) -> Any:
+        self.notes.append(f"{name} is not in the snapshot: {why}")
+        return None
+
+    def _free(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._names:
+            number += 1
+            name = f"{wanted}#{number}"
+        self._names.add(name)
+        return name
+
+    def tensors(self, start: str, named: Iterable[tuple[str, Any]]) -> dict[str, str]:
+        """By its name, the name in the file of each tensor."""
+        found: dict[str, str] = {}
+        for name, value in named:
+            kept = self.tensor(start + name, value)
+            if kept is not None:
+                found[kept[len(start) :]] = kept
+        return found
+
+    def value(self, name: str, value: Any) -> Node:
+        """The node of a nested value."""
+        return pack(value, lambda leaf: self._put(name, leaf))
+
+    def _put(self, name: str, leaf: Any) -> Node | None:
+        kind = type(leaf).__name__
+        if kind == "RaggedTensor":
+            rows = [self.value(name, row) for row in leaf.nested_row_splits]
+            return {"ragged": {"values": self.value(name, leaf.flat_values), "row_splits": rows}}
+        if kind in ("SparseTensor", "IndexedSlices"):
+            fields = ("indices", "values", "dense_shape")
+            return {
+                "sparse" if kind == "SparseTensor" else "slices": {
+                    f: self.value(name, getattr(leaf, f)) for f in fields
+                }
+            }
+        if kind in ("PerReplica", "Mirrored"):
+            return {"replicas": [self.value(name, one) for one in leaf.values]}
+        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+            return None
+        return self._strings(name, leaf) if _is_text(leaf) else self._tensor_node(name, leaf)
+
+    def _tensor_node(self, name: str, leaf: Any) -> Node | None:
+        kept = self.tensor(name, leaf)
+        return None if kept is None else {"tensor": kept}
+
+    def _strings(self, name: str, leaf: Any) -> Node | None:
+        array = leaf.numpy() if hasattr(leaf, "numpy") else leaf
+        array = sys.modules["numpy"].asarray(array)
+        texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1).tolist()]
+        if sum(map(len, texts)) > MAX_STRINGS:
+            return self._without(name, f"its texts have more than {MAX_STRINGS:,} bytes")
+        shape = [int(size) for size in array.shape]
+        try:
+            return {"strings": [shape, [text.decode() for text in texts]]}
+        except UnicodeDecodeError:
+            return {"bytestrings": [shape, [text.hex() for text in texts]]}
+
+
+def _is_text(leaf: Any) -> bool:
+    return str(getattr(leaf.dtype, "name", leaf.dtype)).startswith(("string", "object", "str", "bytes"))
+
+
+def as_array(value: Any) -> Any:
+    """A tensor, a variable or an array as an array of NumPy, without a copy where it lies on this side."""
+    value = plain(value)
+    if hasattr(value, "_distributed_container") or hasattr(value, "_primary"):
+        value = getattr(value, "_primary", value)
+    if hasattr(value, "handle"):
+        value = read(value)
+    if hasattr(value, "_numpy"):
+        return value._numpy()
+    return sys.modules["numpy"].asarray(value)
+
+
+def read(variable: Any) -> Any:
+    """The value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
+    variable = plain(variable)
+    variable = getattr(variable, "_primary", variable)
+    raw = sys.modules["tensorflow"].raw_ops
+    with sys.modules["tensorflow.python.framework.ops"].init_scope():
+        return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def bytes_of(array: Any) -> Any:
+    """The bytes of an array in C order, little-endian."""
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    numpy = sys.modules["numpy"]
+    return numpy.ascontiguousarray(array).reshape(-1).view("u1").data if array.size else b""
+
+
+def digest(value: Any) -> str:
+    """The digest of a tensor's bits; of gradients and losses, which a later run compares."""
+    array = as_array(value)
+    return tensor_digest(array.dtype.name, [int(size) for size in array.shape], bytes_of(array))
+
+
+def distinct_names(variables: Iterable[Any]) -> list[str]:
+    """The names of variables; a name that comes again gets #2, #3, ..."""
+    seen: dict[str, int] = {}
+    result = []
+    for variable in variables:
+        name = name_of(variable)
+        name = name[:-2] if name.endswith(":0") else name
+        count = seen[name] = seen.get(name, 0) + 1
+        result.append(f"{name}#{count}" if count > 1 else name)
+    return result
+
+
+def take_models(taking: Taking, models: list[Any], held: dict[int, Any], trained: list[Any]) -> list[dict[str, Any]]:
+    """The entries of the models; where there is none that has what is trained, of the variables themselves."""
+    entries: list[dict[str, Any]] = []
+    known: set[int] = set()
+    for number, model in enumerate(models):
+        variables = model_variables(model)
+        known.update(map(resource_id, variables))
+        layers = getattr(model, "_flatten_layers", None)
+        training = {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers()} if layers else {}
+        entries.append(_model(taking, number, type(model).__name__, variables, held, training))
+    others = [variable for variable in trained if resource_id(variable) not in known]
+    if others:
+        entries.append(_model(taking, len(entries), "Variables", others, held, {}))
+    return entries
+
+
+def _model(
+    taking: Taking, number: int, kind: str, variables: list[Any], held: dict[int, Any], training: dict[str, bool]
+) -> dict[str, Any]:
+    named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])  # noqa: B905
+    tensors = taking.tensors(f"model.{number}.", named)
+    return {"name": f"model#{number}", "class": kind, "tensors": tensors, "training": training}
+
+
+def take_optimizers(taking: Taking, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
+    """The entries of the optimizers: their variables, what they train, and their learning rates."""
+    entries = []
+    for number, optimizer in enumerate(optimizers):
+        variables = optimizer_variables(optimizer)
+        named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])  # noqa: B905
+        tensors = taking.tensors(f"optimizer.{number}.", named)
+        entries.append(
+            {
+                "name": f"optimizer#{number}",
+                "class": type(optimizer).__name__,
+                "parameters": [distinct_names(getattr(optimizer, "_trainable_variables", None) or ())],
+                "state": {"dict": [[{"text": name}, {"tensor": tensors[name]}] for name in tensors]},
+                "groups": pack(_numbers(optimizer), lambda leaf: None),
+            }
+        )
+    return entries
+
+
+def _numbers(optimizer: Any) -> dict[str, float]:
+    """Learning rate and steps as numbers, for who reads; what counts is in the variables."""
+    found: dict[str, float] = {}
+    for name in ("learning_rate", "iterations"):
+        try:
+            found[name] = float(as_array(getattr(optimizer, name)))
+        except Exception:  # a schedule of the script's own
+            continue
+    return found
+
+
+def held_or_now(variable: Any, held: dict[int, Any]) -> Any:
+    """The value at the start of the step."""
+    return held.get(resource_id(variable), variable)
+
+
+def resource_id(variable: Any) -> int:
+    """The same number for a variable of Keras 3 and the one of TensorFlow in it."""
+    variable = plain(variable)
+    return id(getattr(variable, "_primary", variable))  # of a mirrored one, that of the first replica
+
+
+def plain(variable: Any) -> Any:
+    """The variable of TensorFlow in one of Keras 3."""
+    return getattr(variable, "_value", variable) if hasattr(variable, "path") else variable
+
+
+def model_variables(model: Any) -> list[Any]:
+    """What a model of Keras, or a module of TensorFlow, keeps, with its metrics."""
+    variables = list(model.variables)
+    ids = set(map(resource_id, variables))
+    for metric in getattr(model, "metrics", ()) if hasattr(model, "fit") else ():
+        for variable in metric.variables:
+            if resource_id(variable) not in ids:
+                ids.add(resource_id(variable))
+                variables.append(variable)
+    return variables
+
+
+def take_random(
+    taking: Taking, kept: dict[str, Any], eager: tuple[Any, Any] | None, held: dict[int, Any]
+) -> dict[str, Node]:
+    """The random states at the start of the step, of which ``kept`` has Python's and NumPy's."""
+    nodes: dict[str, Node] = {}
+    numpy = sys.modules["numpy"]
+    if "python" in kept:
+        version, words, gauss = kept["python"]
+        nodes["python"] = taking.value("random.python", (version, numpy.array(words, "uint32"), gauss))
+    if "numpy" in kept:
+        nodes["numpy"] = taking.value("random.numpy", tuple(kept["numpy"]))
+    value: dict[str, Any] = {}
+    if eager is not None:
+        seed, state = eager
+        value["seed"] = seed
+        if state is not None:
+            value["operations"] = (state[0], numpy.array(state[1], "uint32"), state[2])
+    value["generators"] = [
+        (int(getattr(one, "algorithm", 0)), as_array(held_or_now(one._state_var, held))) for one in known_generators()
+    ]
+    keras = keras_generator()
+    if keras is not None:
+        value["keras"] = as_array(held_or_now(keras.state, held))
+    nodes["tensorflow"] = taking.value("random.tensorflow", value)
+    return nodes
+
+
+def known_generators() -> list[Any]:
+    """The generators of the script in the order of their making."""
+    return sorted([one for one in generators if hasattr(one, "_state_var")], key=lambda one: one._reprokit_number)
+
+
+def keras_generator() -> Any:
+    """The generator that Keras 3 draws from where a layer has none of its own; None where nobody asked for it."""
+    module = sys.modules.get("keras.src.backend.common.global_state")
+    return None if module is None else module.get_global_attribute("global_seed_generator")
+
+
+def eager_state() -> tuple[Any, Any] | None:
+    """Seed and generator of the seeds that eager operations draw."""
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    if context is None:
+        return None
+    generator = getattr(context, "_rng", None)
+    state = None
+    if generator is not None:
+        version, words, gauss = generator.getstate()
+        state = (version, words, gauss)
+    return getattr(context, "_seed", None), state
+
+
+# ---- putting back ----------------------------------------------------------------------------------------------------
+
+
+def restore(file: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
+    """Put a snapshot's state into a model and its optimizers; what could not be put, in words."""
+    models = list(model) if isinstance(model, (list, tuple)) else [] if model is None else [model]
+    put_models(file, models)
+    if optimizers:
+        _put_entries(file, saved_optimizers(file.header, len(optimizers)), optimizers)
+    put_random(file)
+    return [str(note) for note in file.header.get("notes") or ()]
+
+
+def put_models(file: SnapshotFile, models: list[Any]) -> None:
+    """Put the variables of models; a list of variables may stand for a model."""
+    entries = _entries(file, "models")
+    if len(models) > len(entries):
+        raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
+    for entry, model in zip(entries, models):  # noqa: B905
+        variables = model if isinstance(model, list) else model_variables(model)
+        _put_variables(file, entry.get("tensors"), variables, str(entry.get("name", "model")))
+
+
+def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
+    """Put the variables of optimizers, which must have been built."""
+    entries = _entries(file, "optimizers")
+    if len(optimizers) > len(entries):
+        raise SnapshotError(f"the snapshot has {len(entries)} optimizers, not {len(optimizers)}")
+    _put_entries(file, entries, optimizers)
+
+
+def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
+    for entry, optimizer in zip(entries, optimizers):  # noqa: B905
+        _put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
+
+
+def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
+    """By its name, the name in the file of each variable of an optimizer."""
+    try:
+        return {name["text"]: node["tensor"] for name, node in entry["state"]["dict"]}
+    except (KeyError, TypeError, ValueError):
+        raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
+
+
+def _entries(file: SnapshotFile, key: str) -> list[dict[str, Any]]:
+    found = file.header.get(key)
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise SnapshotError(f"the snapshot has no list of {key}")
+    return found
+
+
+def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
+    pairs = _matched(file, tensors, variables, whose)
+    for variable, tensor in pairs:
+        _check(variable, tensor, whose)
+    for variable, tensor in pairs:
+        put_variable(variable, array_of(tensor))
+
+
+def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, Tensor]]:
+    """Which tensor goes into which variable: by names, or in their order where the names are all others."""
+    if not isinstance(tensors, dict):
+        raise SnapshotError(f"the snapshot's {whose} has no tensors")
+    names = distinct_names(variables)
+    found = {name: file.tensors.get(kept) for name, kept in tensors.items() if isinstance(kept, str)}
+    missing = [name for name in names if found.get(name) is None]
+    if not missing:
+        return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc] # noqa: B905
+    in_order = [tensor for tensor in found.values() if tensor is not None]
+    if len(in_order) == len(variables) and len(missing) == len(names):
+        return list(zip(variables, in_order))  # noqa: B905
+    if len(in_order) == len(variables) and _same_endings(names, list(found)):
+        return list(zip(variables, in_order))  # noqa: B905
+    raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
+
+
+def _same_endings(here: list[str], there: list[str]) -> bool:
+    return [name.rpartition("/")[2] for name in here] == [name.rpartition("/")[2] for name in there]
+
+
+def _check(variable: Any, tensor: Tensor, whose: str) -> None:
+    shape = tuple(int(size) for size in variable.shape)
+    dtype = DTYPES.get(str(getattr(variable.dtype, "name", variable.dtype)))
+    if shape != tensor.shape:
+        raise SnapshotError(f"{whose}: {name_of(variable)} has shape {shape}, in the snapshot it has {tensor.shape}")
+    if dtype != tensor.dtype:
+        raise SnapshotError(f"{whose}: {name_of(variable)} is {dtype}, in the snapshot it is {tensor.dtype}")
+
+
+def put_variable(variable: Any, value: Any) -> None:
+    """Assign a value, outside of any graph that is being built."""
+    variable = plain(variable)
+    with sys.modules["tensorflow.python.framework.ops"].init_scope():
+        variable.assign(value)
+
+
+def array_of(tensor: Tensor) -> Any:
+    """A tensor of a snapshot as an array of NumPy of its own."""
+    numpy = sys.modules["numpy"]
+    name = NAMES[tensor.dtype]
+    dtype = getattr(sys.modules["tensorflow"], name).as_numpy_dtype if "float" in name else numpy.dtype(name)
+    return numpy.frombuffer(bytes(tensor.data), dtype).reshape(tensor.shape)
+
+
+def value_of(file: SnapshotFile, node: Any, like: Any = None) -> Any:
+    """The value of a node, whose tensors become eager tensors."""
+    tensorflow = sys.modules["tensorflow"]
+
+    def get(leaf: Node) -> Any:
+        ((kind, content),) = leaf.items()
+        if kind == "tensor":
+            return tensorflow.constant(array_of(_tensor(file, content)))
+        if kind in ("strings", "bytestrings"):
+            shape, texts = content
+            values = [bytes.fromhex(text) if kind == "bytestrings" else text.encode() for text in texts]
+            return tensorflow.reshape(tensorflow.constant(values, tensorflow.string), shape)
+        if kind == "ragged":
+            splits = [value_of(file, row) for row in content["row_splits"]]
+            return tensorflow.RaggedTensor.from_nested_row_splits(value_of(file, content["values"]), splits)
+        if kind in ("sparse", "slices"):
+            made = tensorflow.SparseTensor if kind == "sparse" else tensorflow.IndexedSlices
+            fields = {field: value_of(file, content[field]) for field in ("indices", "values", "dense_shape")}
+            return made(**fields)
+        if kind == "replicas":
+            return [value_of(file, one) for one in content]
+        raise BadTree(f"there is no node {kind!r}")
+
+    try:
+        return unpack(node, get, like)
+    except (BadTree, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SnapshotError(f"a value of the snapshot cannot be read: {error}") from None
+
+
+def _tensor(file: SnapshotFile, name: Any) -> Tensor:
+    found = file.tensors.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise SnapshotError(f"the snapshot lacks the tensor {str(name)[:100]}")
+    return found
+
+
+def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
+    """The batches as the step was given them."""
+    entries = _entries(file, "batches")
+    known = list(likes) + [None] * len(entries)
+    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]  # noqa: B905
+
+
+def put_random(file: SnapshotFile) -> None:
+    """Put the random states of the start of the step."""
+    nodes = file.header.get("random")
+    if not isinstance(nodes, dict):
+        raise SnapshotError("the snapshot has no random states")
+    try:
+        _put_python(file, nodes)
+        _put_tensorflow(file, nodes.get("tensorflow"))
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
+
+
+def _put_python(file: SnapshotFile, nodes: dict[str, Any]) -> None:
+    if "python" in nodes:
+        version, words, gauss = value_of(file, nodes["python"])
+        sys.modules["random"].setstate((version, tuple(map(int, words.numpy())), gauss))
+    if "numpy" in nodes and "numpy.random" in sys.modules:
+        name, key, *rest = value_of(file, nodes["numpy"])
+        sys.modules["numpy.random"].set_state((name, key.numpy(), *rest))
+
+
+def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
+    if node is None:
+        return
+    value = value_of(file, node)
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    operations = value.get("operations")
+    if context is not None and operations is not None:
+        if getattr(context, "_rng", None) is None:
+            context._set_global_seed(value.get("seed"))
+        context._seed = value.get("seed")
+        context._rng.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
+    for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):  # noqa: B905
+        put_variable(generator._state_var, state)
+    keras = keras_generator()
+    if keras is not None and value.get("keras") is not None:
+        put_variable(keras.state, value["keras"])

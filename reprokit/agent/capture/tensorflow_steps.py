@@ -1,0 +1,227 @@
+"""What is known of the step that is being taken: in eager code one a thread, in graphs one a graph that is being built.
+
+A step begins where a gradient tape is entered, or where Keras or a strategy runs one. Until its update, each variable
+that is written to is held as it was before: the running statistics, seeds and metrics that a forward pass moves.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import _local
+
+from .tensorflow_state import generators, known_generators, resource_id
+from .wrapping import wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Function = Callable[..., Any]
+
+MAX_BATCHES = 64  # of one step that accumulates gradients
+MAX_LOSSES = 16
+_WRITES = (
+    "assign",
+    "assign_add",
+    "assign_sub",
+    *[f"scatter_{nd}{name}" for nd in ("", "nd_") for name in ("sub", "add", "max", "min", "mul", "div", "update")],
+)
+
+
+class Step:
+    """One step, in the graph that it is built in; None: in eager code."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.held: dict[int, tuple[Any, Any]] = {}  # by resource_id: a variable and its value before the step
+        self.batches: list[tuple[str, Any]] = []
+        self.losses: list[Any] = []
+        self.unscaled: Any = None  # the loss before a loss scale
+        self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite
+        self.tapes = 0  # that are open
+        self.pinned = False  # it has an end of its own, which somebody tells
+        self.differentiated = False
+        self.applied = False
+        self.passes = False  # what is written now is the update itself
+        self.finite: Any = None  # once it was tested
+        self.together: Any = None  # the replicas that share it
+        self.moved = 0  # how many variables were held before the update
+        self.random: Any = None  # of eager code: what gives the random states of its start
+
+    @property
+    def over(self) -> bool:
+        """Whether the next tape begins another step."""
+        return not self.pinned and not self.tapes and (self.applied or not self.differentiated)
+
+    def hold(self, variable: Any) -> None:
+        """Keep the value that a variable has, unless it was kept."""
+        key = resource_id(variable)
+        if key not in self.held:
+            self.held[key] = variable, self._read(variable)
+
+    def _read(self, variable: Any) -> Any:
+        raw = sys.modules["tensorflow"].raw_ops
+        if self.graph is None:
+            return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        with self.graph.as_default():  # not in the loop or branch that may be built within it
+            return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+    @property
+    def loss(self) -> Any:
+        """The loss: of several the last, before a loss scale where there is one."""
+        return self.unscaled if self.unscaled is not None else self.losses[-1] if self.losses else None
+
+
+class Steps:
+    """The steps under way."""
+
+    def __init__(self) -> None:
+        self._here = _local()
+        self.begins: Function = _nobody  # called with each eager step
+
+    # Which step
+
+    def current(self) -> Step | None:
+        """The step of this thread or of the graph that is being built."""
+        if _context().executing_eagerly():
+            return getattr(self._here, "step", None)
+        graph = _graph()
+        while graph is not None:
+            found: Step | None = getattr(graph, "_reprokit_step", None)
+            if found is not None:
+                return found
+            graph = getattr(graph, "outer_graph", None)
+        return None
+
+    def begin(self) -> Step:
+        """A new step here."""
+        if _context().executing_eagerly():
+            step = self._here.step = Step(None)
+            self.begins(step)
+        else:
+            graph = _graph()
+            step = graph._reprokit_step = Step(graph)
+        for generator in known_generators():
+            step.hold(generator._state_var)
+        return step
+
+    def end(self) -> None:
+        """No step is under way here."""
+        if _context().executing_eagerly():
+            self._here.step = None
+        else:
+            _graph()._reprokit_step = None
+
+    # Where steps are seen
+
+    def watch_tapes(self, tape: Any) -> None:
+        """Steps begin with tapes, and losses are what gradients are asked of."""
+        put(tape, "__enter__", self._make_enter)
+        put(tape, "__exit__", self._make_exit)
+        put(tape, "gradient", self._make_gradient)
+
+    def _make_enter(self, original: Function) -> Function:
+        def enter(tape: Any) -> Any:
+            step = self.current()
+            if step is None or (step.over and (step.graph is None or step.graph is _graph())):
+                step = self.begin()
+            step.tapes += 1
+            return original(tape)
+
+        return enter
+
+    def _make_exit(self, original: Function) -> Function:
+        def leave(tape: Any, *arguments: Any) -> Any:
+            step = self.current()
+            if step is not None:
+                step.tapes = max(0, step.tapes - 1)
+            return original(tape, *arguments)
+
+        return leave
+
+    def _make_gradient(self, original: Function) -> Function:
+        def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
+            step = self.current()
+            if step is not None and _any_variable(sources):
+                step.differentiated = True
+                step.losses = [*step.losses, *_floats(target)][-MAX_LOSSES:]
+            return original(tape, target, sources, *arguments, **keywords)
+
+        return gradient
+
+    def watch_scaling(self, owner: Any, name: str) -> None:
+        """What scales a loss is given the loss itself."""
+
+        def make(original: Function) -> Function:
+            def scale(optimizer: Any, loss: Any) -> Any:
+                step = self.current()
+                if step is not None and hasattr(loss, "dtype"):
+                    step.unscaled = loss
+                return original(optimizer, loss)
+
+            return scale
+
+        put(owner, name, make)
+
+    def watch_writes(self, owner: Any) -> None:
+        """Variables are held before they are written to."""
+        for name in _WRITES:
+            put(owner, name, self._make_write)
+
+    def _make_write(self, original: Function) -> Function:
+        def write(variable: Any, *arguments: Any, **keywords: Any) -> Any:
+            step = self.current()
+            if step is not None and not step.passes:
+                self._hold(step, variable)
+            return original(variable, *arguments, **keywords)
+
+        return write
+
+    def _hold(self, step: Step, variable: Any) -> None:
+        try:
+            step.hold(variable)
+        except Exception:  # a variable without a value, as at its first assignment
+            pass
+
+    def watch_generators(self, owner: Any) -> None:
+        """Know every tf.random.Generator."""
+
+        def make(original: Function) -> Function:
+            def begin(generator: Any, *arguments: Any, **keywords: Any) -> None:
+                original(generator, *arguments, **keywords)
+                generator._reprokit_number = self._number = getattr(self, "_number", 0) + 1
+                generators.add(generator)
+
+            return begin
+
+        put(owner, "__init__", make)
+
+
+def _nobody(_step: Step) -> None:
+    """Nobody wants to know that a step begins."""
+
+
+def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+    """Put make(original) in the place of a method, once; autograph is to leave it as it is."""
+    wrap(owner, name, make)
+    if name in vars(owner):
+        vars(owner)[name].autograph_info__ = None
+
+
+def _context() -> Any:
+    return sys.modules["tensorflow.python.eager.context"]
+
+
+def _graph() -> Any:
+    return sys.modules["tensorflow.python.framework.ops"].get_default_graph()
+
+
+def _any_variable(sources: Any) -> bool:
+    flat = sys.modules["tensorflow"].nest.flatten(sources)
+    return any(hasattr(one, "assign") or hasattr(one, "path") for one in flat)
+
+
+def _floats(target: Any) -> list[Any]:
+    flat = sys.modules["tensorflow"].nest.flatten(target)
+    return [one for one in flat if getattr(getattr(one, "dtype", None), "is_floating", False)]

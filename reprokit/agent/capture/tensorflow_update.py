@@ -1,0 +1,183 @@
+"""Makes an optimizer's update happen only where all is finite: in graphs, and in graphs that XLA compiles.
+
+In a graph the update becomes the branch of a condition, and the other branch calls a function on the host. XLA knows
+no such functions, conditions cost it much, and what is added to values that are written changes their last bits. There
+a flag is written beside the update, and who called the compiled function puts back what he held.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .settings import Conditions
+    from .tensorflow_steps import Step
+
+    Function = Callable[..., Any]
+
+WARM = 10  # steps before a jump of the gradients' norm is told
+MEMORY = 0.95  # of the running mean
+LAST_LOSSES = 100
+
+
+class Memory:
+    """Variables of ours that one optimizer's graphs keep from step to step."""
+
+    def __init__(self) -> None:
+        tensorflow = sys.modules["tensorflow"]
+        variable = sys.modules[
+            "tensorflow.python.ops.resource_variable_ops"
+        ].ResourceVariable  # one, under any strategy
+        with sys.modules["tensorflow.python.framework.ops"].init_scope():
+            nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
+            self.losses = variable(nothing, trainable=False, name="reprokit_losses")
+            self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
+            self.flag = variable(0.0, trainable=False, name="reprokit_flag")
+
+
+def values(gradients: Sequence[Any]) -> list[Any]:
+    """The numbers of gradients that can be not finite; of sparse ones those of the rows they have."""
+    dense = [getattr(one, "values", one) if hasattr(one, "indices") else one for one in gradients if one is not None]
+    return [one for one in dense if one.dtype.is_floating or one.dtype.is_complex]
+
+
+class Test:
+    """Whether a step may be applied, as a tensor of the graph that is being built."""
+
+    def __init__(
+        self, step: Step, gradients: Sequence[Any], conditions: Conditions, memory: Memory, allowed: Any = None
+    ) -> None:
+        self._tensorflow: Any = sys.modules["tensorflow"]
+        self._memory = memory
+        self._gradients = values(gradients)
+        self._allowed = allowed  # whether gradients may overflow, as those of a scaled loss
+        self._losses = [step.unscaled] if step.unscaled is not None else step.losses
+        self._conditions = conditions
+        self._flags = [flag for _, flag in step.activations]
+        self.norm: Any = None
+
+    def in_graph(self) -> Any:
+        """Sums tell it in one pass; where one is not finite, which may be an overflow, each number is looked at."""
+        return self._good(self._summed)
+
+    def in_xla(self) -> Any:
+        """Each number is looked at, which XLA does in the loops that make them."""
+        return self._good(self._each)
+
+    def _good(self, all_finite: Function) -> Any:
+        if self._allowed is None:
+            return self._with_conditions(all_finite(self._gradients + self._losses))
+        gradients = self._tensorflow.logical_or(self._allowed, all_finite(self._gradients))
+        return self._with_conditions(self._tensorflow.logical_and(gradients, all_finite(self._losses)))
+
+    def _summed(self, tensors: list[Any]) -> Any:
+        tensorflow = self._tensorflow
+        wide = [one for one in tensors if one.dtype in (tensorflow.float32, tensorflow.float64)]
+        others = [one for one in tensors if one.dtype not in (tensorflow.float32, tensorflow.float64)]
+        if not wide:
+            return self._each(others)
+        sums = [tensorflow.cast(tensorflow.reduce_sum(one), tensorflow.float32) for one in wide]
+        good = tensorflow.math.is_finite(tensorflow.add_n(sums))
+        good = tensorflow.cond(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
+        return tensorflow.logical_and(good, self._each(others)) if others else good
+
+    def _each(self, tensors: list[Any]) -> Any:
+        tensorflow = self._tensorflow
+        if not tensors:
+            return tensorflow.constant(True)
+        return tensorflow.reduce_all(tensorflow.stack([_all_finite(tensorflow, one) for one in tensors]))
+
+    def _with_conditions(self, good: Any) -> Any:
+        tensorflow, conditions = self._tensorflow, self._conditions
+        if conditions.loss_above is not None and self._losses:
+            worst = tensorflow.reduce_max([tensorflow.reduce_max(_wide(tensorflow, one)) for one in self._losses])
+            good = tensorflow.logical_and(good, worst <= conditions.loss_above)
+        if conditions.gradient_jump is not None and self._gradients:
+            squares = [tensorflow.reduce_sum(tensorflow.square(_wide(tensorflow, one))) for one in self._gradients]
+            self.norm = tensorflow.sqrt(tensorflow.add_n(squares))
+            mean, count = tensorflow.unstack(self._memory.norms.read_value())
+            small = tensorflow.logical_or(count < WARM, self.norm <= conditions.gradient_jump * mean)
+            good = tensorflow.logical_and(good, small)
+        return tensorflow.reduce_all(tensorflow.stack([good, *self._flags])) if self._flags else good
+
+    def remember(self) -> list[tuple[Any, Any]]:
+        """What a good step writes into the memory: variable and value."""
+        tensorflow, writes = self._tensorflow, []
+        if self._losses:
+            loss = _wide(tensorflow, tensorflow.reduce_mean(self._losses[-1]))
+            known = self._memory.losses.read_value()
+            writes.append((self._memory.losses, tensorflow.concat([known[1:], [loss]], 0)))
+        if self.norm is not None:
+            mean, count = tensorflow.unstack(self._memory.norms.read_value())
+            mean = tensorflow.where(count < 1, self.norm, MEMORY * mean + (1 - MEMORY) * self.norm)
+            writes.append((self._memory.norms, tensorflow.stack([mean, count + 1])))
+        return writes
+
+
+def _wide(tensorflow: Any, value: Any) -> Any:
+    value = tensorflow.abs(value) if value.dtype.is_complex else value
+    return tensorflow.cast(value, tensorflow.float32)
+
+
+def _all_finite(tensorflow: Any, value: Any) -> Any:
+    if value.dtype.is_complex:
+        value = tensorflow.stack([tensorflow.math.real(value), tensorflow.math.imag(value)])
+    elif value.dtype.size == 1:
+        value = tensorflow.cast(value, tensorflow.float32)
+    return tensorflow.reduce_all(tensorflow.math.is_finite(value))
+
+
+def conditional(step: Step, test: Test, update: Function, host: Function) -> None:
+    """In a graph: the update, or the call on the host and then what the forward pass had moved put back."""
+    tensorflow = sys.modules["tensorflow"]
+    moved = list(step.held.values())
+
+    def applied() -> Any:
+        for variable, value in test.remember():
+            variable.assign(value)
+        update()
+        return tensorflow.constant(0)
+
+    def kept() -> Any:
+        host()
+        put_back(moved)
+        return tensorflow.constant(0)
+
+    finite = test.in_graph()
+    graph = sys.modules["tensorflow.python.framework.ops"].get_default_graph()
+    step.finite = finite if graph is step.graph else None
+    step.passes = True
+    try:
+        tensorflow.cond(finite, applied, kept)
+    finally:
+        step.passes = False
+
+
+def put_back(moved: list[tuple[Any, Any]]) -> None:
+    """Give variables the values that they had."""
+    for variable, value in moved:
+        variable.assign(value)
+
+
+def flagged(step: Step, test: Test, update: Function, memory: Memory) -> None:
+    """In a graph for XLA: the update as it is, and a flag that tells whether it should not have happened."""
+    tensorflow = sys.modules["tensorflow"]
+    finite = test.in_xla()
+    step.passes = True
+    try:
+        update()
+        for variable, value in test.remember():
+            variable.assign(tensorflow.where(finite, value, variable.read_value()))
+        memory.flag.assign(tensorflow.where(finite, memory.flag.read_value(), 1.0))
+    finally:
+        step.passes = False
+
+
+def select_back(finite: Any, moved: list[tuple[Any, Any]]) -> None:
+    """Give variables the values that they had, unless all is finite."""
+    for variable, value in moved:
+        variable.assign(sys.modules["tensorflow"].where(finite, variable.read_value(), value))

@@ -1,0 +1,146 @@
+"""The batches of a snapshot as PyTorch's tensors, whole or cut down to some of their samples."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+MAX_DEPTH = 32
+
+
+class Batch:
+    """One batch: what it was, and how many samples it has."""
+
+    def __init__(self, entry: Mapping[str, Any], unpack: Callable[[Any, Any], Any]) -> None:
+        self.source = str(entry.get("from"))
+        self.name = entry.get("name")  # of the module that was called with it
+        self._node = entry["value"]
+        self._unpack = unpack
+        self.axis = int(entry.get("sample_axis") or 0)
+        samples = entry.get("samples")
+        self.samples: int | None = samples if type(samples) is int and samples > 0 else None
+
+    def whole(self, like: Any = None) -> Any:
+        """A copy of all of it, of the classes that ``like`` has."""
+        return self._unpack(self._node, like)
+
+    def part(self, samples: Sequence[int], like: Any = None) -> Any:
+        """A copy of some samples."""
+        value = self.whole(like)
+        if self.samples is None or len(samples) == self.samples:
+            return value
+        return Cut(self.samples, self.axis, samples).of(value)
+
+
+class Cut:
+    """Takes some samples of all that has one entry a sample, however it is packed."""
+
+    def __init__(self, count: int, axis: int, samples: Sequence[int]) -> None:
+        self._count = count
+        self._axis = axis
+        self._samples = list(samples)
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """The part of a value of any nesting."""
+        if hasattr(value, "shape"):
+            return self._of_array(value)
+        if depth >= MAX_DEPTH or isinstance(value, (str, bytes)):
+            return value
+        if isinstance(value, Mapping):
+            return _as_mapping(value, {key: self.of(value[key], depth + 1) for key in value})
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*[self.of(item, depth + 1) for item in value])
+        if isinstance(value, (list, tuple)):
+            return self._of_sequence(value, depth)
+        return self._of_fields(value, depth)
+
+    def _of_array(self, value: Any) -> Any:
+        if len(value.shape) <= self._axis or int(value.shape[self._axis]) != self._count:
+            return value
+        if hasattr(value, "index_select"):
+            torch: Any = sys.modules["torch"]
+            return value.index_select(self._axis, torch.tensor(self._samples, device=value.device))
+        return value.take(self._samples, axis=self._axis)
+
+    def _of_sequence(self, value: Any, depth: int) -> Any:
+        """A list of samples, unless it is one of tensors that have all samples themselves."""
+        if len(value) == self._count and not any(map(self._has_samples, value)):
+            return type(value)([value[sample] for sample in self._samples])
+        return type(value)([self.of(item, depth + 1) for item in value])
+
+    def _has_samples(self, value: Any) -> bool:
+        if hasattr(value, "shape"):
+            return len(value.shape) > self._axis and int(value.shape[self._axis]) == self._count
+        return isinstance(value, Mapping) and any(map(self._has_samples, value.values()))
+
+    def _of_fields(self, value: Any, depth: int) -> Any:
+        """The fields of a dataclass, of which this is a copy of our own."""
+        for name in getattr(type(value), "__dataclass_fields__", ()):
+            object.__setattr__(value, name, self.of(getattr(value, name), depth + 1))
+        return value
+
+
+def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
+    """The same kind of mapping: it is a copy of our own, and keeps its keys."""
+    if type(like) is dict:
+        return found
+    try:
+        for key, value in found.items():
+            like[key] = value
+    except Exception:
+        return found
+    return like
+
+
+class Turn:
+    """What one turn of a loop worked on: what it fetched, and what it gave to its model where that is other."""
+
+    def __init__(self, fetched: Batch | None) -> None:
+        self.fetched = fetched
+        self.called: list[Batch] = []
+        self.targets: list[Batch] = []
+
+    @property
+    def samples(self) -> int:
+        """How many there are; something that nobody knows the samples of counts as one."""
+        batches = [self.fetched, *self.called] if self.fetched is not None else self.called
+        return next((batch.samples for batch in batches if batch is not None and batch.samples), 1)
+
+
+def turns(batches: Sequence[Batch]) -> list[Turn]:
+    """The batches, which come in the order of time, by turns of the loop."""
+    fetched = [Turn(batch) for batch in batches if batch.source == "loader"]
+    others = [batch for batch in batches if batch.source != "loader"]
+    if not fetched:
+        return _turns_of_calls(others)
+    called = [batch for batch in others if batch.source == "forward"]
+    for number, batch in enumerate(called):  # as many calls in each turn
+        fetched[number * len(fetched) // len(called)].called.append(batch)
+    return fetched
+
+
+def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
+    """Where nothing is fetched: what the model is called with until a loss is computed is one turn."""
+    found: list[Turn] = []
+    for batch in batches:
+        if not found or (batch.source == "forward" and found[-1].targets):
+            found.append(Turn(None))
+        (found[-1].called if batch.source == "forward" else found[-1].targets).append(batch)
+    return found
+
+
+def shares(whole: Sequence[Turn], samples: Sequence[int]) -> list[tuple[Turn, list[int]]]:
+    """Which of its samples each turn is left with; turns that are left with none are left out."""
+    found, start = [], 0
+    for turn in whole:
+        end = start + turn.samples
+        own = [sample - start for sample in samples if start <= sample < end]
+        if own:
+            found.append((turn, own))
+        start = end
+    return found

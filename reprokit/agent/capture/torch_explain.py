@@ -1,0 +1,277 @@
+"""Does a step of PyTorch operator by operator, and finds the one that made of finite values something that is not.
+
+A dispatch mode sees each operator below autograd, of the forward and of the backward pass. Of each whose results are
+not finite it is kept which inputs were not, and who made those: so the way back from a loss or a gradient leads to
+where it began, past infinities that a mask put in and a softmax took out again. Compiled code is run eagerly for it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..observing.torch_calls import Operator, with_tensors
+from ..observing.torch_inputs import tensors as tensors_in
+from ..observing.torch_places import BACKWARD, OURS, Places
+from .torch_causes import MAX_TENSORS, Event, Statistics, cause, is_finite, line, numbers, reached_from
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from ..observing.places import Place
+
+MAX_TOLD = 500  # calls whose inputs are described
+MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
+_TRACED = "torch._subclasses."
+_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"
+_OVERWRITE = frozenset(["copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "set"])
+NEEDED = ("_len_torch_dispatch_stack", "_current_autograd_node")
+
+
+class NotSupportedError(Exception):
+    """This PyTorch does not show its operators."""
+
+
+class _PlacesAndLayers(Places):
+    """Knows of each node of the graph also the operator and the layer."""
+
+    def __init__(self, torch: Any, layer: Callable[[], str]) -> None:
+        super().__init__(torch)
+        self._layer = layer
+        self._made: dict[int, tuple[str, str]] = {}
+        self.operator = ""
+
+    def _note(self, places: list[Place]) -> None:
+        before = self._seen
+        super()._note(places)
+        if self._seen != before and len(self._made) < MAX_NODES:
+            made = self.operator, self._layer()
+            for number in range(before, self._seen):
+                self._made[number] = made
+
+    def of_node(self) -> tuple[str, str, str]:
+        """The node that is evaluated, its operator and layer."""
+        node = self._node() if self._node is not None else None
+        if node is None:
+            return "", "", ""
+        return (node.name(), *self._made.get(node._sequence_nr(), ("", "")))
+
+    def kept(self) -> Iterator[tuple[str, Any]]:
+        """What the node keeps of the forward pass."""
+        node = self._node() if self._node is not None else None
+        for name in dir(node) if node is not None else ():
+            if name.startswith("_saved_"):
+                try:
+                    yield "saved " + name[len("_saved_") :], getattr(node, name)
+                except RuntimeError:  # it has let go of it
+                    continue
+
+
+class Explaining:
+    """Watches this thread's operators, and those of the backward pass that it begins, from begin() to end()."""
+
+    def __init__(self, torch: Any) -> None:
+        if not all(hasattr(torch._C, name) for name in NEEDED):
+            raise NotSupportedError(f"PyTorch {torch.__version__} does not tell of its operators; 2.1 does")
+        self._torch = torch
+        self._names: dict[int, str] = {}  # of modules, by id
+        self._layers: list[str] = []
+        self._operators: dict[Any, Operator] = {}
+        self._makers: dict[int, Event] = {}  # by the storage that their results lie in
+        self._known: dict[int, str] = {}  # tensors that were there before, by their storage
+        self._told = 0
+        self._hooks: list[Any] = []
+        self.events: list[Event] = []
+        self.count = 0
+        self.places = _PlacesAndLayers(torch, self._layer)
+        self._mode = _make_mode(self, torch)
+
+    def begin(self) -> None:
+        """From here on. Not by `with`: it begins and ends in different functions."""
+        module: Any = sys.modules["torch.nn.modules.module"]
+        self._hooks = [
+            module.register_module_forward_pre_hook(self._enter),
+            module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        self._torch.utils._python_dispatch._push_mode(self._mode)
+
+    def know(self, names: dict[int, str], tensors: Iterable[tuple[str, Any]]) -> None:
+        """The names of modules, by id, and of tensors that no operator makes."""
+        self._names = names
+        self._known = {key: name for name, tensor in tensors for key in _keys(tensor)}
+
+    def end(self) -> None:
+        """No more, unless a mode of the user's is above, which ends with the process."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        top = self._torch._C._len_torch_dispatch_stack() - 1
+        if top >= 0 and self._torch._C._get_dispatch_stack_at(top) is self._mode:
+            self._torch.utils._python_dispatch._pop_mode()
+
+    def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
+        """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
+        makers = [self._makers[key] for tensor in targets for key in _keys(tensor) if key in self._makers]
+        reached = reached_from(makers) or self.events
+        if any(event.given for event in reached) and not any(event.is_known for event in reached):
+            # What nobody made lies in memory that a collective wrote, as DDP's buckets do.
+            reached = [event for event in self.events if event.is_known] or reached
+        found = cause(reached)
+        return None if found is None else line(found, samples)
+
+    # Layers
+
+    def _enter(self, module: Any, _inputs: Any) -> None:
+        name = self._names.get(id(module))
+        self._layers.append(type(module).__name__ if name is None else name)
+
+    def _leave(self, _module: Any, _inputs: Any, _output: Any) -> None:
+        if self._layers:
+            self._layers.pop()
+
+    def _layer(self) -> str:
+        return next((name for name in reversed(self._layers) if name), "")
+
+    # Calls
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make this call as it is, and look at what comes of it."""
+        operator = self._operators.get(function)
+        if operator is None and hasattr(function, "_schema"):
+            operator = self._operators[function] = Operator(function)
+        if operator is None or (operator.is_silent and not self.places.made_node()):
+            return self.pass_on(function, args, kwargs)
+        self.places.operator = operator.name
+        where, phase = self.places.of_call(2)
+        if operator.is_silent or phase == OURS:
+            return self.pass_on(function, args, kwargs)
+        bad = [name for name in self._read(operator, args, kwargs) if not is_finite(self._torch, name[1])]
+        before = [(*pair, self._makers.get(next(_keys(pair[1]), 0))) for pair in bad]
+        told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
+        result = self.pass_on(function, args, kwargs)
+        self.count += 1
+        try:
+            self._look(operator, args, kwargs, result, (where, phase, before, told))
+        except NotImplementedError:  # of kinds of tensors that few operators know
+            pass
+        return result
+
+    def pass_on(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if _NUMBER_FOR_TENSOR not in str(error):
+                raise
+        return function(*with_tensors(self._torch, function, args), **kwargs)
+
+    def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
+        outputs = [*tensors_in(self._torch, result)]
+        if operator.changes:
+            outputs += self._written(operator, args, kwargs)
+        bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(self._torch, one)]
+        if bad:
+            event = self._event(operator, args, kwargs, seen, bad)
+            for tensor in bad:
+                for key in _keys(tensor):
+                    self._makers[key] = event
+        elif not operator.changes:
+            for tensor in outputs:
+                for key in _keys(tensor):
+                    self._makers.pop(key, None)  # memory that was another's
+
+    def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> Event:
+        where, phase, before, told = seen
+        event = Event(self.count, operator.name, phase, where, self._layer())
+        if phase == BACKWARD:
+            event.node, event.gradient_of, layer = self.places.of_node()
+            event.layer = layer or event.layer
+        event.parents = [maker for _, _, maker in before if maker is not None]
+        event.is_meant = any(map(_is_infinite, [*args, *kwargs.values()]))
+        had_nan = any(self._has_nan(tensor) for _, tensor, _ in before)
+        event.makes_nan = not had_nan and any(map(self._has_nan, bad))
+        strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
+        if len(self.events) < MAX_TOLD:
+            event.given = [(self._stranger(one), Statistics(self._torch, name, one)) for name, one in strangers]
+        if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
+            self._told += 1
+            self._tell(event, told or self._described(operator, args, kwargs, phase), bad)
+        self.events.append(event)
+        return event
+
+    def _stranger(self, tensor: Any) -> str:
+        return next((self._known[key] for key in _keys(tensor) if key in self._known), "")
+
+    def _tell(self, event: Event, inputs: list[Statistics], bad: list[Any]) -> None:
+        torch = self._torch
+        event.inputs = inputs[:MAX_TENSORS]
+        event.outputs = [Statistics(torch, "", tensor) for tensor in bad[:MAX_TENSORS]]
+        if bad[0].layout is torch.strided:
+            values = numbers(torch, bad[0])
+            places = (~torch.isfinite(values)).nonzero()
+            index = [int(position) for position in places[0]]
+            event.first = {"output": 0, "index": index, "value": str(float(values[tuple(index)]))}
+            event.rows = [int(row) for row in torch.unique(places[:, 0])] if index else []
+
+    def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
+        """The tensors that it works on, those that the graph kept for it among them."""
+        found = [Statistics(self._torch, name, tensor) for name, tensor in self._read(operator, args, kwargs)]
+        if phase == BACKWARD:
+            for name, value in self.places.kept():
+                for tensor in tensors_in(self._torch, value):
+                    found.append(Statistics(self._torch, name, tensor))
+        return found
+
+    def _read(self, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+        """The tensors whose values go in, by the names of arguments."""
+        overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
+        named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]  # noqa: B905
+        return [
+            (name, tensor)
+            for name, value in named
+            if name != "out" and value is not None
+            for tensor in tensors_in(self._torch, value)
+        ]
+
+    def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+        """The tensors among the arguments that may have been written to, where the result does not name them."""
+        return [] if operator.returns else [*tensors_in(self._torch, [args[:1], kwargs.get("out")])]
+
+    def _has_nan(self, tensor: Any) -> bool:
+        return bool(self._torch.isnan(numbers(self._torch, tensor)).any())
+
+
+def _is_infinite(value: Any) -> bool:
+    """Whether a number was given that is not finite, as to masked_fill."""
+    return type(value) is float and value - value != 0
+
+
+def _keys(tensor: Any) -> Iterator[int]:
+    """What stands for the memory of a tensor's values."""
+    parts = [tensor]
+    if str(tensor.layout) != "torch.strided":
+        parts = [tensor._values() if str(tensor.layout) == "torch.sparse_coo" else tensor.values()]
+    for part in parts:
+        yield part.untyped_storage()._cdata
+
+
+def _make_mode(explaining: Explaining, torch: Any) -> Any:
+    base: Any = torch.utils._python_dispatch.TorchDispatchMode
+    disabled = torch._C._disabled_torch_dispatch_impl
+    modes = torch._C._len_torch_dispatch_stack
+
+    class ReprokitExplaining(base):  # type: ignore[misc]
+        """Looks at each call, and passes it on as it is."""
+
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            own = [type_ for type_ in types or () if type_.__torch_dispatch__ is not disabled]
+            if any(type_.__module__.startswith(_TRACED) for type_ in own) or modes():
+                return explaining.pass_on(function, args, kwargs or {})
+            if own:
+                return NotImplemented  # a subclass of tensors: what it is made of comes by later
+            return explaining.call(function, args, kwargs or {})
+
+    return ReprokitExplaining()

@@ -1,0 +1,253 @@
+"""Puts the state of a snapshot into what a script built: models are found by names and shapes."""
+
+from __future__ import annotations
+
+from ..frameworks.torch_records import Modules, named_tensors, parts_of, unwrapped
+from .torch_state import Reader, put_model, put_optimizer, put_random, put_scaler, put_schedule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from .reading import SnapshotFile
+    from .torch_hooks import Hooks
+    from .torch_outcome import Step
+
+MAX_NAMED = 3  # differences that are told
+
+
+class UnfitError(Exception):
+    """Which tensor of the snapshot does not fit the script's model, and how."""
+
+
+class Model:
+    """A model of the snapshot, and the script's module that it is put into."""
+
+    def __init__(self, entry: Mapping[str, Any], snapshot: SnapshotFile, module: Any) -> None:
+        self.name = str(entry.get("name"))
+        self.module = module
+        self._entry = entry
+        self.tensors = dict(named_tensors(parts_of(module)))
+        self._kept = {name: snapshot.tensors[kept] for name, kept in entry["tensors"].items()}
+
+    def differences(self) -> Iterator[str]:
+        """What does not fit, a phrase each."""
+        kind = type(self.module).__name__
+        for name, kept in self._kept.items():
+            tensor = self.tensors.get(name)
+            if tensor is None:
+                yield f"the script's {kind} has no {name}, which is {list(kept.shape)} in the snapshot"
+            elif not hasattr(tensor, "materialize") and tuple(tensor.shape) != kept.shape:
+                yield f"{name} is {list(kept.shape)} in the snapshot and {list(tensor.shape)} in the script's {kind}"
+        for name, tensor in self.tensors.items():
+            if name not in self._kept:
+                yield f"the snapshot has no {name}, which is {list(tensor.shape)} in the script's {kind}"
+
+    def put(self, reader: Reader) -> None:
+        """Write parameters and buffers, and what of it was training."""
+        for name, kept in self._kept.items():
+            if hasattr(self.tensors[name], "materialize"):  # of a lazy module that has not seen any input
+                self.tensors[name].materialize(kept.shape)
+        put_model(self.module, self._entry, reader)
+
+
+class Fit:
+    """All models of the snapshot, each with the module that it fits."""
+
+    def __init__(self, snapshot: SnapshotFile, modules: Sequence[Any]) -> None:
+        self.models: list[Model] = []
+        free = list(modules)
+        for entry in snapshot.header.get("models") or ():
+            model = _best(entry, snapshot, free)
+            free = [module for module in free if module is not model.module]
+            self.models.append(model)
+
+    def put(self, reader: Reader) -> None:
+        """Write all of it."""
+        for model in self.models:
+            model.put(reader)
+
+    def named(self) -> Iterator[tuple[str, Any]]:
+        """The tensors of the models, by the names that optimizers have for them."""
+        for model in self.models:
+            prefix = f"{model.name}." if len(self.models) > 1 else ""
+            for name, tensor in model.tensors.items():
+                yield prefix + name, tensor
+
+    def name_of(self, wanted: Any) -> str:
+        """What a capture calls a module that a script calls."""
+        wanted = unwrapped(wanted)
+        for number, model in enumerate(self.models):
+            for name, module in model.module.named_modules():
+                if module is wanted:
+                    prefix = [f"model#{number}"] if len(self.models) > 1 else []
+                    return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
+        return type(wanted).__name__
+
+    def layers(self) -> dict[int, str]:
+        """The names of modules, by id."""
+        names: dict[int, str] = {}
+        for model in self.models:
+            for name, module in model.module.named_modules():
+                names.setdefault(id(module), name)
+        return names
+
+
+def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[Any]) -> Model:
+    """The module with the fewest differences, which must be none."""
+    models = [Model(entry, snapshot, module) for module in modules]
+    if not models:
+        raise UnfitError(f"the script has no model for the snapshot's {entry.get('class')}")
+    counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
+    count, number = min(counted)
+    if count:
+        told = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]  # noqa: B905
+        more = f", and {count - MAX_NAMED:,} more" if count > MAX_NAMED else ""
+        raise UnfitError(f"the snapshot is of another model: {'; '.join(told)}{more}")
+    return models[number]
+
+
+class Built:
+    """What the script built, and what the snapshot has for it."""
+
+    def __init__(self, torch: Any, snapshot: SnapshotFile, hooks: Hooks, modules: Modules) -> None:
+        self._torch = torch
+        self._snapshot = snapshot
+        self._header = snapshot.header
+        self._hooks = hooks
+        self._modules = modules
+        self._fit: Fit | None = None
+        self.reader = Reader(torch, snapshot.tensors)
+        self.problems: list[str] = []
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The script's optimizers."""
+        return self._hooks.optimizers.alive()
+
+    @property
+    def fit(self) -> Fit:
+        """The script's models, which are found when they are needed first; raises UnfitError."""
+        if self._fit is None:
+            groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+            parameters = [parameter for group in groups for parameter in group["params"]]
+            self._fit = Fit(self._snapshot, self._modules.owners(parameters, self._torch.nn.Module))
+        return self._fit
+
+    def problem(self, text: str) -> None:
+        """Something to be told beside the result, once."""
+        if text not in self.problems:
+            self.problems.append(text)
+
+    # State
+
+    def put(self) -> None:
+        """Write the snapshot's state into all of it; raises UnfitError or SnapshotError where a model is another."""
+        self.fit.put(self.reader)
+        self._put_parameters(self._header.get("parameters") or {})
+        for optimizer, entry in self._matched():
+            self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
+        for kind, put in (("scalers", put_scaler), ("schedules", put_schedule)):
+            for owner, entry in zip(getattr(self._hooks, kind).alive(), self._header.get(kind) or []):  # noqa: B905
+                self._put_one(f"the state of a {type(owner).__name__}", put, owner, entry)
+
+    def put_random(self) -> None:
+        """Put the generators back, last of all."""
+        put_random(self._torch, self._header.get("random") or {}, self.reader)
+
+    def forget_gradients(self) -> None:
+        """Those of an earlier trial."""
+        for _, parameter in self.parameters(self.optimizers):
+            parameter.grad = None
+
+    def _put_parameters(self, kept: Mapping[str, str]) -> None:
+        """Those that are in no model."""
+        known = dict(self.parameters(self.optimizers)) if kept else {}
+        for name in kept:
+            value, parameter = self.reader.tensor(kept[name]), known.get(name)
+            if parameter is None or parameter.shape != value.shape:
+                here = "there is none" if parameter is None else f"it is {list(parameter.shape)}"
+                raise UnfitError(f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {here}")
+            with self._torch.no_grad():
+                parameter.copy_(value)
+
+    def _put_one(self, what: str, put: Callable[..., Any], owner: Any, entry: Any) -> None:
+        """Gradients hardly depend on it: what does not fit is told, and the trial goes on."""
+        try:
+            put(owner, entry, self.reader)
+        except Exception as error:
+            self.problem(f"{what} was not put: {error}")
+
+    # Optimizers
+
+    def _matched(self) -> list[tuple[Any, Any]]:
+        """Each optimizer of the snapshot with the script's own: the first that is left of its class and sizes."""
+        found, left = [], self.optimizers
+        for entry in self._header.get("optimizers") or []:
+            sizes = [len(names) for names in entry.get("parameters") or []]
+            fitting = [one for one in left if [len(group["params"]) for group in one.param_groups] == sizes]
+            best = [one for one in fitting if type(one).__name__ == entry.get("class")] or fitting
+            if best:
+                left = [one for one in left if one is not best[0]]
+                found.append((best[0], entry))
+        return found
+
+    def held_back(self) -> list[Any]:
+        """The optimizers that the captured step was about, first the one that was to update; none: unknown."""
+        named = (self._header.get("trigger") or {}).get("optimizers")
+        wanted = named[:1] if isinstance(named, list) else []  # the others may or may not have been about to update
+        bad = set(self._header.get("gradients") or ())
+        for entry in self._header.get("optimizers") or []:
+            if any(bad.intersection(group) for group in entry.get("parameters") or ()):
+                wanted = [*wanted, entry.get("name")]
+        found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
+        return [found[name] for name in dict.fromkeys(wanted) if name in found]
+
+    def is_held_back(self, optimizer: Any) -> bool:
+        """Whether the captured step ends where this one is to update."""
+        known = self.held_back()
+        return not known or known[0] is optimizer
+
+    def parameters(self, optimizers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """What these optimizers train, by the names that the snapshot has for it."""
+        names = {} if self._fit is None else {id(tensor): name for name, tensor in self._fit.named()}
+        seen: set[int] = set()
+        for count, optimizer in enumerate(self.optimizers):
+            for number, group in enumerate(optimizer.param_groups):
+                for position, parameter in enumerate(group["params"]):
+                    name = names.setdefault(id(parameter), f"optimizer#{count}.group{number}.{position}")
+                    if id(parameter) not in seen and any(optimizer is one for one in optimizers):
+                        seen.add(id(parameter))
+                        yield name, parameter
+
+    def gradients(self) -> dict[str, Any]:
+        """Those of the step, by name; other optimizers' may be left from before."""
+        of = self.held_back() or self.optimizers
+        return {name: parameter.grad for name, parameter in self.parameters(of) if parameter.grad is not None}
+
+    def compared(self, step: Step) -> dict[str, Any]:
+        """Gradients and loss beside those of the snapshot."""
+        known, bad = self._header.get("gradient_digests") or {}, self._header.get("gradients") or {}
+        about = self.held_back()
+        if about and len(self.optimizers) > 1:
+            names = {name for name, _ in self.parameters(about)}
+            known, bad = ({name: one[name] for name in one if name in names} for one in (known, bad))
+        found = step.compared(known, bad, self._header.get("loss") or {})
+        gradients, given_up = found["gradients"], self._header.get("given_up") or ()
+        gradients["different"] = [name for name in gradients["different"] if name not in given_up]
+        return found
+
+    # Names
+
+    def name_of(self, module: Any) -> str:
+        """What a capture calls a module."""
+        return type(module).__name__ if self._fit is None else self._fit.name_of(module)
+
+    def layers(self) -> dict[int, str]:
+        """The names of modules, by id."""
+        return {} if self._fit is None else self._fit.layers()
+
+    def known(self) -> list[tuple[str, Any]]:
+        """The tensors that were there before the step, by what they are called."""
+        return [] if self._fit is None else [(f"parameter {name}", tensor) for name, tensor in self._fit.named()]

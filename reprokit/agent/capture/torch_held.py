@@ -1,0 +1,261 @@
+"""Holds what a step of PyTorch changes or lets go of: buffers, batches and random states, as they were at its start."""
+
+from __future__ import annotations
+
+import copy
+from _thread import _local, get_ident
+from collections import deque
+from collections.abc import Mapping
+
+from ..frameworks.torch_records import parts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .random_states import RandomStates
+
+SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied
+SMALL_BUFFER = 1 << 20
+MAX_ARRAY = 1 << 24
+MAX_BATCHES = 4096  # of one step
+MAX_EARLIER = 64
+MAX_DEPTH = 16
+LOSSES = 100
+ALWAYS = 1 << 62
+PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
+
+
+class Batches:
+    """What the steps of a thread are given. Small tensors are copied; of larger ones is watched whether they change."""
+
+    def __init__(self, torch: Any) -> None:
+        self._tensor = torch.Tensor
+        self._plain = frozenset([torch.Tensor])
+        self._no_grad = torch.no_grad
+        self._copies = PROBATION
+        self._watched: list[tuple[Any, int]] = []
+        self._lists: list[tuple[Any, list[int]]] = []
+        self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module, the value
+        self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
+        self._owner: object = None  # the optimizer of that step
+
+    def add(self, origin: str, value: Any, name: Any = "") -> None:
+        """Hold a batch."""
+        kind = type(value)
+        if self._copies <= 0 and (kind is list or kind is tuple) and self._plain.issuperset(map(type, value)):
+            value = kind(value)
+            self._lists.append((value, [tensor._version for tensor in value]))
+            self.held.append((origin, name, value))
+        elif len(self.held) < MAX_BATCHES:
+            self._copies -= 1
+            self.held.append((origin, name, self._hold(value, 0)))
+
+    def _hold(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in self._plain:
+            return self._tensor_held(value)
+        if depth > MAX_DEPTH:
+            return value
+        if kind is list or kind is tuple:
+            return kind([self._hold(part, depth + 1) for part in value])
+        if isinstance(value, Mapping):
+            return {key: self._hold(value[key], depth + 1) for key in value}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*[self._hold(part, depth + 1) for part in value])
+        if hasattr(kind, "__dataclass_fields__"):
+            return self._fields_held(value, depth)
+        is_array = kind.__module__ == "numpy" and hasattr(value, "__array_interface__")
+        return value.copy() if is_array and value.nbytes <= MAX_ARRAY else value
+
+    def _fields_held(self, value: Any, depth: int) -> Any:
+        made = copy.copy(value)
+        for name in type(value).__dataclass_fields__:
+            if hasattr(value, name):
+                object.__setattr__(made, name, self._hold(getattr(value, name), depth + 1))
+        return made
+
+    def _tensor_held(self, tensor: Any) -> Any:
+        size = tensor.numel() * tensor.element_size()
+        self._watched.append((tensor, tensor._version))
+        return tensor.detach().clone() if size <= SMALL or self._copies > 0 else tensor.detach()
+
+    def restart(self) -> None:
+        """What is held belongs to no step after all."""
+        self.held, self.earlier, self._watched, self._lists = [], [], [], []
+
+    def end(self, owner: object) -> None:
+        """An optimizer's step is over; what was seen to change in place is copied from now on."""
+        for values, versions in self._lists:
+            if [tensor._version for tensor in values] != versions:
+                self._copies = ALWAYS
+        for tensor, version in self._watched:
+            if tensor._version != version:
+                self._copies = ALWAYS
+        if self.held and self.held[0][0] == "loader":
+            self._owner, self.earlier = owner, [batch for batch in self.held if batch[0] == "loader"][:MAX_EARLIER]
+        elif self._owner is owner:
+            self.earlier = []
+        self.held, self._watched, self._lists = [], [], []
+
+    def look(self) -> bool:
+        """Whether something that is held without a copy has changed since."""
+        if any([tensor._version for tensor in values] != versions for values, versions in self._lists):
+            return True
+        return self._copies <= 0 and any(
+            tensor._version != version and tensor.numel() * tensor.element_size() > SMALL
+            for tensor, version in self._watched
+        )
+
+
+class Buffers:
+    """Copies of models' buffers, made before the forward pass moves them.
+
+    Batch normalisation raises no version counter. Large buffers are masks and tables as a rule; these are copied
+    anew only where their counter tells of a change.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._each = getattr(torch, "_foreach_copy_", None)
+        self._containers: list[dict[str, Any]] = []
+        self._tensors: list[Any] = []
+        self._small: list[Any] = []
+        self._copies: list[Any] = []
+        self._large: list[tuple[Any, int, Any]] = []
+        self.known = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are known to be none."""
+        return self.known and not self._containers
+
+    def watch(self, modules: list[Any]) -> None:
+        """From now on hold the buffers of these models."""
+        self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
+        self._tensors, self._copies, self._large = [], [], []
+        self.known = True
+
+    def keep(self) -> None:
+        """Copy the buffers as they are now."""
+        if not self._containers:
+            return
+        tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
+        with self._torch.no_grad():
+            if len(tensors) != len(self._tensors) or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
+                self._begin(tensors)
+            self._copy()
+            self._copy_large()
+
+    def _begin(self, tensors: list[Any]) -> None:
+        self._tensors = tensors
+        distinct = list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
+        self._small = [tensor for tensor in distinct if tensor.numel() * tensor.element_size() <= SMALL_BUFFER]
+        self._copies = [tensor.detach().clone() for tensor in self._small]
+        small = set(map(id, self._small))
+        self._large = [(tensor, -1, None) for tensor in distinct if id(tensor) not in small]
+
+    def _copy(self) -> None:
+        try:
+            if self._each is not None and self._copies:
+                self._each(self._copies, self._small)
+                return
+            for kept, tensor in zip(self._copies, self._small):  # noqa: B905
+                kept.copy_(tensor)
+        except RuntimeError:  # one has another size or device now
+            self._begin(self._tensors)
+
+    def _copy_large(self) -> None:
+        for place, (tensor, version, _) in enumerate(self._large):
+            if tensor._version != version:
+                self._large[place] = tensor, tensor._version, tensor.detach().clone()
+
+    def kept(self) -> dict[int, Any]:
+        """The copies by the id of what they are copies of."""
+        found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
+        found.update({id(tensor): kept for tensor, _, kept in self._large if kept is not None})
+        return found
+
+    def put_back(self) -> None:
+        """Make the buffers what they were."""
+        by_id = {id(tensor): tensor for tensor in self._tensors if tensor is not None}
+        with self._torch.no_grad():
+            for key, kept in self.kept().items():
+                by_id[key].copy_(kept)
+
+
+class Threads(_local):
+    """What is held of this thread."""
+
+    def __init__(self, make: Callable[[], Held]) -> None:
+        self.held = make()
+
+
+class Held:
+    """What a thread's step was begun with."""
+
+    def __init__(self, torch: Any, random: RandomStates) -> None:
+        self.thread = get_ident()
+        self.batches = Batches(torch)
+        self.buffers = Buffers(torch)
+        self.random = random
+        self.losses: deque[Any] = deque(maxlen=LOSSES)
+        self.far: list[Any] = []  # losses of this step that lie on a GPU
+        self.loss: Any = None  # the last that backward() was called of
+        self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
+        self.began = False  # a forward pass of the step
+        self.began_at: tuple[int, Any] = (0, None)  # after how many backward passes, and by which module
+        self.tested = -1  # after which backward pass compiled code was last looked at
+        self.has_random = self.has_buffers = False
+        self.saw_forward = False  # of a module, in the step before
+        self.saw_loader = False  # in this step
+        self.looked = False  # a forward pass without gradients since the last batch
+        self.armed = False  # the next module's call is looked at
+        self.fetching = self.inside = self.backwards = False
+        self.closure: Any = None
+        self.compiled = 0
+        self.triggers: list[dict[str, Any]] = []  # of this step, which were found before the optimizer's turn
+        self.skipped: set[int] = set()  # optimizers whose next step is not applied
+        self.round = 0  # calls of backward()
+        self.clean: tuple[list[Any], int] = ([], 0)  # gradients that were tested, and their versions
+        self.mean: float | None = None  # of the norms of gradients
+        self.norms = 0
+        self.precision: dict[str, Any] = {}
+        self.epoch: Any = None
+        self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
+        self.root: Any = None
+
+    def end(self, owner: object) -> None:
+        """A step of this optimizer is over."""
+        self.batches.end(owner)
+        self.saw_forward = self.began
+        self.began = self.has_random = self.has_buffers = self.saw_loader = self.looked = False
+        if self.far:
+            self.far = []
+        if self.triggers:
+            self.triggers = []
+        if self.skipped:
+            self.skipped = set()
+        if self.clean[0]:
+            self.clean = ([], 0)
+        self.entry = []
+        self.loss = self.root = None
+        self.is_scaled = False
+        self.began_at = (0, None)
+
+    def exhausted(self) -> None:
+        """A loader has no more; what it gave without a forward pass in between was not for this step."""
+        if self.saw_loader and not self.began:
+            self.batches.restart()
+            self.saw_loader = False
+
+    def is_trained(self) -> bool:
+        """Whether what began is a step, and no evaluation that left gradients on."""
+        before, module = self.began_at
+        return self.round != before or (self.saw_loader and (module is None or bool(module.training)))
+
+    def finite_losses(self) -> Iterator[float]:
+        """The last losses as numbers."""
+        for loss in self.losses:
+            yield loss if isinstance(loss, float) else float(loss.item())

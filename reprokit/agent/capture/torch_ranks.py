@@ -1,0 +1,173 @@
+"""Has all ranks of a distributed training capture the same step, by the reduction of gradients that it makes anyway.
+
+Gradients that are not finite on one rank are so on all of them once they have been reduced. What one rank alone knows
+before (its loss is not finite, a condition holds) it tells by one element of one gradient: a NaN whose bits say so and
+whose rank it is. Nothing is sent that the training does not send, and a step in which nothing happens costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from .store import Part
+
+    Trigger = dict[str, Any]
+
+PATIENCE = 60  # seconds for which the others are waited for, before this process ends
+PAUSE = 0.02
+# A quiet NaN of 32 bits: below the sign, exponent and quiet bit 8 bits of ours, 2 of what it is about, 12 of the rank.
+MARK, MARK_BITS = 0x7FDA4000, 0x7FFFC000
+RANKS = 1 << 12
+KINDS = ("loss", "condition", "activation")
+WORDS = (
+    "the loss of rank {} is not finite",
+    "a condition holds on rank {}",
+    "an output of a module is not finite on rank {}",
+)
+GIVEN_UP = "the gradient of {} is not kept: one of its elements was used to tell all ranks"
+
+
+class Ranks:
+    """The other processes of this training."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._hooks: list[Any] = []  # on parameters, until the first gradient has come
+        self._given_up: set[str] = set()  # names of gradients that were told by
+        self._ends = 0
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there are others."""
+        distributed = getattr(self._torch, "distributed", None)
+        return distributed is not None and distributed.is_available() and self._count(distributed) > 1
+
+    @staticmethod
+    def _count(distributed: Any) -> int:
+        return int(distributed.get_world_size()) if distributed.is_initialized() else 1
+
+    # Telling
+
+    def have_heard(self, model: Any) -> bool:
+        """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""
+        return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
+
+    def tell(self, trigger: Trigger, parameters: Iterable[Any]) -> None:
+        """Have the backward pass that comes tell the others of this."""
+        if self._hooks:
+            return
+        kind = KINDS.index(trigger["kind"]) if trigger["kind"] in KINDS else 0
+        mark = MARK | kind << 12 | int(self._torch.distributed.get_rank()) % RANKS
+        self._hooks = [
+            parameter.register_hook(self._marking(mark)) for parameter in parameters if parameter.requires_grad
+        ]
+
+    def _marking(self, mark: int) -> Any:
+        def hook(gradient: Any) -> Any:
+            torch = self._torch
+            is_fit = gradient.layout is torch.strided and gradient.is_floating_point() and gradient.numel()
+            if not self._hooks or not is_fit:
+                return None
+            self.be_silent()
+            if not bool(torch.isfinite(gradient).all()):
+                return None  # which the others will see by themselves
+            marked = gradient.clone(memory_format=torch.contiguous_format)
+            place = marked.view(-1)[:1]
+            if gradient.dtype is torch.float32:
+                place.view(torch.int32).fill_(mark)
+            else:
+                place.fill_(float("nan"))
+            return marked
+
+        return hook
+
+    def be_silent(self) -> None:
+        """No gradient is marked from now on."""
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def tell_from_device(self, loss: Any, value: Any, above: float | None) -> None:
+        """The same of a loss that lies on a GPU, without waiting for its value: all gradients become NaN."""
+        if not loss.requires_grad:
+            return
+        torch = self._torch
+        limit = float("inf") if above is None else above
+
+        def hook(gradient: Any) -> Any:
+            is_good = torch.isfinite(value) & (value <= limit)
+            return torch.where(is_good, gradient, torch.full_like(gradient, float("nan")))
+
+        loss.register_hook(hook)
+
+    # Hearing
+
+    def heard(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
+        """The triggers, without those that are only marks; what a mark says where there is no other."""
+        self.be_silent()
+        if not self.are_several:
+            return triggers
+        marks = self._marks(parameters())
+        self._given_up = set(marks)
+        kept = [one for one in triggers if not (one.get("name") in marks and one.get("count") == 1)]
+        return kept or [self._said_by(mark) for mark in list(marks.values())[:1]] or triggers
+
+    def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
+        """What another rank tells by gradients that this one takes for an overflow."""
+        marks = self._marks(parameters()) if self.are_several else {}
+        return [self._said_by(mark) for mark in list(marks.values())[:1]]
+
+    def _marks(self, parameters: Mapping[str, Any]) -> dict[str, int]:
+        found = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
+        return {name: mark for name, mark in found.items() if mark is not None}
+
+    def _mark_in(self, gradient: Any) -> int | None:
+        torch = self._torch
+        if gradient is None or gradient.dtype is not torch.float32 or gradient.layout is not torch.strided:
+            return None
+        if hasattr(gradient, "to_local") or gradient.numel() == 0:
+            return None
+        bits = gradient.detach().reshape(-1).view(torch.int32)
+        found = bits[(bits & MARK_BITS) == MARK]
+        return int(found[0]) if found.numel() else None
+
+    @staticmethod
+    def _said_by(mark: int) -> Trigger:
+        rank, kind = mark % RANKS, mark >> 12 & 3
+        return {"kind": "condition", "what": WORDS[min(kind, 2)].format(rank), "rank": rank}
+
+    # The snapshot
+
+    def complete(self, header: dict[str, Any], parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
+        """With this process's rank, and without the gradients that are no more what they were."""
+        if not self.are_several:
+            return header, list(parts)
+        distributed, gone = self._torch.distributed, self._given_up
+        header = {**header, "rank": distributed.get_rank(), "world": distributed.get_world_size()}
+        for key in ("gradients", "gradient_digests"):
+            header[key] = {name: kept for name, kept in header[key].items() if name not in gone}
+        header["given_up"] = sorted(gone)
+        header["notes"] = [*header["notes"], *map(GIVEN_UP.format, sorted(gone))]
+        files = {f"gradient.{name}" for name in gone}
+        return header, [part for part in parts if part.name not in files]
+
+    def wait(self) -> None:
+        """Until all others have saved theirs: who ends first has the rest ended by what started them."""
+        if not self.are_several:
+            return
+        distributed = self._torch.distributed
+        store, count = distributed.distributed_c10d._get_default_store(), distributed.get_world_size()
+        self._ends += 1
+        key, until = f"reprokit/captured/{self._ends}", time.monotonic() + PATIENCE
+        try:
+            there = store.add(key, 1)
+            while there < count and time.monotonic() < until:
+                time.sleep(PAUSE)
+                there = store.add(key, 0)
+        except Exception:  # who keeps the store is gone, having seen all of them
+            pass

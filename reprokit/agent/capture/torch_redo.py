@@ -1,0 +1,568 @@
+"""Does a captured step of PyTorch again, at the first step of the user's own script, and again on parts of its batch.
+
+The script builds its model and optimizers and asks its DataLoader for a batch: it is given the snapshot's. Before the
+first forward pass the snapshot's state is put into what the script built. Where the optimizer would update, the
+gradients are compared, and the update is left out. The next turn of the user's loop is the next trial; a script that
+ends before the search does is started again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import _local
+
+from ..frameworks.torch_records import Modules
+from ..observing.torch_inputs import tensors as tensors_in
+from . import torch_hooks
+from .bisection import Search
+from .reading import SnapshotError, SnapshotFile
+from .torch_batches import Batch, Turn, shares, turns
+from .torch_causes import is_finite, numbers
+from .torch_fit import Built, UnfitError
+from .torch_outcome import Step
+from .trial_results import add_progress, outcomes, own_snapshot, write_result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+    from . import Capture
+    from .bisection import Found
+    from .torch_explain import Explaining
+
+    Function = Callable[..., Any]
+
+MINIMISE, EXPLAIN = "minimise", "explain"
+MAX_WITHOUT = 1000  # turns of the script's loop in a row that come to nothing
+MAX_PASSED = 10_000
+NO_FETCH = "the script's step took no batch from a DataLoader, from which the snapshot's came"
+NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
+
+
+class _Wanted(Exception):
+    """The part of the batch whose trial comes next."""
+
+    def __init__(self, samples: Sequence[int]) -> None:
+        super().__init__()
+        self.samples = list(samples)
+
+
+class Trial:
+    """One attempt of the step, from the batch that the loop is given to the update that it does not make."""
+
+    def __init__(self, samples: list[int], parts: list[tuple[Turn, list[int]]]) -> None:
+        self.samples = samples
+        self.fetched = [(turn.fetched, own) for turn, own in parts if turn.fetched is not None]
+        self.called = [(batch, own) for turn, own in parts for batch in turn.called]
+        self.targets = [(batch, own) for turn, own in parts for batch in turn.targets]
+        self.judged = 0  # losses whose target was replaced
+        self.handed = 0  # batches that the loop was given
+        self.calls = 0  # of modules, whose arguments were replaced
+        self.is_unused = False  # what was handed was only used without gradients: by an evaluation
+        self.is_begun = False  # the state was put
+        self.passes = 0  # backward
+        self.root: Any = None  # the module that was called first, since the last backward pass
+        self.losses: list[Any] = []
+        self.activations: list[dict[str, Any]] = []
+        self.given: list[tuple[str, Any]] = []  # tensors of batches, for who asks where values came from
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all that the loop was given went into gradients."""
+        return self.passes >= len(self.fetched) and self.calls >= len(self.called)
+
+
+class _Thread(_local):
+    """Where one thread is."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of calls of modules
+        self.fetching = False
+        self.in_backward = False
+        self.in_closure = False
+        self.stepped = False  # the scaler called the optimizer
+        self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
+
+
+class TorchRedo:
+    """Drives the trials of this process."""
+
+    def __init__(self, capture: Capture) -> None:
+        redo = capture.settings.redo
+        assert redo is not None
+        self._capture = capture
+        self._redo = redo
+        self._is_active = False
+        self._is_done = False
+        self._tells = True  # its snapshot was named; other ranks only do their part
+        self._torch: Any = None
+        self._hooks: torch_hooks.Hooks
+        self._thread = _Thread()
+        self._modules = Modules()
+        self._known = outcomes(redo.trials)
+        self._whole: dict[str, Any] = next(
+            (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
+        )
+        self._built: Built
+        self._without = 0  # turns of the loop since a trial ended
+        self._passed = 0  # updates of other optimizers
+        self._trials = 0  # of this process
+        self._like: Any = None  # what the script's loader gave
+
+    def begin(self, name: str, module: Any) -> None:
+        """Attach to PyTorch, or to a module of it."""
+        if name == "torch":
+            self._begin(module)
+        elif self._is_active:
+            self._hooks.watch(name, module)
+
+    def _begin(self, torch: Any) -> None:
+        self._torch = torch
+        path = own_snapshot(self._redo.snapshot, os.environ.get("RANK"))
+        self._tells = path == self._redo.snapshot
+        self._hooks = torch_hooks.Hooks(torch, self)
+        try:
+            self._read(SnapshotFile(path))
+        except (SnapshotError, KeyError, TypeError, ValueError) as error:
+            self._give_up(str(error) if isinstance(error, SnapshotError) else f"{path} cannot be used: {error!r}")
+        if self._redo.mode == EXPLAIN:
+            os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        for part, found in torch_hooks.loaded_with(torch):
+            self._hooks.watch(part, found)
+        self._watch_modules()
+        if any(turn.targets for turn in self._turns):
+            try:
+                self._hooks.watch_losses(torch)
+            except (AttributeError, TypeError):  # PyTorch before 2.0
+                self._built.problem("targets of losses are the script's own")
+        self._is_active = True
+        atexit.register(self._ended)
+        self._next_trial()
+
+    def _read(self, snapshot: SnapshotFile) -> None:
+        self._built = Built(self._torch, snapshot, self._hooks, self._modules)
+        self._header = snapshot.header
+        entries = self._header.get("batches") or []
+        self._turns = turns([Batch(entry, self._built.reader.value) for entry in entries])
+        self._of = sum(turn.samples for turn in self._turns)
+        self._trigger: dict[str, Any] = self._header.get("trigger") or {}
+
+    @property
+    def _is_about_loss(self) -> bool:
+        """Whether what was captured is known before the gradients are."""
+        is_bound = str(self._trigger.get("what")).startswith("loss")
+        return self._trigger.get("kind") in ("loss", "activation") or is_bound
+
+    def _watch_modules(self) -> None:
+        module: Any = sys.modules["torch.nn.modules.module"]
+        for kind in ("parameter", "module"):
+            register = getattr(module, f"register_module_{kind}_registration_hook", None)
+            if register is not None:
+                register(self._modules.registered)
+        if self._trigger.get("kind") == "activation":
+            module.register_module_forward_hook(self._look_at_output)
+
+    def forget(self) -> None:
+        """A forked child works for the loader."""
+        self._is_active = self._is_done = False
+
+    def _require_end(self) -> None:
+        """A script that catches everything has caught its end too."""
+        if self._is_done:
+            sys.stdout.flush()
+            os._exit(0)
+
+    # Trials
+
+    def _next_trial(self) -> None:
+        samples = list(range(self._of))
+        if self._redo.mode == MINIMISE and self._known and self._tells:
+            samples = self._wanted()
+        self._trial = Trial(samples, shares(self._turns, samples))
+        self._explaining: Explaining | None = None
+
+    def _wanted(self) -> list[int]:
+        """The next part to try; ends the process when nothing is left to try."""
+        if not dict(self._known).get(tuple(range(self._of))):
+            self._finish({**self._whole, "reproduced": False, **self._search_line(None)})
+
+        def ask(samples: Sequence[int]) -> bool:
+            raise _Wanted(samples)
+
+        try:
+            found = Search(self._of, ask, known=self._known).smallest()
+        except _Wanted as wanted:
+            return wanted.samples
+        return self._finish({**self._whole, "reproduced": True, **self._search_line(found)})
+
+    def _search_line(self, found: Found | None) -> dict[str, Any]:
+        if found is not None:
+            return found.line()
+        whole = list(range(self._of))
+        return {"samples": whole, "of": self._of, "trials": len(self._known), "smallest": False, "only_full": False}
+
+    def _begin_trial(self) -> None:
+        """Put the snapshot's state into what the script built."""
+        trial = self._trial
+        try:
+            self._built.put()
+        except (UnfitError, SnapshotError) as error:
+            self._give_up(str(error))
+        if self._trials:
+            self._built.forget_gradients()
+        if self._redo.mode == MINIMISE and self._tells:
+            add_progress(self._redo.progress, {"running": trial.samples})
+        trial.is_begun = True
+        trial.calls = trial.judged = trial.passes = 0
+        trial.losses.clear()
+        if self._redo.mode == EXPLAIN:
+            self._explain()
+        self._built.put_random()
+
+    # What the hooks tell
+
+    def fetch(self, original: Callable[[], Any]) -> Any:
+        """A loader is asked for its next batch."""
+        self._require_end()
+        if not self._is_active or not self._trial.fetched or not self._torch.is_grad_enabled():
+            return self._next_of(original)
+        trial = self._trial
+        if trial.is_begun and trial.handed >= len(trial.fetched):
+            if trial.is_used_up:
+                self._conclude()  # the loop goes on to other batches: what it does with ours, it has done
+                trial = self._trial
+            elif not trial.losses:  # an evaluation that left gradients on, or an error that the script passed by
+                trial.is_begun, trial.is_unused = False, True
+                self._without += 1
+                if self._without >= MAX_WITHOUT:
+                    self._failed("no backward pass came")
+                    trial = self._trial
+        if trial.is_unused:
+            trial.handed, trial.is_unused = 0, False
+        if self._like is None:
+            self._like = self._next_of(original)
+        batch, samples = trial.fetched[min(trial.handed, len(trial.fetched) - 1)]
+        trial.handed += 1
+        value = self._hand(batch, samples, self._like)
+        if not trial.is_begun and not self._header.get("models"):
+            self._begin_trial()  # no module will be called
+        return value
+
+    def _next_of(self, original: Callable[[], Any]) -> Any:
+        self._thread.fetching = True
+        try:
+            return original()
+        finally:
+            self._thread.fetching = False
+
+    def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
+        """The part of a batch as the script is given it."""
+        try:
+            value = batch.part(samples, like)
+        except SnapshotError as error:
+            self._give_up(str(error))
+        if self._redo.mode == EXPLAIN:
+            self._trial.given += [("the batch", tensor) for tensor in tensors_in(self._torch, value)]
+            self._explain()
+        return value
+
+    def call(self, original: Function, module: Any, arguments: Any, keywords: Any) -> Any:
+        """A module is called."""
+        thread = self._thread
+        depth = thread.depth
+        thread.depth = depth + 1
+        try:
+            if self._is_active and not depth and not (thread.fetching or thread.in_backward):
+                arguments, keywords = self._called(module, arguments, keywords)
+            return original(module, *arguments, **keywords)
+        except Exception as error:
+            if self._is_active and not depth and self._trial.is_begun:
+                self._failed(f"{type(error).__name__}: {str(error)[:200]}")
+            raise
+        finally:
+            thread.depth = depth
+
+    def _called(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
+        trial = self._trial
+        is_training = self._torch.is_grad_enabled() and bool(self._built.optimizers)
+        if not is_training or self._is_evaluating(module):
+            trial.is_unused = not trial.is_begun
+            return arguments, keywords
+        if not trial.handed if trial.fetched else not self._is_wanted(module):
+            return arguments, keywords
+        trial.is_unused = False
+        if not trial.is_begun:
+            self._begin_trial()
+        if trial.root is None:
+            trial.root = module
+        if trial.called and trial.root is module and self._is_wanted(module):
+            batch, samples = trial.called[min(trial.calls, len(trial.called) - 1)]
+            trial.calls += 1
+            value = self._hand(batch, samples, [arguments, keywords])
+            arguments, keywords = _moved(self._torch, value, [arguments, keywords])
+        return arguments, keywords
+
+    def target(self, target: Any) -> Any:
+        """A loss is computed against this; the snapshot may know the target that it was."""
+        trial = self._trial
+        if not self._is_active or not trial.is_begun or not trial.targets or not isinstance(target, self._torch.Tensor):
+            return target
+        batch, samples = trial.targets[min(trial.judged, len(trial.targets) - 1)]
+        trial.judged += 1
+        try:
+            return batch.part(samples)["target"].to(target.device)
+        except SnapshotError as error:
+            self._give_up(str(error))
+
+    def _is_wanted(self, module: Any) -> bool:
+        """Whether the snapshot's module was called as this one is; the snapshot may not tell."""
+        names = {batch.name for batch, _ in self._trial.called}
+        if not names or None in names:
+            return True
+        try:
+            return self._built.fit.name_of(module) in names
+        except UnfitError as error:
+            self._give_up(str(error))
+
+    def _is_evaluating(self, module: Any) -> bool:
+        """Whether the module is not being trained, where the snapshot's models were."""
+        models = self._header.get("models") or []
+        flags = [(model.get("training") or {}).get("") for model in models]
+        return not module.training and bool(flags) and all(flags) and any(True for _ in module.parameters())
+
+    def _look_at_output(self, module: Any, _inputs: Any, output: Any) -> None:
+        if not self._is_active or not self._trial.is_begun:
+            return
+        for tensor in tensors_in(self._torch, output):
+            if not is_finite(self._torch, tensor):
+                values = numbers(self._torch, tensor)
+                count = values.numel() - int(self._torch.isfinite(values).sum())
+                found = {"name": self._built.name_of(module), "what": "not finite", "count": count}
+                self._trial.activations.append({**found, "of": values.numel()})
+
+    def backward(self, original: Callable[[], Any], tensors: Any) -> Any:
+        """A backward pass is begun."""
+        if not self._is_active or self._thread.in_backward:
+            return original()
+        trial = self._trial
+        if trial.is_begun:
+            losses = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
+            trial.losses += [self._unscaled(loss) for loss in losses]
+        self._thread.in_backward = True
+        try:
+            result = original()
+        finally:
+            self._thread.in_backward = False
+        trial.passes += trial.is_begun
+        trial.root = None
+        if trial.is_begun and self._is_about_loss and not self._thread.in_closure:
+            self._conclude_early(all(loss.is_cpu for loss, _ in trial.losses))
+        return result
+
+    def _unscaled(self, loss: Any) -> tuple[Any, Any]:
+        """What a backward pass is begun of, and what it was before a GradScaler multiplied it."""
+        scaled, before = self._thread.scaled
+        return loss.detach(), (before if scaled is loss else loss).detach()
+
+    def scale(self, loss: Any, scaled: Any) -> None:
+        """A GradScaler has multiplied a loss."""
+        self._thread.scaled = (scaled, loss) if isinstance(loss, self._torch.Tensor) else (None, None)
+
+    def clip(self, original: Callable[[], Any]) -> Any:
+        """Gradients are to be clipped: captures look at them before."""
+        if self._is_active and self._trial.is_begun and self._thread.scaled[0] is None:
+            self._conclude_early(self._trigger.get("kind") != "condition")
+        return original()
+
+    def _conclude_early(self, may: bool) -> None:
+        """Before the update, where the capture was made so early: as soon as what it was made for is seen."""
+        if may and self._step().trigger(self._trigger) is not None:
+            self._conclude()
+
+    def step(self, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
+        """An optimizer is to update."""
+        self._require_end()
+        if not self._is_active:
+            return original(optimizer, *arguments, **keywords)
+        self._thread.stepped = True
+        closure = keywords.get("closure", arguments[0] if arguments else None)
+        if callable(closure):
+            return self._step_by(original, optimizer, closure)
+        self._arrived(optimizer)
+        return None
+
+    def _step_by(self, original: Function, optimizer: Any, closure: Callable[[], Any]) -> Any:
+        """The optimizer itself calls what computes loss and gradients, once or more often; it may go on in between."""
+        loss = None
+
+        def evaluate() -> Any:
+            nonlocal loss
+            self._thread.in_closure = True
+            try:
+                with self._torch.enable_grad():
+                    loss = closure()
+            finally:
+                self._thread.in_closure = False
+            trial = self._trial
+            if trial.is_begun and self._step().trigger(self._trigger) is not None:
+                self._arrived(optimizer)
+                raise _Enough
+            return loss
+
+        try:
+            original(optimizer, evaluate)
+        except _Enough:
+            return loss
+        self._arrived(optimizer)
+        return loss
+
+    def scaled_step(self, original: Function, optimizer: Any) -> Any:
+        """A GradScaler is to call an optimizer, or to leave it where gradients overflowed."""
+        self._thread.stepped = False
+        result = original()
+        if self._is_active and not self._thread.stepped:
+            self._arrived(optimizer)
+        return result
+
+    def _arrived(self, optimizer: Any) -> None:
+        """At the update."""
+        trial = self._trial
+        if not trial.is_begun:
+            self._without += 1
+            if not self._trials and self._without >= MAX_WITHOUT:
+                self._give_up(NO_FETCH if trial.fetched and not trial.handed else NO_FORWARD)
+        elif self._built.is_held_back(optimizer) or self._step().trigger(self._trigger) is not None:
+            self._conclude()
+        else:
+            trial.is_begun = False  # the snapshot's step began after this optimizer's update
+            self._passed += 1
+            if self._passed >= MAX_PASSED:
+                self._give_up("the optimizer whose step was captured makes none in this script")
+
+    # Ends
+
+    def _step(self) -> Step:
+        return Step(self._torch, self._trial.losses, self._built.gradients(), self._trial.activations)
+
+    def _conclude(self, ended: str | None = None) -> None:
+        """The trial has come to its end."""
+        if self._explaining is not None:
+            self._explaining.end()
+        step = self._step()
+        trigger = step.trigger(self._trigger)
+        result = {"reproduced": trigger is not None, "trigger": trigger, **self._built.compared(step)}
+        self._trials, self._without = self._trials + 1, 0
+        if self._redo.mode == MINIMISE:
+            if not self._known:
+                self._tell_of_ranks()
+                self._whole = {**result, "problems": self._built.problems}
+            self._note(self._trial.samples, trigger is not None, ended or step.words(trigger))
+            if ended is None:
+                self._next_trial()
+            return
+        result["problems"] = self._built.problems
+        if self._redo.mode == EXPLAIN:
+            result.update(self._cause(step))
+        self._write(result)
+        if ended is None:
+            self._capture.done()
+
+    def _failed(self, why: str) -> None:
+        """A part of the batch with which the script cannot make the step; a script that passes errors by goes on."""
+        if self._redo.mode == MINIMISE:
+            self._trials, self._without = self._trials + 1, 0
+            self._note(self._trial.samples, False, why)
+            self._next_trial()
+
+    def _tell_of_ranks(self) -> None:
+        distributed = getattr(self._torch, "distributed", None)
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            if distributed.get_world_size() > 1:
+                self._built.problem(
+                    "the other ranks kept their batches whole: what begins in one of them needs no sample"
+                )
+
+    def _note(self, samples: list[int], did: bool, why: str) -> None:
+        self._known.append((tuple(samples), did))
+        text = f"trial {len(self._known)}: {len(samples)} of {self._of} samples: {why}"
+        line: dict[str, Any] = {"text": text, "samples": samples, "reproduced": did, "why": why}
+        if len(self._known) == 1:
+            line["whole"] = self._whole
+        if self._tells:
+            add_progress(self._redo.progress, line)
+
+    def _explain(self) -> None:
+        """Watch operators from here on, and know what there is by name."""
+        from .torch_explain import Explaining, NotSupportedError
+
+        if self._explaining is None:
+            try:
+                self._explaining = Explaining(self._torch)
+            except NotSupportedError as error:
+                return self._built.problem(str(error))
+            self._explaining.begin()
+        self._explaining.know(self._built.layers(), [*self._built.known(), *self._trial.given])
+        return None
+
+    def _cause(self, step: Step) -> dict[str, Any]:
+        if self._explaining is None:
+            return {}
+        targets = step.bad_losses or [step.gradients[name] for name in step.bad]
+        found = self._explaining.cause(targets, self._of)
+        return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
+
+    def _give_up(self, trouble: str) -> NoReturn:
+        self._finish({"trouble": trouble, "reproduced": False})
+
+    def _finish(self, result: dict[str, Any]) -> NoReturn:
+        """Write the result, and end the process."""
+        self._write(result)
+        self._capture.done()
+
+    def _write(self, result: dict[str, Any]) -> None:
+        self._is_active, self._is_done = False, True
+        if self._tells:
+            write_result(self._redo.result, self._redo.mode, result)
+
+    def _ended(self) -> None:
+        """The script has ended by itself: within a trial, before the first, or between two."""
+        if not self._is_active:
+            return
+        trial = self._trial
+        why = _exception()
+        if trial.is_begun and (trial.losses or self._redo.mode == EXPLAIN):
+            self._built.problem(f"the script ended before its update{why}")
+            self._conclude(f"the script ended{why}")
+        elif trial.is_begun:
+            self._built.problem(f"the script ended before its backward pass{why}")
+            if self._redo.mode == MINIMISE:
+                self._trials += 1
+                self._note(trial.samples, False, f"the script ended{why}")
+            else:
+                self._write({"reproduced": False, "problems": self._built.problems})
+        if self._is_active and self._trials and self._redo.mode == MINIMISE:
+            self._write({"again": True})
+
+
+class _Enough(Exception):
+    """An optimizer need not go on."""
+
+
+def _exception() -> str:
+    value = getattr(sys, "last_value", None)
+    return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
+
+
+def _moved(torch: Any, value: Any, like: Any) -> Any:
+    """The snapshot's tensors on the devices where the script's own are."""
+    if isinstance(value, torch.Tensor):
+        return value.to(like.device) if isinstance(like, torch.Tensor) else value
+    if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
+        likes = [*like, *[None] * (len(value) - len(like))]
+        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])  # noqa: B905
+    if type(value) is dict and isinstance(like, dict):
+        return {key: _moved(torch, value[key], like.get(key)) for key in value}
+    return value

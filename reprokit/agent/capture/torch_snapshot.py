@@ -1,0 +1,232 @@
+"""Puts together what a snapshot of a PyTorch training holds."""
+
+from __future__ import annotations
+
+import sys
+
+from ..frameworks.torch_records import named_tensors, parts_of, unwrapped
+from .torch_gradients import values_of
+from .torch_state import Tensors, digest, on_this_side, take_model, take_optimizer, take_random, take_stateful
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from .store import Part
+    from .torch_gradients import Gradients
+    from .torch_held import Held
+    from .torch_watched import Record, Watched
+
+    Trigger = dict[str, Any]
+
+MAX_TRIGGERS = 1000
+MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
+
+
+class Names:
+    """Parameters are called as their models call them."""
+
+    def __init__(self, models: list[Any], watched: Watched) -> None:
+        self.models = [(model, f"model#{number}") for number, model in enumerate(models)]
+        self.optimizers = [(record, f"optimizer#{number}") for number, record in enumerate(watched.alive())]
+        self._names: dict[int, str] = {}
+        self.parameters: dict[str, Any] = {}
+        for model, name in self.models:
+            prefix = f"{name}." if len(models) > 1 else ""
+            for part, tensor in named_tensors(parts_of(model)):
+                self._names.setdefault(id(tensor), prefix + part)
+        for record, name in self.optimizers:
+            for parameter, part in self._parts(record, name):
+                self.parameters.setdefault(self._names.setdefault(id(parameter), part), parameter)
+
+    @staticmethod
+    def _parts(record: Record, name: str) -> Iterator[tuple[Any, str]]:
+        """What a parameter is called that is in no model."""
+        for number, group in enumerate(getattr(record.reference(), "param_groups", ())):
+            for position, parameter in enumerate(group["params"]):
+                yield parameter, f"{name}.group{number}.{position}"
+
+    def of(self, record: Record) -> list[str]:
+        """The names of an optimizer's parameters."""
+        return [self._names[id(parameter)] for parameter in record.parameters()]
+
+
+class Snapshooter:
+    """Knows what there is of a training in this process."""
+
+    def __init__(self, torch: Any, gradients: Gradients, watched: Watched) -> None:
+        self._torch = torch
+        self._gradients = gradients
+        self._watched = watched
+
+    def gradient_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
+        """Which gradients of these optimizers are not finite."""
+        names = Names(models, self._watched)
+        found: list[Trigger] = []
+        seen: set[int] = set()
+        for record in records:
+            for name, parameter in zip(names.of(record), record.parameters()):  # noqa: B905
+                if parameter.grad is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
+                    continue
+                seen.add(id(parameter))
+                count, of = self._gradients.count(parameter.grad)
+                if count:
+                    found.append({"kind": "gradient", "name": name, "count": count, "of": of})
+        return found
+
+    def module_name(self, models: list[Any], wanted: Any) -> str:
+        """What a module is called in its model."""
+        wanted = unwrapped(wanted)
+        for number, model in enumerate(models):
+            for name, module in model.named_modules():
+                if module is wanted:
+                    prefix = [f"model#{number}"] if len(models) > 1 else []
+                    return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
+        return type(wanted).__name__
+
+    def contents(
+        self, held: Held, models: list[Any], step: int, triggers: list[Trigger]
+    ) -> tuple[dict[str, Any], list[Part]]:
+        """The header and the tensors of a snapshot of the start of this step."""
+        tensors, names = Tensors(), Names(models, self._watched)
+        header = {
+            "framework": "pytorch",
+            "versions": _versions(self._torch),
+            "step": step,
+            "epoch": None if held.epoch is None else held.epoch.number,
+            "steps_in_epoch": None if held.epoch is None else held.epoch.steps,
+            "trigger": triggers[0],
+            "also": triggers[1:],
+            **self._training(tensors, names, held),
+            "batches": list(self._batches(tensors, held, models)),
+            "losses": [loss.hex() for loss in held.finite_losses()],
+            "random": take_random(tensors, held.random.kept()) if held.has_random else {},
+            **self._gradients_of(tensors, names),
+            "loss": _loss(held),
+            "environment": self._environment(),
+            "precision": held.precision,
+        }
+        header["notes"] = [*tensors.notes, *_notes(held)]
+        return header, tensors.parts
+
+    def _training(self, tensors: Tensors, names: Names, held: Held) -> dict[str, Any]:
+        replaced = held.buffers.kept() if held.has_buffers else {}
+        named = {id(tensor) for model, _ in names.models for _, tensor in named_tensors(parts_of(model))}
+        others = {name: p for name, p in names.parameters.items() if id(p) not in named}
+        return {
+            "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
+            "models": [
+                take_model(tensors, number, model, name, replaced) for number, (model, name) in enumerate(names.models)
+            ],
+            "optimizers": [
+                take_optimizer(tensors, number, record.reference(), name, names.of(record))
+                for number, (record, name) in enumerate(names.optimizers)
+            ],
+            "scalers": [
+                take_stateful(tensors, "scaler", number, one) for number, one in enumerate(list(self._watched.scalers))
+            ],
+            "schedules": [
+                take_stateful(tensors, "schedule", number, one) for number, one in enumerate(self._schedules(names))
+            ],
+        }
+
+    def _schedules(self, names: Names) -> list[Any]:
+        """Those of these optimizers; others are another thread's."""
+        known = {id(record.reference()) for record, _ in names.optimizers}
+        return [one for one in list(self._watched.schedules) if id(getattr(one, "optimizer", None)) in known]
+
+    def _gradients_of(self, tensors: Tensors, names: Names) -> dict[str, Any]:
+        """All by their digests, those that are not finite as they are."""
+        bad, digests = {}, {}
+        for name, parameter in names.parameters.items():
+            if parameter.grad is not None:
+                digests[name] = digest(parameter.grad)
+                if self._gradients.count(parameter.grad)[0]:
+                    bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
+        return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
+
+    def _batches(self, tensors: Tensors, held: Held, models: list[Any]) -> Iterator[dict[str, Any]]:
+        batches = list(held.batches.held)
+        if not held.saw_loader:
+            batches = held.batches.earlier + batches
+        if held.entry and not self._are_same([value for _, value in held.entry], batches):
+            batches += [("forward", module, value) for module, value in held.entry]
+        for number, (origin, source, value) in enumerate(batches):
+            samples = _samples(value)
+            batch = {"from": origin, "value": tensors.pack(f"batch.{number}", value), "samples": samples}
+            name = source if isinstance(source, str) else self.module_name(models, source)
+            if name:
+                batch["name"] = name
+            yield {**batch, "sample_axis": None if samples is None else 0}
+
+    def _are_same(self, entries: list[Any], batches: list[tuple[str, Any, Any]]) -> bool:
+        """Whether all that the model was called with is what the loader gave."""
+        given = [leaf for _, _, value in batches for leaf in leaves(value)]
+        return all(any(self._is_same(leaf, one) for one in given) for entry in entries for leaf in leaves(entry))
+
+    def _is_same(self, one: Any, other: Any) -> bool:
+        if one is other:
+            return True
+        if one.shape != other.shape or one.dtype != other.dtype or one.numel() * one.element_size() > MAX_COMPARED:
+            return False
+        try:
+            one, other = (on_this_side(tensor).reshape(-1).view(self._torch.uint8) for tensor in (one, other))
+            return bool(self._torch.equal(one, other))
+        except RuntimeError:  # of a kind that cannot be compared
+            return False
+
+    def _environment(self) -> dict[str, Any]:
+        torch = self._torch
+        facts: dict[str, Any] = {"threads": torch.get_num_threads()}
+        for name in ("are_deterministic_algorithms_enabled", "get_float32_matmul_precision", "get_default_dtype"):
+            if hasattr(torch, name):
+                facts[name] = str(getattr(torch, name)())
+        if torch.cuda._initialized:
+            facts["devices"] = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+            facts["cuda"] = str(torch.version.cuda)
+        return facts
+
+
+def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors in a nested value."""
+    if hasattr(value, "data_ptr"):
+        yield value
+    elif depth < 16:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        for part in parts:
+            yield from leaves(part, depth + 1)
+
+
+def _samples(value: Any) -> int | None:
+    """How many there are along the first axis of the first tensor that has one."""
+    for leaf in leaves(value):
+        if leaf.dim():
+            return int(leaf.shape[0])
+    return None
+
+
+def _loss(held: Held) -> dict[str, Any] | None:
+    loss = held.loss
+    if loss is None:
+        return None
+    if isinstance(loss, tuple):  # a number that was finite
+        value, dtype, shape = loss
+        loss = sys.modules["torch"].full(shape, value, dtype=dtype)
+    value = float(loss.item()).hex() if loss.numel() == 1 and not loss.is_complex() else None
+    return {"value": value, "digest": digest(loss)}
+
+
+def _notes(held: Held) -> list[str]:
+    notes = []
+    if held.batches.look():
+        notes.append("the script has changed a batch in place since it was given it, and it is kept as it was changed")
+    if not held.has_random:
+        notes.append("no random states are kept, as no module was called and no DataLoader gave a batch in this step")
+    return notes
+
+
+def _versions(torch: Any) -> dict[str, str]:
+    found = {"torch": str(torch.__version__)}
+    numpy = sys.modules.get("numpy")
+    return found if numpy is None else {**found, "numpy": str(getattr(numpy, "__version__", ""))}

@@ -1,0 +1,483 @@
+"""The state of a PyTorch training: as a snapshot holds it, and back into a training."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from array import array
+
+from ..frameworks.torch_records import named_tensors, parts_of
+from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_plain
+from . import trees
+from .reading import SnapshotError, saved_optimizers
+from .store import Part
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from .reading import SnapshotFile
+
+    Node = dict[str, Any]
+
+# How safetensors spells PyTorch's dtypes.
+DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "complex128": "C128",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+_NAMES = {spelt: name for name, spelt in DTYPES.items()}
+_IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
+_WORDS = 16  # numbers of a list from which on they are kept as a tensor
+
+
+# ---- into a snapshot -------------------------------------------------------------------------------------------------
+
+
+class Tensors:
+    """The tensors that a snapshot will hold. They are read while it is written, one after the other."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.notes: list[str] = []
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []  # as ids are only worth something as long as their objects live
+
+    def put(self, wanted: str, tensor: Any) -> str | None:
+        """The name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
+        name = self._names.get(id(tensor))
+        if name is None:
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            if not is_plain(local) or dtype_name(local) not in DTYPES or components_of(local):
+                self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
+                return None
+            name = self._free(wanted)
+            self._add(name, DTYPES[dtype_name(local)], local.shape, size_of(local), _Reading(local))
+            self._remember(tensor, name)
+        return name
+
+    def _free(self, wanted: str) -> str:
+        taken, name, number = set(self._names.values()), wanted, 1
+        while name in taken:
+            number += 1
+            name = f"{wanted}-{number}"
+        return name
+
+    def _add(self, name: str, dtype: str, shape: Sequence[int], size: int, read: Callable[[], Any]) -> None:
+        self.parts.append(Part(name, dtype, shape, size, read))
+
+    def _remember(self, owner: Any, name: str) -> None:
+        self._names[id(owner)] = name
+        self._kept.append(owner)
+
+    def pack(self, prefix: str, value: Any) -> Node:
+        """The node of a nested value, whose tensors are kept under names that begin with the prefix."""
+        return trees.pack(value, _Packer(self, prefix).node)
+
+    def array(self, wanted: str, value: Any) -> str | None:
+        """Keep an array of NumPy's or of the standard library."""
+        data = value.tobytes() if hasattr(value, "tobytes") else bytes(value)
+        name = self._names.get(id(value)) or self._free(wanted)
+        if id(value) not in self._names:
+            kind = "uint32" if isinstance(value, array) else value.dtype.name
+            if kind not in DTYPES:
+                return None
+            self._add(name, DTYPES[kind], getattr(value, "shape", (len(value),)), len(data), lambda: data)
+            self._remember(value, name)
+        return name
+
+
+class _Packer:
+    """Asked for each leaf of a nested value."""
+
+    def __init__(self, tensors: Tensors, prefix: str) -> None:
+        self._tensors = tensors
+        self._prefix = prefix
+        self._count = 0
+
+    def node(self, value: Any) -> Node | None:
+        if hasattr(value, "data_ptr"):
+            return self._tensor(value)
+        if isinstance(value, array) or (hasattr(value, "__array_interface__") and hasattr(value, "dtype")):
+            return self._array(value)
+        return None
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"{self._prefix}.{self._count - 1}"
+
+    def _tensor(self, tensor: Any) -> Node | None:
+        parts = components_of(tensor) if is_plain(tensor) else {}
+        if parts and not tensor.is_quantized:
+            nodes = [[name, self._tensor(parts[name])] for name in sorted(parts)]
+            return {"sparse": [str(tensor.layout), [int(size) for size in tensor.shape], nodes]}
+        if getattr(tensor, "is_nested", False):
+            return {"ragged": [self._tensor(part) for part in tensor.unbind()]}
+        name = self._tensors.put(self._name(), tensor)
+        return None if name is None else {"tensor": name}
+
+    def _array(self, value: Any) -> Node | None:
+        kind = value.dtype.kind if hasattr(value, "dtype") else "u"
+        if kind in "US":
+            return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
+        name = self._tensors.array(self._name(), value)
+        return None if name is None else {"array": name}
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+
+
+class _Reading:
+    """The bytes of a tensor in C order, made when they are written, and held as long as somebody may look at them."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self._here: Any = None
+
+    def __call__(self) -> Any:
+        self._here = here = on_this_side(self._tensor)
+        size = size_of(here)
+        return _view(here.data_ptr(), size) if size else b""
+
+
+def _view(address: int, size: int) -> memoryview:
+    import ctypes
+
+    make = ctypes.pythonapi.PyMemoryView_FromMemory
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+    view: memoryview = make(address, size, 0x100)  # PyBUF_READ
+    return view
+
+
+def on_this_side(tensor: Any) -> Any:
+    """The tensor on the CPU with its elements in order; itself where it is so."""
+    tensor = tensor.detach()
+    for resolve in ("resolve_conj", "resolve_neg"):
+        tensor = getattr(tensor, resolve)() if hasattr(tensor, resolve) else tensor
+    return tensor.cpu().contiguous()
+
+
+def size_of(tensor: Any) -> int:
+    """The bytes of a tensor; PyTorch before 2.0 has no nbytes."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def digest(tensor: Any) -> str:
+    """The digest of a gradient or a loss."""
+    return entry("", tensor)[3]
+
+
+def take_model(tensors: Tensors, number: int, module: Any, name: str, replaced: Mapping[int, Any]) -> Node:
+    """A model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
+    found = {}
+    for part, tensor in named_tensors(parts_of(module)):
+        if part not in found:
+            kept = tensors.put(f"model.{number}.{part}", replaced.get(id(tensor), tensor))
+            if kept is not None:
+                found[part] = kept
+    flags = {part: bool(child.training) for part, child in module.named_modules()}
+    return {"name": name, "class": type(module).__name__, "tensors": found, "training": flags}
+
+
+def take_optimizer(tensors: Tensors, number: int, optimizer: Any, name: str, names: Sequence[str]) -> Node:
+    """An optimizer's state, parameter by parameter, and its groups."""
+    remaining = iter(names)
+    by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
+    groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+    prefix = f"optimizer.{number}"
+    return {
+        "name": name,
+        "class": type(optimizer).__name__,
+        "parameters": by_group,
+        "state": tensors.pack(f"{prefix}.state", _state_of(optimizer)),
+        "groups": tensors.pack(f"{prefix}.groups", groups),
+    }
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """All parameters, group by group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _state_of(optimizer: Any) -> dict[str, Any]:
+    """Without the parameters that it is kept under."""
+    state, parameters = optimizer.state, parameters_of(optimizer)
+    known = set(map(id, parameters))
+    others = {key: state[key] for key in state if id(key) not in known and isinstance(key, (str, int))}
+    of_parameters = [dict(state[p]) if p in state else None for p in parameters]
+    return {"parameters": of_parameters, "other": others}
+
+
+def take_stateful(tensors: Tensors, kind: str, number: int, owner: Any) -> Node:
+    """A GradScaler or a schedule."""
+    state = tensors.pack(f"{kind}.{number}", owner.state_dict())
+    return {"name": f"{kind}#{number}", "class": type(owner).__name__, "state": state}
+
+
+def take_random(tensors: Tensors, states: Mapping[str, Any]) -> Node:
+    """The states of generators, as these give them."""
+    found: Node = {}
+    for name, state in states.items():
+        if name == "python":
+            version, words, following = state
+            found[name] = tensors.pack("random.python", (version, array("I", words), following))
+        elif name == "torch.cuda":
+            found[name] = [tensors.pack(f"random.cuda.{n}", part) for n, part in enumerate(state)]
+        else:
+            found[name] = tensors.pack(f"random.{name}", state)
+    return found
+
+
+# ---- back into a training --------------------------------------------------------------------------------------------
+
+
+def as_tensor(torch: Any, dtype: str, shape: Sequence[int], data: Any) -> Any:
+    """A tensor on the CPU with these bytes, which it copies."""
+    kind = getattr(torch, _NAMES.get(dtype, ""), None)
+    if kind is None:
+        raise SnapshotError(f"a tensor has the data type {dtype}, which this PyTorch does not know")
+    tensor = torch.empty(tuple(shape), dtype=kind)
+    if size_of(tensor):
+        from ctypes import memmove
+
+        memmove(tensor.data_ptr(), bytes(data), size_of(tensor))
+    return tensor
+
+
+class Reader:
+    """Makes tensors and other values of what a snapshot holds."""
+
+    def __init__(self, torch: Any, tensors: Mapping[str, Any]) -> None:
+        self._torch = torch
+        self._tensors = tensors
+
+    def tensor(self, name: str) -> Any:
+        """A copy of the snapshot's tensor of this name, on the CPU."""
+        found = self._tensors.get(name)
+        if found is None:
+            raise SnapshotError(f"the snapshot names a tensor {name!r}, and has none of that name")
+        return as_tensor(self._torch, found.dtype, found.shape, found.data)
+
+    def value(self, node: Node, like: Any = None) -> Any:
+        """What was packed into a node."""
+        try:
+            return trees.unpack(node, self.get, like)
+        except trees.BadTree as error:
+            raise SnapshotError(f"the snapshot cannot be used: {error}") from None
+
+    def get(self, node: Node) -> Any:
+        """The value of a node that trees does not know."""
+        ((kind, content),) = node.items()
+        try:
+            if kind == "tensor":
+                return self.tensor(content)
+            if kind == "array":
+                return self._array(content)
+            if kind == "strings":
+                return sys.modules["numpy"].array(content[1], dtype=str).reshape(content[0])
+            if kind == "ragged":
+                return self._torch.nested.nested_tensor([self.get(part) for part in content])
+            if kind == "sparse":
+                return self._sparse(*content)
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise SnapshotError(f"a value of the snapshot, {kind}, cannot be made: {error}") from None
+        raise SnapshotError(f"the snapshot holds a value of kind {kind!r}, which is not known here")
+
+    def _array(self, name: str) -> Any:
+        found, numpy = self._tensors[name], sys.modules.get("numpy")
+        if numpy is not None:
+            kind = _NAMES[found.dtype]
+            return numpy.frombuffer(bytes(found.data), kind).reshape(found.shape).copy()
+        return array("I", bytes(found.data)) if found.dtype == "U32" else self.tensor(name)
+
+    def _sparse(self, layout: str, shape: Sequence[int], nodes: Sequence[Sequence[Any]]) -> Any:
+        parts = {name: self.get(node) for name, node in nodes}
+        torch = self._torch
+        if layout == "torch.sparse_coo":
+            return torch.sparse_coo_tensor(parts["indices"], parts["values"], tuple(shape))
+        rows, columns = (parts[name] for name in (("crow", "col") if "crow" in parts else ("ccol", "row")))
+        return getattr(torch, layout.rpartition(".")[2] + "_tensor")(rows, columns, parts["values"], tuple(shape))
+
+
+def put_model(model: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+    """Make the model's parameters, buffers and flags what they were; nothing is changed where they do not fit."""
+    wanted = saved["tensors"]
+    found: dict[str, Any] = {}
+    for name, tensor in named_tensors(parts_of(model)):
+        found.setdefault(name, tensor)
+    for name in wanted:
+        if name not in found:
+            raise SnapshotError(f"{name} is in the snapshot, and this model has none (of class {type(model).__name__})")
+    for name in found:
+        if name not in wanted:
+            raise SnapshotError(f"{name} is not in the snapshot, which is of another model ({saved.get('class')})")
+    values = {name: reader.tensor(wanted[name]) for name in wanted}
+    for name, value in values.items():
+        _require_same(name, value, found[name])
+    with sys.modules["torch"].no_grad():
+        for name, value in values.items():
+            found[name].copy_(value)
+    flags = saved.get("training") or {}
+    for name, child in model.named_modules():
+        if isinstance(flags.get(name), bool):
+            child.training = flags[name]
+
+
+def _require_same(name: str, value: Any, tensor: Any) -> None:
+    if value.shape != tensor.shape:
+        raise SnapshotError(f"{name} has the shape {_shape(value)} in the snapshot, and {_shape(tensor)} here")
+    if value.dtype != tensor.dtype:
+        raise SnapshotError(f"{name} is of {dtype_name(value)} in the snapshot, and of {dtype_name(tensor)} here")
+
+
+def _shape(tensor: Any) -> str:
+    return "x".join([str(int(size)) for size in tensor.shape]) or "()"
+
+
+def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+    """Make an optimizer's state and groups what they were, each tensor on the device of its parameter."""
+    groups = reader.value(saved["groups"], [dict(group) for group in optimizer.param_groups])
+    sizes = [len(names) for names in saved["parameters"]]
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != here or len(groups) != len(here):
+        raise SnapshotError(f"the optimizer has groups of {here} parameters here, and of {sizes} in the snapshot")
+    parameters = parameters_of(optimizer)
+    state = reader.value(saved["state"], _state_of(optimizer))
+    if len(state["parameters"]) != len(parameters):
+        raise SnapshotError("the optimizer's state is of another number of parameters than the optimizer")
+    names = [name for group in saved["parameters"] for name in group]
+    for name, parameter, part in zip(names, parameters, state["parameters"]):  # noqa: B905
+        _require_fit(name, parameter, part or {})
+    optimizer.state.clear()
+    for parameter, part in zip(parameters, state["parameters"]):  # noqa: B905
+        if part is not None:
+            optimizer.state[parameter] = _moved(part, parameter)
+    optimizer.state.update(state["other"])
+    for group, values in zip(optimizer.param_groups, groups):  # noqa: B905
+        group.update({key: values[key] for key in values if key not in _IMPLEMENTATION})
+
+
+def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        if hasattr(value, "data_ptr") and value.dim() == parameter.dim() and value.dim():
+            if value.shape != parameter.shape:
+                raise SnapshotError(f"{key} of {name} has the shape {_shape(value)}, the parameter {_shape(parameter)}")
+
+
+def _moved(value: Any, parameter: Any) -> Any:
+    """The state of a parameter where the parameter is; counts of steps stay where they are."""
+    if isinstance(value, dict):
+        return {key: part if key == "step" else _moved(part, parameter) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(part, parameter) for part in value)
+    return value.to(parameter.device) if hasattr(value, "data_ptr") else value
+
+
+def put_stateful(owner: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+    """Make a GradScaler or a schedule what it was."""
+    state = reader.value(saved["state"], owner.state_dict())
+    if state:
+        owner.load_state_dict(state)
+
+
+put_scaler = put_schedule = put_stateful
+
+
+def put_random(torch: Any, random: Mapping[str, Any], reader: Reader) -> None:
+    """Put generators back to where they were; those of GPUs only where there are as many."""
+    if "python" in random:
+        version, words, following = reader.value(random["python"])
+        sys.modules["random"].setstate((version, tuple(words.tolist()), following))
+    module: Any = sys.modules.get("numpy.random")
+    if "numpy" in random and module is not None:
+        module.set_state(reader.value(random["numpy"]))
+    if "torch" in random:
+        torch.default_generator.set_state(reader.value(random["torch"]))
+    states = random.get("torch.cuda") or []
+    if states and torch.cuda.is_available() and torch.cuda.device_count() >= len(states):
+        torch.cuda.init()
+        for generator, state in zip(torch.cuda.default_generators, states):  # noqa: B905
+            generator.set_state(reader.value(state))
+
+
+def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
+    """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
+    torch: Any = sys.modules["torch"]
+    reader, header = Reader(torch, snapshot.tensors), snapshot.header
+    put_model(model, _model_like(header.get("models") or [], model), reader)
+    for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):  # noqa: B905
+        put_optimizer(optimizer, entry_, reader)
+    put_random(torch, header.get("random") or {}, reader)
+    return [str(note) for note in header.get("notes") or []]
+
+
+def _model_like(saved: Sequence[Any], model: Any) -> Any:
+    """The saved model with the names that this one has; else the first, which then says what is missing."""
+    if not saved:
+        raise SnapshotError("the snapshot holds no model")
+    names = {name for name, _ in named_tensors(parts_of(model))}
+    return next((one for one in saved if set(one["tensors"]) == names), saved[0])
+
+
+# ---- a copy in memory, to go back to ---------------------------------------------------------------------------------
+
+
+class Copy:
+    """A training's state, kept in memory."""
+
+    def __init__(self, torch: Any, tensors: Iterable[Any], optimizers: Iterable[Any], others: Iterable[Any]) -> None:
+        self._torch = torch
+        with torch.no_grad():
+            self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
+            self._optimizers = [(one, _cloned(dict(one.state), {}), _groups(one)) for one in optimizers]
+            self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
+
+    def put_back(self) -> None:
+        """Make everything what it was; the copy stays good."""
+        with self._torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+            for optimizer, state, groups in self._optimizers:
+                optimizer.state.clear()
+                optimizer.state.update(_cloned(state, {}))
+                for group, values in zip(optimizer.param_groups, groups):  # noqa: B905
+                    group.update(_cloned(values, {}))
+        for other, state in self._others:
+            if state:
+                other.load_state_dict(copy.deepcopy(state))
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    return [_cloned({key: group[key] for key in group if key != "params"}, {}) for group in optimizer.param_groups]
+
+
+def _cloned(value: Any, known: dict[int, Any]) -> Any:
+    """A deep copy of containers and tensors; keys and everything else are themselves."""
+    if hasattr(value, "data_ptr"):
+        if id(value) not in known:
+            known[id(value)] = value.detach().clone()
+        return known[id(value)]
+    if isinstance(value, dict):
+        return {key: _cloned(part, known) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_cloned(part, known) for part in value)
+    return value

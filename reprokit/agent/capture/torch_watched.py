@@ -1,0 +1,136 @@
+"""What a PyTorch training consists of, as far as it was seen: optimizers, schedules, GradScalers, epochs."""
+
+from __future__ import annotations
+
+import weakref
+from _thread import get_ident
+
+from .torch_gradients import Table
+from .torch_state import parameters_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+MAX_FRAMES = 8
+MAX_NODES = 16  # of a graph in which a loss's target is looked for
+_OWN = __name__.rpartition(".")[0].rpartition(".")[0] + "."  # the agent
+
+
+class NotApplied(BaseException):
+    """Leaves an optimizer's step whose closure came to gradients that must not be applied."""
+
+
+class Epoch:
+    """A pass of a DataLoader."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.steps = 0
+
+
+class Record:
+    """An optimizer and how often it was asked to step."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.reference = weakref.ref(optimizer)
+        self.thread = get_ident()  # that made it, and then that it stepped in
+        self.steps = 0
+        self.round = -1  # the backward pass after which it stepped last
+        self.table = Table()
+        self.separate: set[int] = set()  # records whose gradients are another backward pass's
+        self.overflows = 0  # in a row
+        self.repeats = True  # its closure is called more than once in a step
+
+    def parameters(self) -> list[Any]:
+        """All of them, group by group; none when the optimizer is gone."""
+        optimizer = self.reference()
+        return [] if optimizer is None else parameters_of(optimizer)
+
+    def gradients(self) -> list[Any]:
+        """Those that there are."""
+        return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
+
+
+class Watched:
+    """What this process has."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}  # by id of the optimizer, while it lives
+        self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
+        self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.clipped = Table()
+
+    def add(self, optimizer: Any) -> Record:
+        """A new optimizer."""
+        records, key = self.records, id(optimizer)
+        record = records[key] = Record(optimizer)
+
+        def end() -> None:
+            if records.get(key) is record:
+                del records[key]
+
+        weakref.finalize(optimizer, end).atexit = False
+        return record
+
+    def alive(self) -> list[Record]:
+        """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
+        thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
+        own = [record for record in alive if record.thread == thread]
+        return own or [record for record in alive if not record.steps]
+
+    def names(self, records: list[Record]) -> list[str]:
+        """What optimizers are called in a snapshot."""
+        alive = self.alive()
+        return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
+
+    def following(self, record: Record, backward: int) -> list[Record]:
+        """The optimizers that may be about to apply gradients of the same backward pass.
+
+        It is not known until they have done so, or have not: a GAN's two optimizers never do, those of an encoder and
+        its decoder always.
+        """
+        found = []
+        for other in self.alive():
+            if other is record:
+                continue
+            if other.round == backward:  # it was before this one
+                other.separate.discard(id(record))
+            elif id(other) not in record.separate:
+                if 0 <= record.round and other.round < record.round:  # it did not come after the last backward pass
+                    record.separate.add(id(other))
+                else:
+                    found.append(other)
+        return found
+
+    def versions(self) -> int:
+        """What changes in place of any parameter raise."""
+        return sum([p._version for record in self.alive() for p in record.parameters()])
+
+
+def loss_target(loss: Any) -> tuple[str, Any] | None:
+    """What a loss was computed against, where its graph says so: the name of its node, and the target."""
+    waiting = [getattr(loss, "grad_fn", None)]
+    for _ in range(MAX_NODES):
+        node = waiting.pop(0) if waiting else None
+        if node is None:
+            break
+        target = getattr(node, "_saved_target", None)
+        if target is not None:
+            return node.name(), target
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return None
+
+
+def user_frames(frame: FrameType | None) -> list[list[Any]]:
+    """The places in code that is neither ours nor PyTorch's, innermost first."""
+    found: list[list[Any]] = []
+    while frame is not None and len(found) < MAX_FRAMES:
+        name = frame.f_globals.get("__name__") or ""
+        if not (name + ".").startswith((_OWN, "torch.")) and not name.startswith("runpy"):
+            code = frame.f_code
+            found.append([code.co_filename, frame.f_lineno, code.co_name])
+        frame = frame.f_back
+    return found

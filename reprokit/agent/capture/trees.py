@@ -1,0 +1,239 @@
+"""Nested values as JSON, and back: dictionaries, lists, tuples, numbers and texts, with tensors kept beside.
+
+Nothing is pickled: what has no form here is left out by the name of its type. docs/format.md lists the nodes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Node = dict[str, Any]
+
+MAX_DEPTH = 32
+MAX_NODES = 100_000
+MAX_NAME = 200  # characters of a type's name
+
+
+class BadTree(ValueError):
+    """A node that no value was packed into."""
+
+
+def pack(value: Any, put: Callable[[Any], Node | None]) -> Node:
+    """The node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know."""
+    return _Packing(put).node(value, 0)
+
+
+def unpack(node: Node, get: Callable[[Node], Any], like: Any = None) -> Any:
+    """The value of a node; ``get`` gives those of tensors and other nodes that frameworks put.
+
+    ``like`` is a value of the same build, if there is one: named tuples and other classes are made as its are, and what
+    was left out is taken from it.
+    """
+    return _Unpacking(get).value(node, like, 0)
+
+
+def refers(node: Any) -> list[str]:
+    """The names of a value's tensors and arrays, in order."""
+    found: list[str] = []
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            name = part.get("tensor", part.get("array")) if len(part) == 1 else None
+            if isinstance(name, str):
+                found.append(name)
+            waiting.extend(reversed(list(part.values())))
+        elif isinstance(part, list):
+            waiting.extend(reversed(part))
+    return found
+
+
+class _Packing:
+    def __init__(self, put: Callable[[Any], Node | None]) -> None:
+        self._put = put
+        self._count = 0
+
+    def node(self, value: Any, depth: int) -> Node:
+        self._count += 1
+        if depth >= MAX_DEPTH or self._count > MAX_NODES:
+            return _left_out(value)
+        kind = type(value)
+        if kind in _PLAIN:
+            return _PLAIN[kind](value)
+        if kind in (list, tuple):
+            return {kind.__name__: [self.node(item, depth + 1) for item in value]}
+        if kind is dict:
+            return self._mapping(value, depth)
+        return self._put(value) or self._other(value, depth)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> Node:
+        return {"dict": [[self.node(key, depth + 1), self.node(value[key], depth + 1)] for key in value]}
+
+    def _other(self, value: Any, depth: int) -> Node:
+        """What is of a class of its own."""
+        fields = _fields(value)
+        if fields is not None:
+            return {
+                "named": [_name(value), [[name, self.node(getattr(value, name, None), depth + 1)] for name in fields]]
+            }
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth)
+        for plain in _SUBCLASSED:
+            if isinstance(value, plain):
+                return _PLAIN[plain](plain(value))
+        if isinstance(value, (list, tuple)):
+            base = "list" if isinstance(value, list) else "tuple"
+            return {base: [self.node(item, depth + 1) for item in value]}
+        return _left_out(value)
+
+
+_PLAIN: dict[Any, Callable[[Any], Node]] = {
+    type(None): lambda value: {"none": True},
+    bool: lambda value: {"bool": value},
+    int: lambda value: {"integer": str(value) if -(10**300) < value < 10**300 else hex(value)},
+    float: lambda value: {"float": value.hex()},
+    complex: lambda value: {"complex": [value.real.hex(), value.imag.hex()]},
+    str: lambda value: {"text": value},
+    bytes: lambda value: {"bytes": value.hex()},
+}
+_SUBCLASSED: tuple[Any, ...] = (int, float, str, bytes)
+
+
+def _left_out(value: Any) -> Node:
+    return {"left_out": _name(value)}
+
+
+def _name(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"[:MAX_NAME]
+
+
+def _fields(value: Any) -> tuple[str, ...] | None:
+    """The fields of a named tuple or of a dataclass."""
+    kind = type(value)
+    names = getattr(kind, "_fields", None) if issubclass(kind, tuple) else getattr(kind, "__dataclass_fields__", None)
+    return None if names is None else tuple(names)
+
+
+class _Unpacking:
+    def __init__(self, get: Callable[[Node], Any]) -> None:
+        self._get = get
+        self._count = 0
+
+    def value(self, node: Any, like: Any, depth: int) -> Any:
+        self._count += 1
+        if depth >= MAX_DEPTH or self._count > MAX_NODES:
+            raise BadTree("a value is nested too deeply or too large")
+        if not isinstance(node, dict) or len(node) != 1:
+            raise BadTree("a node of a value is no object with one key")
+        ((kind, content),) = node.items()
+        if kind in _FROM_TEXT:
+            return _from_text(kind, content)
+        if kind in ("list", "tuple"):
+            return self._sequence(kind, content, like, depth)
+        if kind == "dict":
+            return self._mapping(content, like, depth)
+        if kind == "named":
+            return self._named(content, like, depth)
+        return like if kind == "left_out" else self._get(node)
+
+    def _sequence(self, kind: str, content: Any, like: Any, depth: int) -> Any:
+        likes = like if isinstance(like, (list, tuple)) else ()
+        items = _list(content)
+        values = [self.value(item, likes[i] if i < len(likes) else None, depth + 1) for i, item in enumerate(items)]
+        return values if kind == "list" else tuple(values)
+
+    def _mapping(self, content: Any, like: Any, depth: int) -> Any:
+        found: dict[Any, Any] = {}
+        for pair in _list(content):
+            node, item = _list(pair, 2)
+            key = self.value(node, None, depth + 1)
+            try:
+                known = like[key] if isinstance(like, Mapping) and key in like else None
+                found[key] = self.value(item, known, depth + 1)
+            except TypeError:
+                raise BadTree("a key of a dictionary cannot be one") from None
+        return found if type(like) is dict or not isinstance(like, Mapping) else _as_mapping(like, found)
+
+    def _named(self, content: Any, like: Any, depth: int) -> Any:
+        name, pairs = _list(content, 2)
+        fields = [_list(pair, 2) for pair in _list(pairs)]
+        is_like = like is not None and _name(like) == name and _fields(like) is not None
+        values = {}
+        for field, node in fields:
+            if not isinstance(field, str):
+                raise BadTree("a field's name is no text")
+            values[field] = self.value(node, getattr(like, field, None) if is_like else None, depth + 1)
+        if is_like:
+            return _as_named(like, values)
+        last = str(name).rpartition(".")[2]
+        kind = namedtuple(last if last.isidentifier() else "Named", list(values), rename=True)  # type: ignore[misc]
+        return kind(*values.values())
+
+
+def _integer(text: str) -> int:
+    if len(text) > 100_000:
+        raise ValueError
+    return int(text, 16) if "0x" in text else int(text)
+
+
+_FROM_TEXT: dict[str, Any] = {
+    "none": (bool, lambda content: None),
+    "bool": (bool, bool),
+    "integer": (str, _integer),
+    "float": (str, float.fromhex),
+    "complex": (list, lambda content: complex(float.fromhex(content[0]), float.fromhex(content[1]))),
+    "text": (str, str),
+    "bytes": (str, bytes.fromhex),
+}
+
+
+def _from_text(kind: str, content: Any) -> Any:
+    wanted, convert = _FROM_TEXT[kind]
+    try:
+        if isinstance(content, wanted):
+            return convert(content)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        pass
+    raise BadTree(f"a node says {kind}, and holds something else")
+
+
+def _list(content: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(content, list) or (length is not None and len(content) != length):
+        raise BadTree("a node holds no list of the length that it must have")
+    return content
+
+
+def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
+    """A mapping of another class than dict, filled anew; a plain one where it cannot be."""
+    try:
+        made = copy.copy(like)
+        for key in list(made):
+            del made[key]
+        for key, value in found.items():
+            made[key] = value
+    except Exception:
+        return found
+    return made
+
+
+def _as_named(like: Any, values: dict[str, Any]) -> Any:
+    """A named tuple or dataclass of the class that ``like`` has."""
+    if isinstance(like, tuple):
+        return _fields_filled(type(like), [values.get(name) for name in _fields(like) or ()])
+    made = copy.copy(like)
+    for name in _fields(like) or ():
+        if name in values:
+            object.__setattr__(made, name, values[name])
+    return made
+
+
+def _fields_filled(kind: Any, values: list[Any]) -> Any:
+    return kind(*values)

@@ -1,0 +1,84 @@
+"""The snapshots below a directory, as the launcher and the command line read them: nothing of them is trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_header
+from reprokit.agent.capture.settings import Conditions
+from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
+from reprokit.agent.capture.words import in_words
+from reprokit.rundir import SNAPSHOTS, RunDirectory, SnapshotFacts
+
+__all__ = [
+    "NOT_COMPARED",
+    "Conditions",
+    "SnapshotError",
+    "SnapshotFile",
+    "collect",
+    "names",
+    "of_run",
+    "partials",
+    "read_header",
+    "trigger_of",
+]
+
+MAX_SNAPSHOTS = 10_000
+LARGEST_STEP = 1 << 53
+
+
+def names(directory: Path) -> list[str]:
+    """The snapshots in a directory, by step."""
+    return sorted(_entries(directory, PREFIX))
+
+
+def partials(directory: Path) -> list[str]:
+    """What was being written when its process ended."""
+    return sorted(_entries(directory, PARTIAL))
+
+
+def _entries(directory: Path, prefix: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            for number, entry in enumerate(entries):
+                if number >= MAX_SNAPSHOTS:
+                    return
+                if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
+                    yield entry.name
+    except OSError:
+        return
+
+
+def collect(run: Path) -> list[SnapshotFacts]:
+    """What is known of each snapshot of a run."""
+    directory = run / SNAPSHOTS
+    return [_facts(directory, name) for name in names(directory)]
+
+
+def of_run(run: RunDirectory) -> list[SnapshotFacts]:
+    """The snapshots as run.json has them; of a run that has not come to its end, as they are there."""
+    return run.run.snapshots if run.run.capture is None or run.run.ended else collect(run.path)
+
+
+def _facts(directory: Path, name: str) -> SnapshotFacts:
+    try:
+        header = read_header(str(directory / name))
+    except (SnapshotError, OSError) as error:
+        return SnapshotFacts(name=name, problem=str(error))
+    step = header.get("step")
+    return SnapshotFacts(
+        name=name,
+        process=str(header.get("process") or ""),
+        step=step if isinstance(step, int) and 0 <= step < LARGEST_STEP else 0,
+        trigger=trigger_of(header),
+        digest=str(header.get("digest")),
+    )
+
+
+def trigger_of(header: dict[str, Any]) -> str:
+    """Why the step was captured, in words."""
+    trigger = header.get("trigger")
+    return in_words(trigger if isinstance(trigger, dict) else {})

@@ -1,0 +1,209 @@
+"""Presents snapshots, and what came of doing their step again, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reprokit.agent.capture import trees
+from reprokit.agent.capture.reading import SnapshotFile
+from reprokit.capture.files import trigger_of
+from reprokit.printable import printable
+from reprokit.screen import Cells, print_rows
+
+FORMAT = 1
+SHOWN = 6  # things of a kind
+NAMES = 3
+MAX_SHAPES = 8
+COUNTS = {"zeros": "zero", "negative": "negative", "subnormal": "subnormal", "nonfinite": "not finite"}
+
+Rows = Iterator[tuple[str, str]]
+
+
+def print_snapshot(file: SnapshotFile) -> None:
+    """Print what a snapshot holds."""
+    header = file.header
+    headline = f"snapshot {file.path}: step {header.get('step')}: {trigger_of(header)}"
+    _print(headline, _of_snapshot(file), "bold red")
+
+
+def document(file: SnapshotFile) -> dict[str, Any]:
+    """The same as a JSON document: snapshot.json, and the tensors that lie beside it."""
+    tensors = [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in file.tensors.values()]
+    return {"format": FORMAT, "path": file.path, "snapshot": file.header, "tensors": tensors}
+
+
+def print_result(found: Mapping[str, Any], mode: str) -> None:
+    """Print what came of a step that was done again."""
+    trigger = _object(found, "trigger")
+    if not found.get("reproduced"):
+        rest = f"; instead: {trigger_of({'trigger': trigger})}" if trigger else ""
+        headline, style = f"not reproduced{rest}", "bold yellow"
+    elif mode == "explain" and found.get("words"):
+        headline, style = str(found["words"]), "bold red"
+    elif mode == "minimise":
+        headline, style = _smallest(found), "bold red"
+    else:
+        headline, style = f"reproduced: {trigger_of({'trigger': trigger})}", "bold red"
+    _print(headline, _of_result(found, mode), style)
+
+
+def _print(headline: str, rows: Rows, style: str) -> None:
+    found = list(rows)
+    before = ["", *(label for label, _ in found)]
+    labels = ["" if label == previous else label for previous, (label, _) in zip(before, found, strict=False)]
+    print_rows(headline, [Cells((label, text)) for label, (_, text) in zip(labels, found, strict=True)], style=style)
+
+
+# A snapshot
+
+
+def _of_snapshot(file: SnapshotFile) -> Rows:
+    header = file.header
+    yield "written by", _joined([*_pairs(_object(header, "versions")), f"process {header.get('process') or '0'}"])
+    yield "step", _joined(_step(header))
+    for trigger in _objects(header, "also")[:SHOWN]:
+        yield "also", trigger_of({"trigger": trigger})
+    yield from (("where", line) for line in _places(_object(header, "trigger").get("where")))
+    yield from (("model", line) for line in _models(header))
+    yield from (("optimizer", line) for line in _optimizers(header))
+    yield from (("batch", line) for line in _batches(file))
+    yield "random", _joined(sorted(_object(header, "random"))) or "no state was kept"
+    yield "gradients", _gradients(header)
+    losses = [_number(text) for text in _list(header, "losses")[-SHOWN:]]
+    if losses:
+        yield "last losses", ", ".join(losses)
+    yield from (("note", str(note)) for note in _list(header, "notes")[:SHOWN])
+    size = sum(len(tensor.data) for tensor in file.tensors.values())
+    yield "holds", f"{len(file.tensors)} tensors, {size:,} bytes; all digests fit"
+
+
+def _step(header: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{header.get('step')} (steps begin with 0)"
+    for key, words in (("epoch", "epoch"), ("steps_in_epoch", "steps in it"), ("rank", "rank"), ("world", "of ranks")):
+        if header.get(key) is not None:
+            yield f"{words} {header[key]}"
+    loss = _object(header, "loss").get("value")
+    if loss is not None:
+        yield f"loss {_number(loss)}"
+
+
+def _models(header: Mapping[str, Any]) -> Iterator[str]:
+    for model in _objects(header, "models")[:SHOWN]:
+        count = len(_object(model, "tensors"))
+        yield f"{model.get('name')}: {model.get('class')}, {count} tensor{'s' if count != 1 else ''}"
+
+
+def _optimizers(header: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("optimizers", "scalers", "schedules"):
+        for entry in _objects(header, key)[:SHOWN]:
+            yield f"{entry.get('name') or key}: {entry.get('class')}"
+
+
+def _batches(file: SnapshotFile) -> Iterator[str]:
+    for batch in _objects(file.header, "batches")[:SHOWN]:
+        names = trees.refers(batch.get("value"))
+        tensors = [file.tensors[name] for name in names[:MAX_SHAPES] if name in file.tensors]
+        shapes = [f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
+        more = [f"and {len(names) - MAX_SHAPES} more"] if len(names) > MAX_SHAPES else []
+        samples = f"{batch['samples']} samples" if batch.get("samples") is not None else ""
+        yield _joined([f"from {batch.get('from')}", samples, *shapes, *more])
+
+
+def _gradients(header: Mapping[str, Any]) -> str:
+    bad = sorted(_object(header, "gradients"))
+    names = ", ".join(bad[:NAMES]) + (", ..." if len(bad) > NAMES else "")
+    return f"{len(bad)} of {len(_object(header, 'gradient_digests'))} are not finite" + (f": {names}" if bad else "")
+
+
+# A result
+
+
+def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
+    if mode == "explain":
+        yield from _explained(found)
+    gradients, loss = _object(found, "gradients"), _object(found, "loss")
+    different = _list(gradients, "different")
+    if gradients:
+        equal = gradients.get("equal")
+        whole = equal + len(different) if isinstance(equal, int) else "?"
+        yield "gradients", f"{equal} of {whole} are bitwise as captured"
+        yield from (("", f"another: {name}") for name in different[:NAMES])
+    if loss.get("value") is not None:
+        yield "loss", f"{_number(loss['value'])}, {'bitwise as captured' if loss.get('equal') else 'another'}"
+    yield from (("note", str(note)) for note in _list(found, "problems")[:SHOWN])
+
+
+def _smallest(found: Mapping[str, Any]) -> str:
+    samples, whole, trials = _list(found, "samples"), found.get("of"), found.get("trials")
+    if found.get("only_full"):
+        return (
+            f"only the full batch of {whole} samples does it: without any one of them all is finite ({trials} trials)"
+        )
+    named = ", ".join(str(sample) for sample in samples[:20]) + (", ..." if len(samples) > 20 else "")
+    words = "sample" if len(samples) == 1 else "samples"
+    bound = "" if found.get("smallest") else "; a smaller part may be enough, the trials ended before"
+    return f"{len(samples)} of {whole} samples are enough: {words} {named} (counted from 0; {trials} trials{bound})"
+
+
+def _explained(found: Mapping[str, Any]) -> Rows:
+    operation = found.get("operation")
+    if not operation:
+        yield "operation", "none was seen that makes finite values not finite"
+        return
+    operator = found.get("operator")
+    yield "operation", str(operation) + (f" ({operator})" if operator and operator != operation else "")
+    yield "in", _joined([f"the {found.get('phase')} pass", f"layer {found['layer']}" if found.get("layer") else ""])
+    yield from (("where", line) for line in _places(found.get("where")))
+    for key in ("inputs", "outputs"):
+        yield from ((key, _statistics(entry)) for entry in _objects(found, key)[:SHOWN])
+
+
+def _statistics(entry: Mapping[str, Any]) -> str:
+    """One tensor in a line: the numbers that say something."""
+    name = f"{entry['name']}: " if entry.get("name") else ""
+    words = [f"{name}{entry.get('dtype')}{entry.get('shape')}"]
+    words += [f"{key} {_number(entry[key])}" for key in ("min", "max", "mean") if entry.get(key) is not None]
+    words += [f"{entry[key]} {name}" for key, name in COUNTS.items() if entry.get(key)]
+    return ", ".join(words)
+
+
+# Of both
+
+
+def _places(where: Any) -> Iterator[str]:
+    for place in where[:SHOWN] if isinstance(where, list) else ():
+        if isinstance(place, list) and len(place) >= 2:
+            function = f" in {place[2]}" if len(place) > 2 and place[2] else ""
+            yield f"{place[0]}:{place[1]}{function}"
+
+
+def _number(value: Any) -> str:
+    """A number, which may be written in hexadecimal to be exact."""
+    try:
+        is_exact = isinstance(value, str) and "0x" in value
+        return f"{float.fromhex(value) if is_exact else float(value):.9g}"
+    except (ValueError, TypeError, OverflowError):
+        return printable(str(value), 40)
+
+
+def _joined(parts: Sequence[str] | Iterator[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} {values[key]}" for key in list(values)[:SHOWN]]
+
+
+def _object(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _objects(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    return [entry for entry in _list(value, key) if isinstance(entry, dict)]

@@ -1,0 +1,89 @@
+"""Guards a training loop of PyTorch in the script itself, with or without the launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from reprokit.errors import UsageError
+
+if TYPE_CHECKING:
+    from reprokit.agent.capture import Capture
+
+ON_NAN = {"capture": "stop", "stop": "stop", "skip": "skip", "rollback": "rollback"}
+
+
+def guard(
+    model: Any,
+    optimizer: Any,
+    *,
+    directory: str | os.PathLike[str] = "reprokit-snapshots",
+    on_nan: str = "stop",
+    capture_when: Sequence[str] = (),
+    max_snapshots: int = 3,
+    max_bytes: int | None = None,
+) -> Any:
+    """Keep the state before a step whose loss or gradients are not finite, and do not apply that step.
+
+    ``optimizer`` is one of PyTorch's or a list of them. ``on_nan`` is stop (the training ends with status 123), skip or
+    rollback; ``capture_when`` adds conditions: "loss>X", "gradient-jump>X", "activations". Under ``reprokit record``
+    and ``run`` with --on-nan the command line's choice holds. Returns an object whose ``close()`` ends the watch; it
+    can be used by ``with``.
+    """
+    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes)
+    if is_captured_by_run():
+        return Watched()
+    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    part = import_module("reprokit.agent.capture.torch_capture").TorchCapture(capture)
+    part.begin("torch", import_module("torch"))
+    return part.guard(model, optimizers)
+
+
+def made(
+    directory: str | os.PathLike[str],
+    on_nan: str,
+    capture_when: Sequence[str],
+    max_snapshots: int,
+    max_bytes: int | None,
+) -> Capture:
+    """A capture of the script's own; raises UsageError where its options make no sense."""
+    from reprokit.agent.capture import Capture, Settings
+    from reprokit.native import trail_path
+
+    if on_nan not in ON_NAN:
+        raise UsageError(f"on_nan={on_nan!r}: choose one of {', '.join(ON_NAN)}")
+    library = trail_path()
+    try:
+        settings = Settings(
+            directory=os.path.abspath(directory),
+            action=ON_NAN[on_nan],
+            max_snapshots=max_snapshots,
+            max_bytes=max_bytes,
+            conditions=capture_when,
+            library=str(library) if library.exists() else None,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return Capture(settings)
+
+
+class Watched:
+    """Stands for a guard where the launcher's agent watches all optimizers of the process by itself."""
+
+    def close(self) -> None:
+        """The watch goes on as long as the run does."""
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+def is_captured_by_run() -> bool:
+    """Whether the launcher's agent captures in this process: then its options hold."""
+    running = getattr(sys.modules.get("_reprokit_agent"), "running", None)
+    return getattr(running, "capture", None) is not None

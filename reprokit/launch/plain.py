@@ -1,0 +1,135 @@
+"""Runs a command with the agent in it and nothing else: no shim, nothing recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reprokit import native, rundir
+from reprokit.capture import files
+from reprokit.errors import CannotWriteRun, ReprokitError
+from reprokit.launch import agentlines, environment, snapshots
+from reprokit.launch import command as commands
+from reprokit.launch.command import Command
+from reprokit.launch.environment import ChildEnvironment
+from reprokit.launch.messages import say, warn
+from reprokit.launch.placing import Placed, placed
+from reprokit.launch.process import Child, Ended, Interruption
+from reprokit.launch.run import (
+    Made,
+    hook_of,
+    own_environment,
+    patched_by,
+    run_file,
+    say_captured,
+    start_error,
+    together,
+    words_of_patches,
+    write_agent_plan,
+)
+from reprokit.launch.rundirectory import NewRun, remove, shown
+from reprokit.plan import Plan
+from reprokit.rundir import RunFile
+
+NOTHING = "off: nothing was recorded"
+
+Watch = Callable[[Child], None]
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Everything that is ready before the child starts."""
+
+    plan: Plan
+    command: Command
+    environment: ChildEnvironment
+    path: Path
+    run: RunFile
+
+
+def execute(plan: Plan, watch: Watch | None = None) -> Made:
+    """Execute the plan; its directory stays only where it was asked for, or holds something."""
+    own = own_environment(plan)
+    command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
+    with placed(native.shim_path()) as place:
+        new = NewRun(plan.output, plan.overwrite, becomes_last=False)
+        try:
+            prepared = _prepare(plan, command, own, place, new)
+        except OSError as error:
+            new.discard()
+            raise CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
+        except BaseException:
+            new.discard()
+            raise
+        return Made(prepared.path, _execute(prepared, watch))
+
+
+def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, new: NewRun) -> Prepared:
+    patched = patched_by(plan, command, own)
+    given = own if patched is None else patched.variables
+    variables = environment.build_plain(given, new.place, place.bootstrap)
+    run = run_file(plan, own, variables)
+    run.key, run.trail, run.supervisor, run.shim = "", NOTHING, NOTHING, "not loaded: nothing was recorded"
+    run.patches = [] if patched is None else patched.states
+    write_agent_plan(plan, new, place, patched)
+    rundir.write_json(new.path / rundir.RUN, run)
+    return Prepared(plan, command, variables, new.take_place(), run)
+
+
+def _execute(prepared: Prepared, watch: Watch | None) -> Ended:
+    """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
+    plan, run, path = prepared.plan, prepared.run, prepared.path
+    for words in words_of_patches(run):
+        warn(words)
+    began = time.monotonic()
+    try:
+        child = Child(prepared.command, plan.working_directory, prepared.environment.variables, randomized=True)
+    except OSError as error:
+        remove(path)
+        raise start_error(prepared.command.arguments[0], error) from None
+    run.address_randomization = child.address_randomization
+    hook = hook_of(plan, path)
+    ended = child.wait(together(hook, watch))
+    interruption = Interruption()
+    run.exit_code, run.signal = ended.exit_code, ended.signal_name
+    run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
+    try:
+        run.warnings.extend(hook.finish(lambda: interruption.asked) if hook is not None else ())
+        _close(prepared)
+    except (ReprokitError, OSError, MemoryError) as error:
+        warn(str(error))
+    return ended
+
+
+def _close(prepared: Prepared) -> None:
+    """Gather what the agent left, write run.json for the last time, and say what there is."""
+    plan, run, path = prepared.plan, prepared.run, prepared.path
+    told = agentlines.read(path)
+    run.agent = "loaded" if told.loaded else "not loaded: no Python process of the run began it"
+    run.warnings.extend([*told.warnings, *snapshots.remove_partials(path), *_of_patches(run, told)])
+    run.snapshots = files.collect(path)
+    run.status = rundir.FINISHED
+    if plan.capture is not None and not told.loaded:
+        run.warnings.append("nothing was watched: no Python process of the run began the agent")
+    rundir.write_json(path / rundir.RUN, run)
+    if plan.capture is not None and plan.capture.redo is not None:
+        return  # who asked for it reads the result
+    for words in run.warnings:
+        warn(words)
+    if plan.output is not None or run.snapshots:
+        say(f"run: {shown(path)}")
+    else:
+        remove(path)
+    say_captured(plan, path, run)
+
+
+def _of_patches(run: RunFile, told: agentlines.AgentFacts) -> list[str]:
+    """What became of the patches, as far as it was not said before the start."""
+    if not run.patches:
+        return []
+    from reprokit.launch import patched
+
+    before, run.patches = run.patches, patched.at_end(run.patches, told)
+    return list(patched.words_after(before, run.patches))

@@ -1,0 +1,78 @@
+"""Compares the snapshots that two runs left of steps that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.capture import files
+from reprokit.difference import Difference, compared, group, information, missing
+from reprokit.rundir import SNAPSHOTS, RunDirectory, SnapshotFacts
+
+SHOWN = 6
+IGNORED = frozenset(["check", "digest"])
+
+
+def compare(left: RunDirectory, right: RunDirectory) -> Iterator[Difference]:
+    """One leaf a snapshot, where a run was asked to capture; one that was not has none to miss."""
+    if left.run.capture is not None or right.run.capture is not None:
+        yield _compared(left, right)
+
+
+def _compared(left: RunDirectory, right: RunDirectory) -> Difference:
+    sides = _by_name(left), _by_name(right)
+    if (left.run.capture is None) != (right.run.capture is None) and any(sides):
+        return group("snapshots", (_only_one_captured(left, *sides),))
+    names = sorted({*sides[0], *sides[1]})
+    return group("snapshots", tuple(_leaf(name, left, right, sides[0].get(name), sides[1].get(name)) for name in names))
+
+
+def comparable(run: RunDirectory) -> bool:
+    """Whether a run left any."""
+    return any(facts.digest for facts in files.of_run(run))
+
+
+def _by_name(run: RunDirectory) -> dict[str, SnapshotFacts]:
+    return {facts.name: facts for facts in files.of_run(run)}
+
+
+def _only_one_captured(left: RunDirectory, *sides: dict[str, SnapshotFacts]) -> Difference:
+    counts = [f"{len(side)} snapshots" if side else "not asked to capture" for side in sides]
+    side = "left" if left.run.capture is None else "right"
+    return information("captured", counts[0], counts[1], f"the {side} run was not asked to capture")
+
+
+def _leaf(
+    name: str, left: RunDirectory, right: RunDirectory, one: SnapshotFacts | None, other: SnapshotFacts | None
+) -> Difference:
+    if one is None or other is None:
+        return missing(name, _text(one), _text(other))
+    if one.problem or other.problem:
+        return missing(name, _text(one), _text(other), "a snapshot cannot be read")
+    same = one.digest == other.digest
+    meaning = "" if same else _meaning(name, left, right)
+    return compared(name, _text(one), _text(other), meaning, same=same)
+
+
+def _text(facts: SnapshotFacts | None) -> str:
+    """A snapshot in a few words, so that two of them can be told apart."""
+    if facts is None or facts.problem:
+        return ""
+    return f"{facts.trigger}, digest {facts.digest.partition(':')[2][:12]}"
+
+
+def _meaning(name: str, left: RunDirectory, right: RunDirectory) -> str:
+    """What of two snapshots differs, as far as their headers tell."""
+    try:
+        headers = [files.read_header(str(run.path / SNAPSHOTS / name)) for run in (left, right)]
+    except (files.SnapshotError, OSError):
+        return "the captured states differ; a snapshot cannot be read any more"
+    differing = list(_differing(*headers))
+    more = ", ..." if len(differing) > SHOWN else ""
+    return f"the captured states differ in: {', '.join(differing[:SHOWN])}{more}; reprokit diff compares the tensors"
+
+
+def _differing(left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
+    for key in sorted({*left, *right} - IGNORED - files.NOT_COMPARED):
+        if left.get(key) != right.get(key):
+            yield "the bytes of tensors" if key == "tensors" else key

@@ -1,0 +1,97 @@
+"""Two ranks of a PyTorch training capture the same step, each with its own batch, and neither waits in vain."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprokit.capture import Snapshot, load
+from tests.capture.schema import check_schema
+from tests.support import Done, Reprokit
+
+torch: Any = pytest.importorskip("torch")
+
+SCRIPT = str(Path(__file__).parents[1] / "trainings" / "captured_ranks.py")
+# By training: the step, the rank where it happened, and what its trigger says there and on the other rank.
+SAID = {
+    "loss": (2, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "gradient": (3, 0, "gradient of 0.weight is not finite", "gradient of 0.weight is not finite"),
+    "condition": (4, 0, "loss>900", "a condition holds on rank 0"),
+    "accumulated": (5, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "reduced_by_hand": (6, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "clipped": (7, 0, "the loss is inf", "the loss of rank 0 is not finite"),
+    "scaled": (8, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+}
+OPTIONS = "--capture-when", "loss>900", "--max-snapshots", "9", "-o", "RUN"
+
+
+@pytest.fixture(scope="module")
+def skipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """All trainings, started by torch.multiprocessing.spawn; the bad steps are left out."""
+    directory = tmp_path_factory.mktemp("skipped")
+    command = [sys.executable, SCRIPT, str(directory)]
+    return directory, Reprokit(directory).run("run", "--on-nan", "skip", *OPTIONS, "--", *command)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """One of them under torchrun, which ends all ranks as soon as one has ended."""
+    directory = tmp_path_factory.mktemp("stopped")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, SCRIPT, str(directory), "loss"]
+    return directory, Reprokit(directory).run("run", "--on-nan", "capture", *OPTIONS, "--", *command)
+
+
+def check(directory: Path, name: str, rank: int) -> Snapshot:
+    """A rank's snapshot holds its own state and batches, as they were at the start of the step."""
+    step = SAID[name][0]
+    snapshot = load(directory / "RUN" / "snapshots" / f"step-{step:08d}-rank{rank}")
+    assert (snapshot.header["step"], snapshot.header["rank"], snapshot.header["world"]) == (step, rank, 2)
+    check_schema(snapshot)
+    expected = torch.load(directory / f"{name}-{rank}.pt")
+    (model,) = snapshot.header["models"]
+    assert {part.removeprefix("module.") for part in model["tensors"]} == {
+        part.removeprefix("module.") for part in expected["model"]
+    }
+    for part, tensor in expected["model"].items():
+        kept = model["tensors"].get(part) or model["tensors"][part.removeprefix("module.")]
+        assert snapshot.tensors[kept].tobytes() == tensor.numpy().tobytes(), part
+    loaded = [batch for batch in snapshot.header["batches"] if batch["from"] == "loader"]
+    assert len(loaded) == len(expected["batches"])
+    for batch, wanted in zip(snapshot.batches, expected["batches"], strict=False):
+        assert [one.tolist() for one in batch] == [one.tolist() for one in wanted]
+    return snapshot
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_both_ranks_capture_and_leave_out_the_same_step(name: str, skipped: tuple[Path, Done]) -> None:
+    directory, done = skipped
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        snapshot = check(directory, name, rank)
+        assert f"{name} trained on rank {rank}" in done.stdout
+        step, where, here, there = SAID[name]
+        said = re.findall(rf"captured: step {step}: (.*); snapshot: .*-rank{rank};", done.stderr)
+        assert len(said) == 1
+        assert said[0].startswith(here if rank == where else there)
+        if name == "gradient":
+            assert set(snapshot.gradients) >= {"0.weight"}
+        else:
+            assert not snapshot.gradients
+            assert len(snapshot.header["gradient_digests"]) == 5  # of 6: one told the other rank
+            assert len(snapshot.header["given_up"]) == 1
+            assert any("was used to tell all ranks" in note for note in snapshot.header["notes"])
+
+
+def test_no_rank_is_ended_before_it_has_saved(stopped: tuple[Path, Done]) -> None:
+    directory, done = stopped
+    assert done.returncode == 1  # torchrun's own
+    assert "exitcode  : 123" in done.stderr
+    assert "trained" not in done.stdout
+    for rank in (0, 1):
+        check(directory, "loss", rank)
+    assert len(list((directory / "RUN" / "snapshots").iterdir())) == 2

@@ -1,0 +1,165 @@
+"""Numbers that are not finite, told by their bits: the same as PyTorch says; and copies of random states."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import struct
+from typing import Any
+
+import pytest
+
+from reprokit.agent import trail
+from reprokit.agent.capture.finite import Finite
+from reprokit.agent.capture.random_states import RandomStates
+from reprokit.native import trail_path
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def library() -> trail.Library:
+    """What tests where tensors lie."""
+    return trail.Library(str(trail_path()))
+
+
+def first(library: trail.Library, *tensors: Any) -> int | None:
+    """The place of the first tensor that is not finite."""
+    sizes, dtypes = [tensor.nbytes for tensor in tensors], [str(tensor.dtype)[6:] for tensor in tensors]
+    return Finite(library, sizes, dtypes).first([tensor.data_ptr() for tensor in tensors])
+
+
+def not_finite(library: trail.Library, tensor: Any) -> tuple[int, int]:
+    return library.not_finite(tensor.data_ptr(), tensor.nbytes, str(tensor.dtype)[6:])
+
+
+def patterns(dtype: Any) -> Any:
+    """Each pattern of bits of small formats; of large ones those at the edges, and some of any kind."""
+    import torch
+
+    size = dtype.itemsize // (2 if dtype.is_complex else 1)
+    if size <= 2:
+        whole = torch.arange(1 << 8 * size, dtype=torch.int32).to(torch.uint8 if size == 1 else torch.int16)
+        return whole.view(torch.uint8).view(dtype)
+    kind, bits, sign = (torch.int32, 23, 31) if size == 4 else (torch.int64, 52, 63)
+    top = ((1 << sign - bits) - 1) << bits
+    edges = [0, 1, top - 1, top, top + 1, top | 1 << bits - 1, (1 << sign) - 1]
+    signed = [edge - negative * (1 << sign) for edge in edges for negative in (0, 1)]
+    some = torch.randint(-(1 << sign), (1 << sign) - 1, (4098,), dtype=torch.int64).to(kind)
+    return torch.cat([torch.tensor(signed, dtype=kind), some]).view(torch.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("name", [*trail.FORMATS, "int32", "bool"])
+def test_each_pattern_of_bits_is_what_pytorch_says(library: trail.Library, name: str) -> None:
+    import torch
+
+    if not hasattr(torch, name):
+        assert name == "float8_e4m3b11fnuz"  # TensorFlow's, through ml_dtypes
+        return
+    torch.manual_seed(1)
+    dtype = getattr(torch, name)
+    numbers = patterns(dtype) if name in trail.FORMATS else torch.ones(77, dtype=dtype)
+    values = numbers if numbers.is_complex() or name in ("int32", "bool") else numbers.to(torch.float64)
+    is_finite = torch.isfinite(values)
+    assert not numbers.dtype.is_floating_point or (not is_finite.all() and is_finite.any())
+    parts = torch.isfinite(torch.view_as_real(values).reshape(-1)) if values.is_complex() else is_finite
+    bad = (~parts).nonzero().reshape(-1).tolist()
+    found, place = not_finite(library, numbers)
+    assert (found, place) == (len(bad), bad[0] if bad else 0)
+    assert first(library, numbers) == (0 if bad else None)
+    good = numbers[is_finite]
+    assert first(library, good) is None
+    for number in numbers[~is_finite][:300]:
+        assert first(library, good[:200], number.reshape(1)) == 1
+
+
+def test_one_bad_number_is_found_at_any_place_length_and_address(library: trail.Library) -> None:
+    import torch
+
+    for dtype in (torch.float8_e5m2, torch.float16, torch.float32, torch.float64):
+        for length in (1, 2, 3, 7, 31, 32, 33, 64, 100, 257):
+            bytes_of = torch.zeros(length * dtype.itemsize + 8, dtype=torch.uint8)
+            for shift in (0, 1, 3) if length < 100 else (1,):
+                room = (ctypes.c_char * (length * dtype.itemsize)).from_address(bytes_of.data_ptr() + shift)
+                for place in range(length):
+                    values = torch.zeros(length, dtype=torch.float64)
+                    values[place] = -math.inf if place % 2 else math.nan
+                    room.raw = bytes(values.to(dtype).view(torch.uint8).tolist())
+                    address, size, name = ctypes.addressof(room), len(room), str(dtype)[6:]
+                    assert Finite(library, [size], [name]).first([address]) == 0
+                    assert library.not_finite(address, size, name) == (1, place)
+                room.raw = bytes(len(room))
+                assert Finite(library, [size], [name]).first([address]) is None
+
+
+def test_several_tensors_of_which_some_are_not_there(library: trail.Library) -> None:
+    import torch
+
+    good, bad = torch.ones(1000), torch.tensor([1.0, math.inf])
+    tested = Finite(library, [0, 4000, 8, 8], ["float32"] * 4)
+    assert tested.first([0, good.data_ptr(), bad.data_ptr(), bad.data_ptr()]) == 2
+    assert tested.first([0, good.data_ptr(), 0, bad.data_ptr()]) == 3
+    assert tested.first([0, good.data_ptr(), 0, 0]) is None
+    assert Finite(library, [], []).first([]) is None
+    large = torch.ones(trail.SMALL)  # let the interpreter go meanwhile
+    assert first(library, good, large) is None
+    large[-1] = math.nan
+    assert first(library, good, large) == 1
+
+
+def draw() -> list[Any]:
+    """Numbers of all kinds that leave something behind."""
+    import numpy
+    import torch
+
+    numbers = [random.random(), random.gauss(0, 1), numpy.random.rand(), numpy.random.standard_normal()]
+    return [*numbers, torch.rand(3).tolist(), torch.randn(1).tolist(), torch.randn(1, dtype=torch.float64).tolist()]
+
+
+@pytest.mark.parametrize("places_are_known", [True, False])
+def test_states_that_were_kept_bring_the_same_numbers_again(library: trail.Library, places_are_known: bool) -> None:
+    import numpy
+    import torch
+
+    states = RandomStates(library if places_are_known else None, torch)
+    for step in range(8):
+        draw()
+        if step == 5:
+            numpy.random.seed(3)
+            random.seed(3)
+            torch.manual_seed(3)
+        states.keep()
+        expected = [draw() for _ in range(step)]
+        kept = states.kept()
+        assert set(kept) == {"python", "numpy", "torch"}
+        random.setstate(kept["python"])
+        numpy.random.set_state(kept["numpy"])
+        torch.set_rng_state(kept["torch"])
+        assert [draw() for _ in range(step)] == expected
+
+
+def test_copies_are_made_of_memory_alone_where_generators_are_the_usual_ones(library: trail.Library) -> None:
+    import torch
+
+    states = RandomStates(library, torch)
+    states.keep()
+    assert list(states._copied) == ["python", "numpy", "gauss", "torch"]
+    assert not states._asked
+
+
+def test_another_generator_of_numpys_is_asked_instead(library: trail.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+
+    states = RandomStates(library)
+    states.keep()
+    other = numpy.random.RandomState(numpy.random.PCG64(1))
+    monkeypatch.setattr(numpy.random.mtrand, "_rand", other)
+    states.keep()
+    expected = other.random_sample(3).tolist()
+    kept = states.kept()
+    assert kept["numpy"]["bit_generator"] == "PCG64"
+    other.set_state(kept["numpy"])
+    assert other.random_sample(3).tolist() == expected
+    assert struct.calcsize("<625I") == trail.WORDS
+    random.setstate(kept["python"])

@@ -1,0 +1,269 @@
+"""TensorFlow 2 and Keras 3: captured steps done again, made smaller, and explained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.capture.tensorflow_steps import Steps
+from tests.interpreters import ROOT
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+# Three trainings, of which each has one bad sample; HERE names those that this process makes.
+STEPS = """
+import keras, numpy as np, tensorflow as tf
+
+layers = keras.layers
+x = np.random.rand(64, 8).astype("float32")
+y = np.random.randint(0, 3, 64)
+
+def sizes(truth, predicted):
+    return tf.reduce_mean(tf.sqrt(predicted * truth))
+
+def fit():
+    truth = np.ones((64, 3), "float32")
+    truth[37, 1] = 0.0  # sqrt(0) has no finite gradient
+    model = keras.Sequential([
+        keras.Input((8,)), layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3),
+        layers.Dense(3, "softmax")])
+    model.compile("adam", sizes, jit_compile=False)
+    model.fit(x, truth, batch_size=16, epochs=1, verbose=0, shuffle=False)
+
+def softmax(logits):
+    powers = tf.exp(tf.abs(logits) * 10.0)
+    return powers / tf.reduce_sum(powers, axis=1, keepdims=True)
+
+def parts():
+    inputs = x.copy()
+    inputs[37] = 1000.0
+    model = keras.Sequential([layers.Dense(8), layers.Dropout(0.3), layers.Dense(3)])
+    return model, keras.optimizers.Adam(), tf.data.Dataset.from_tensor_slices((inputs, y)).batch(16)
+
+def step(model, optimizer, inputs, labels):
+    with tf.GradientTape() as tape:
+        probabilities = softmax(model(inputs, training=True))
+        loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, probabilities))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+def function():
+    model, optimizer, batches = parts()
+
+    @tf.function
+    def scaled(inputs):
+        return inputs * 1.0
+
+    @tf.function
+    def train_step(inputs, labels):
+        step(model, optimizer, inputs, labels)
+
+    for inputs, labels in batches:
+        train_step(scaled(inputs), labels)
+
+def eager():
+    model, optimizer, batches = parts()
+    for epoch in range(EPOCHS):
+        for inputs, labels in batches:
+            step(model, optimizer, inputs, labels)
+
+for training in [HERE]:
+    training()
+"""
+
+
+def script(here: str, epochs: int = 1) -> str:
+    return STEPS.replace("HERE", here).replace("EPOCHS", str(epochs))
+
+
+# Each function is a loss of one variable, whose value is the second.
+CAUSES = """
+import json, sys
+sys.path.insert(0, ROOT)
+from reprokit.agent.capture import tensorflow_causes as causes
+from reprokit.agent.capture.tensorflow_explain import Watching
+
+def norm_at_zero(x):
+    return tf.reduce_mean(tf.norm(x, axis=1))
+
+def log_of_zero(x):
+    return tf.reduce_mean(tf.math.log(x))
+
+def masked_mean(x):
+    mask = tf.constant([[0.0, 0.0], [1.0, 1.0]])
+    totals = tf.reduce_sum(x * mask, axis=1)
+    return tf.reduce_mean(totals / tf.reduce_sum(mask, axis=1))
+
+def half_overflow(x):
+    halves = tf.cast(x, "float16")
+    return tf.cast(tf.reduce_sum(halves * halves), "float32")
+
+def handmade(x):
+    powers = tf.exp(x)
+    return tf.reduce_mean(powers / tf.reduce_sum(powers, axis=1, keepdims=True))
+
+def sqrt_backward(x):
+    return tf.reduce_mean(tf.sqrt(x))
+
+def masked_infinity_is_no_cause(x):
+    scores = tf.where([[True, False], [True, True]], x, -float("inf"))
+    return tf.reduce_mean(tf.nn.softmax(scores)) + tf.reduce_mean(tf.math.log(x))
+
+def hidden_by_where(x):
+    return tf.reduce_mean(tf.where(x > 0, tf.math.log(x), 0.0))
+
+def given(x):
+    return tf.reduce_mean(x * np.array([np.nan, 1.0], "float32"))
+
+def cast_overflow(x):
+    return tf.reduce_mean(tf.cast(tf.cast(x * 1e5, "bfloat16"), "float16"))
+
+layer = keras.layers.Dense(2, kernel_initializer="zeros", activation=lambda x: tf.sqrt(x), name="root")
+inner = keras.Sequential([keras.layers.Dense(2), layer], name="inner")
+outer = keras.Sequential([keras.Input((2,)), inner])
+
+def in_a_layer(x):
+    return tf.reduce_mean(outer(x))
+
+def explain(function, value):
+    x = tf.Variable(value)
+    with Watching() as watching:
+        with tf.GradientTape() as tape:
+            loss = function(x)
+        gradient = tape.gradient(loss, x)
+    bad = [one for one in (gradient, loss) if not np.isfinite(one.numpy()).all()]
+    cause = watching.cause(bad)
+    return causes.line(cause) if cause is not None else None
+
+found = {}
+rows = [[0.0, 0.0], [1.0, 2.0]]
+for function, value in [
+    (norm_at_zero, rows), (log_of_zero, [0.0, 1.0, 0.0]), (masked_mean, rows), (half_overflow, [1.0, 300.0]),
+    (handmade, [[100.0, 1.0], [1.0, 2.0]]), (sqrt_backward, [0.0, 2.0]), (masked_infinity_is_no_cause, rows),
+    (hidden_by_where, [0.0, 2.0]), (given, [0.0, 1.0]), (cast_overflow, [1.0, 2.0]), (in_a_layer, rows),
+]:
+    found[function.__name__] = explain(function, value)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    found = Steps(tmp_path_factory.mktemp("steps"))
+    done = found.capture(script("fit, function, eager") + CAUSES.replace("ROOT", repr(str(ROOT))), "skip")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in found.snapshots] == ["step-00000002", "step-00000002-2", "step-00000002-3"]
+    for number in range(3):
+        assert found.header(number)["gradients"]
+    (found.directory / "causes.json").write_text(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def causes(steps: Steps) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((steps.directory / "causes.json").read_text())
+    return found
+
+
+def line_of(text: str) -> int:
+    """The line of the script that holds this text."""
+    whole = script("fit, function, eager") + CAUSES
+    return max(number for number, line in enumerate(whole.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "operation", "line", "words"),
+    [
+        (
+            "norm_at_zero",
+            "backward",
+            "SqrtGrad",
+            "tf.norm(x, axis=1)",
+            "sqrt of 0 has an infinite gradient; 1 of 2 inputs",
+        ),
+        (
+            "log_of_zero",
+            "forward",
+            "Log",
+            "return tf.reduce_mean(tf.math.log(x))",
+            "log of 0 is infinite; 2 of 3 inputs are 0",
+        ),
+        ("masked_mean", "forward", "RealDiv", "totals / tf", "0/0 is NaN; 1 of 2 divisors are 0"),
+        ("half_overflow", "forward", "Mul", "halves * halves", "Mul overflows float16, whose largest number is 65504"),
+        ("handmade", "forward", "Exp", "tf.exp(x)", "exp overflows float32 above 88.72; the largest input is 100"),
+        ("sqrt_backward", "backward", "SqrtGrad", "tf.sqrt(x))", "in the gradient of Sqrt: sqrt of 0 has an infinite"),
+        ("masked_infinity_is_no_cause", "forward", "Log", "+ tf.reduce_mean(tf.math", "log of 0 is infinite; 2 of 4"),
+        ("hidden_by_where", "backward", "Reciprocal", "tf.where(x > 0", "in the gradient of Log: log has an infinite"),
+        ("given", "forward", "Mul", "x * np.array", "given 1 of 2 elements that were not finite before the step"),
+        (
+            "cast_overflow",
+            "forward",
+            "Cast",
+            '"bfloat16"), "float16"',
+            "no finite value in the type that it is cast to",
+        ),
+        ("in_a_layer", "backward", "SqrtGrad", "layer = keras", "4 of 4 inputs are 0"),
+    ],
+)
+def test_the_operation_that_began_it(
+    causes: dict[str, Any], name: str, phase: str, operation: str, line: str, words: str
+) -> None:
+    found = causes[name]
+    assert (found["phase"], found["operation"]) == (phase, operation)
+    assert found["where"][0][1] == line_of(line)
+    assert words in found["words"]
+
+
+def test_what_is_told_beside(causes: dict[str, Any]) -> None:
+    statistics = causes["masked_mean"]["inputs"][1]
+    assert statistics == {
+        "dtype": "float32",
+        "shape": [2],
+        "min": 0.0,
+        "max": 2.0,
+        "mean": 1.0,
+        "zeros": 1,
+        "nonfinite": 0,
+        "negative": 0,
+        "subnormal": 0,
+    }
+    assert causes["masked_mean"]["first_nonfinite"] == {
+        "output": 0,
+        "index": [0],
+        "value": "nan",
+        "inputs": ["0.0", "0.0"],
+    }
+    assert causes["in_a_layer"]["layer"] == "inner/root"
+    assert causes["norm_at_zero"]["gradient_of"] == "Sqrt"
+
+
+def line_in_steps(text: str) -> int:
+    return next(number for number, line in enumerate(STEPS.splitlines(), 1) if text in line)
+
+
+def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) -> None:
+    found, done = steps.redo("minimise", script("fit"))
+    assert done.returncode == 0, done.stderr
+    assert found["reproduced"] is True
+    assert found["gradients"] == {"equal": 6, "different": [], "nonfinite_equal": True}
+    assert found["loss"]["equal"] is True
+    assert (found["samples"], found["of"], found["smallest"], found["only_full"]) == ([5], 16, True, False)
+    assert [line["samples"] for line in steps.progress() if line.get("reproduced")][-1] == [5]
+
+
+def test_a_step_of_a_function_again(steps: Steps) -> None:
+    found, done = steps.redo("explain", script("function"), 1)
+    assert done.returncode == 0, done.stderr
+    assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
+    assert found["loss"]["equal"] is True
+    assert (found["phase"], found["operation"]) == ("forward", "Exp")
+    assert found["where"][0][1:] == [line_in_steps("tf.exp("), "softmax"]
+
+
+def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
+    found, done = steps.redo("minimise", script("eager", epochs=2), 2)
+    assert done.returncode == 0, done.stderr
+    assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
+    assert (found["samples"], found["smallest"]) == ([5], True)

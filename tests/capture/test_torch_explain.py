@@ -1,0 +1,189 @@
+"""PyTorch: the operator that made of finite values something that is not, its line and what is said of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from reprokit.agent.capture.torch_explain import Explaining
+
+pytestmark = pytest.mark.torch
+
+ROWS = 8
+Case = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def square_root_times_zero(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x * (torch.arange(ROWS) != 3)[:, None]
+    length = torch.sqrt(((x * weight) ** 2).sum(1))  # here
+    return (length * (length > 0)).mean()
+
+
+def logarithm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x * (torch.arange(ROWS) != 3)[:, None]
+    return -torch.log(x * weight).mean()  # here
+
+
+def logarithm_left_out(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = (x * weight) * (torch.arange(ROWS) != 3)[:, None]
+    logarithms = torch.log(x)  # here
+    return torch.where(x > 0, logarithms, torch.zeros(())).mean()
+
+
+def masked_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    mask = (torch.arange(ROWS) != 3)[:, None].float().expand(ROWS, 4)
+    total = (x * weight * mask).sum(1)
+    return (total / mask.sum(1)).mean()  # here
+
+
+def half_precision(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = (x * 300) @ torch.diag(weight)
+        squares = out * out  # here
+        return squares.mean().float()
+
+
+def bfloat(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = (x * 1e20) @ torch.diag(weight)
+        return (out * out).mean().float()  # here
+
+
+def softmax_by_hand(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    exponentials = torch.exp(x * weight * 100)  # here
+    return (exponentials / exponentials.sum(1, keepdim=True)).pow(2).mean()
+
+
+def softmax_in_place(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    logits = x * weight * 100
+    logits.exp_()  # here
+    return logits.div(logits.sum(1, keepdim=True)).pow(2).mean()
+
+
+def masked_softmax(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    mask = (torch.arange(ROWS) == 3)[:, None].expand(ROWS, 4)
+    scores = (x * weight).masked_fill(mask, float("-inf"))
+    return torch.softmax(scores, 1).pow(2).mean()  # here
+
+
+def square_root(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x * (torch.arange(ROWS) != 3)[:, None]
+    return torch.sqrt((x * weight).sum(1)).mean()  # here
+
+
+def negative_root(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt(x * weight - 2).mean()  # here
+
+
+CASES: list[tuple[Case, str, str, str]] = [
+    (square_root_times_zero, "backward", "SqrtBackward0", "sqrt of 0 has an infinite gradient; 1 of 8 inputs is 0"),
+    (logarithm, "forward", "aten::log", "log of 0 is infinite; 4 of 32 inputs are 0"),
+    (logarithm_left_out, "backward", "LogBackward0", "log of 0 has an infinite gradient; 4 of 32 inputs are 0"),
+    (masked_mean, "forward", "aten::div", "0/0 is NaN; 1 of 8 divisors is 0"),
+    (half_precision, "forward", "aten::mul", "aten::mul overflows float16, whose largest number is 65504"),
+    (bfloat, "forward", "aten::mul", "aten::mul overflows bfloat16, whose largest number is 3.38953e+38"),
+    (softmax_by_hand, "forward", "aten::exp", "exp overflows float32 above 88.72; the largest input is 9"),
+    (softmax_in_place, "forward", "aten::exp_", "exp overflows float32 above 88.72; the largest input is 9"),
+    (masked_softmax, "forward", "aten::_softmax", "softmax of nothing but infinities is NaN"),
+    (square_root, "backward", "SqrtBackward0", "sqrt of 0 has an infinite gradient; 1 of 8 inputs is 0"),
+    (negative_root, "forward", "aten::sqrt", "sqrt of a negative number is NaN; 32 of 32 inputs are negative"),
+]
+
+
+def explained(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -> dict[str, Any]:
+    """What is found out about the loss of a case, or about the gradient of its weight."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(4))
+    explaining = Explaining(torch)
+    explaining.know({}, known or [])
+    explaining.begin()
+    try:
+        loss = case(torch.rand(ROWS, 4) * 0.9 + 0.1, weight)
+        loss.backward()
+    finally:
+        explaining.end()
+    target = weight.grad if torch.isfinite(loss) else loss
+    assert target is not None
+    assert not torch.isfinite(target).all()
+    found = explaining.cause([target], ROWS)
+    assert found is not None
+    return found
+
+
+def line_of(case: Case) -> int:
+    """The line that is marked."""
+    lines, first = inspect.getsourcelines(case)
+    return first + next(number for number, line in enumerate(lines) if "# here" in line)
+
+
+@pytest.mark.parametrize(("case", "phase", "operation", "words"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_the_operator_is_named(case: Case, phase: str, operation: str, words: str) -> None:
+    found = explained(case)
+    assert (found["phase"], found["operation"]) == (phase, operation)
+    assert found["words"].startswith(words)
+    assert found["where"][0] == [__file__, line_of(case), case.__name__]
+
+
+def test_statistics_are_told_of_inputs_and_results() -> None:
+    found = explained(logarithm)
+    (told,) = found["inputs"]
+    assert (told["dtype"], told["shape"], told["zeros"], told["nonfinite"]) == ("float32", [ROWS, 4], 4, 0)
+    assert found["outputs"][0]["nonfinite"] == 4
+    assert found["first_nonfinite"] == {"output": 0, "index": [3, 0], "value": "-inf"}
+    assert found["words"].endswith("4 of 32 results are not finite, in sample 3")
+
+
+def test_what_a_node_kept_of_the_forward_pass_is_told() -> None:
+    kept = {one["name"]: one for one in explained(square_root)["inputs"]}
+    assert kept["saved result"]["zeros"] == 1
+    assert explained(square_root)["gradient_of"] == "aten::sqrt"
+
+
+def test_a_batch_that_was_not_finite_is_named() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(ROWS, 4)
+    x[2, 1] = float("nan")
+    found = explained(lambda _, weight: (x * weight).mean(), [("the batch", x)])
+    assert found["words"] == "the batch was not finite before any operator worked on it: 1 of 32 elements"
+
+
+def test_what_no_operator_made_is_said_to_come_from_elsewhere() -> None:
+    stranger = torch.full((4,), float("nan"))
+    found = explained(lambda x, weight: (x * weight + stranger).mean())
+    assert found["operation"] == "aten::add"
+    assert "no operator of this process made it" in found["words"]
+
+
+def test_the_way_back_leads_past_memory_that_no_operator_wrote() -> None:
+    """As that of DDP's buckets, which a collective writes to."""
+
+    def through_a_bucket(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        bucket = torch.zeros(())
+        bucket.numpy()[...] = float(torch.log(x.detach() * 0).sum())
+        return (x * weight).mean() + bucket
+
+    assert explained(through_a_bucket)["words"].startswith("log of 0 is infinite")
+
+
+def test_the_layer_is_named() -> None:
+    class Norm(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / x.pow(2).sum(1, keepdim=True).sqrt()
+
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), Norm())
+    explaining = Explaining(torch)
+    explaining.know({id(module): name for name, module in model.named_modules()}, [])
+    explaining.begin()
+    try:
+        loss = model(torch.zeros(ROWS, 4)).sum()
+        loss.backward()
+    finally:
+        explaining.end()
+    found = explaining.cause([loss], ROWS)
+    assert found is not None
+    assert (found["layer"], found["operation"]) == ("1", "aten::div")

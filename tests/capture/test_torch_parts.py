@@ -1,0 +1,127 @@
+"""PyTorch: parts of batches, turns of loops, and what a step that was done again came to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from reprokit.agent.capture.torch_batches import Batch, Cut, Turn, shares, turns
+from reprokit.agent.capture.torch_outcome import FINITE, Step
+from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
+
+pytestmark = pytest.mark.torch
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    inputs: torch.Tensor
+    names: list[str]
+
+
+def cut(value: Any, count: int = 4) -> Any:
+    return Cut(count, 0, [1, 3]).of(value)
+
+
+def test_all_that_has_an_entry_a_sample_is_cut() -> None:
+    x = torch.arange(8.0).reshape(4, 2)
+    given = {"x": x, "names": ["a", "b", "c", "d"], "mask": torch.ones(2, 2), "more": (x[:, 0], Pair(x, "all"))}
+    found = cut(given)
+    assert torch.equal(found["x"], x[[1, 3]])
+    assert found["names"] == ["b", "d"]
+    assert found["mask"] is given["mask"]
+    assert torch.equal(found["more"][0], x[[1, 3], 0])
+    assert torch.equal(found["more"][1].left, x[[1, 3]])
+    assert found["more"][1].right == "all"
+
+
+def test_samples_of_lengths_of_their_own_are_cut_as_a_list() -> None:
+    assert [len(one) for one in cut([torch.zeros(5), torch.zeros(6), torch.zeros(7), torch.zeros(8)])] == [6, 8]
+
+
+def test_a_pair_of_two_samples_each_is_no_list_of_samples() -> None:
+    found = Cut(2, 0, [1]).of([torch.tensor([1, 2]), torch.tensor([3, 4])])
+    assert [one.tolist() for one in found] == [[2], [4]]
+
+
+def test_arrays_mappings_and_dataclasses_keep_their_kind() -> None:
+    found = cut(OrderedDict(names=numpy.array(list("abcd")), sample=Sample(torch.arange(4), list("abcd"))))
+    assert type(found) is OrderedDict
+    assert found["names"].tolist() == ["b", "d"]
+    assert (found["sample"].inputs.tolist(), found["sample"].names) == ([1, 3], ["b", "d"])
+
+
+def batch(source: str, samples: int | None = 4) -> Batch:
+    return Batch({"from": source, "value": None, "samples": samples}, lambda node, like: node)
+
+
+def test_turns_without_a_sample_are_left_out() -> None:
+    whole = [Turn(batch("loader")), Turn(batch("loader", 2)), Turn(batch("loader"))]
+    assert [(whole.index(turn), own) for turn, own in shares(whole, [1, 7, 8])] == [(0, [1]), (2, [1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("sources", "called"),
+    [
+        (["loader", "loader", "forward", "forward"], [1, 1]),
+        (["loader", "forward", "forward"], [2]),
+        (["forward", "loss", "forward", "loss"], [1, 1]),
+        (["forward", "forward", "loss"], [2]),
+        (["loader", "loader"], [0, 0]),
+    ],
+)
+def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], called: list[int]) -> None:
+    assert [len(turn.called) for turn in turns([batch(source) for source in sources])] == called
+
+
+def step(loss: float, *gradients: float) -> Step:
+    named = {f"w{number}": torch.tensor([value, 1.0]) for number, value in enumerate(gradients)}
+    return Step(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named, [])
+
+
+def test_what_was_captured_is_told_from_other_trouble() -> None:
+    bad, fine = step(1.0, 2.0, float("nan")), step(1.0, 2.0)
+    wanted = {"kind": "gradient", "name": "w1"}
+    assert bad.trigger(wanted) == {"kind": "gradient", "what": "not finite", "name": "w1", "count": 1, "of": 2}
+    assert bad.trigger({"kind": "loss", "what": "nan"}) is None
+    assert fine.trigger(wanted) is None
+    assert fine.words(None) == FINITE
+    assert step(float("inf")).trigger({"kind": "loss", "what": "nan"}) is not None
+
+
+def test_conditions_are_judged_by_the_bound_that_was_passed() -> None:
+    above = {"kind": "condition", "what": "loss>10", "limit": (10.0).hex()}
+    assert step(11.0).trigger(above) is not None
+    assert step(9.0).trigger(above) is None, "the loss counts as it was before a scaler multiplied it"
+    jump = {"kind": "condition", "what": "gradient-jump>5", "limit": (5.0).hex()}
+    assert step(1.0, 6.0).trigger(jump) is not None
+    assert step(1.0, 4.0).trigger(jump) is None
+
+
+def test_a_trial_that_ended_its_process_did_not_reproduce(tmp_path: Path) -> None:
+    lines: list[Any] = [
+        {"running": [0, 1]},
+        {"samples": [0, 1], "reproduced": True},
+        {"running": [0]},
+        "something else",
+    ]
+    assert outcomes(lines) == [((0, 1), True), ((0,), False)]
+    add_progress(str(tmp_path / "progress"), {"text": "a", "value": float("nan")})
+    assert (tmp_path / "progress").read_text() == '{"text": "a", "value": "nan"}\n'
+
+
+def test_each_rank_has_the_snapshot_of_its_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "step-00000003-rank0", tmp_path / "step-00000003-rank1"
+    first.mkdir()
+    second.mkdir()
+    assert own_snapshot(str(first), "1") == str(second)
+    assert own_snapshot(str(first), "2") == str(first)
+    assert own_snapshot(str(first), None) == str(first)
+    assert own_snapshot(str(tmp_path / "step-00000003"), "1") == str(tmp_path / "step-00000003")

@@ -1,0 +1,268 @@
+"""PyTorch: captured steps done again in the script that made them, on all and on parts of their batches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.capture.tensorflow_steps import Steps
+from tests.support import Reprokit
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+# A sample of zeros, whose square root has no finite gradient. Each start has other weights and another order.
+HEAD = """
+import os, random, sys
+import numpy as np, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+seed = int.from_bytes(os.urandom(3), "big")
+torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)
+x, y = torch.rand(96, 8) + 0.1, torch.rand(96, 1)
+x[50] = 0
+net = nn.Sequential(nn.Linear(8, UNITS, bias=False), nn.Dropout(0.3), nn.Tanh(), nn.Linear(UNITS, 1, bias=False))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+
+def loss_of(out, target):
+    return (torch.sqrt(out ** 2) - target).abs().mean()  # here
+"""
+
+ACCUMULATING = """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+net.eval()
+with torch.no_grad():
+    for a, b in loader:
+        loss_of(net(a), b)
+net.train()
+for epoch in range(2):
+    for number, (a, b) in enumerate(loader):
+        (loss_of(net(a), b) / 3).backward()
+        if number % 3 == 2:
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+"""
+
+NESTED = """
+model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4), nn.Dropout(0.3))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+class Named(Dataset):
+    def __len__(self):
+        return len(x)
+    def __getitem__(self, index):
+        return {"in": {"x": x[index], "name": "sample %d" % index}, "y": y[index, 0], "worker": random.random()}
+
+while True:
+    for batch in DataLoader(Named(), batch_size=16, shuffle=True, num_workers=1):
+        names, rows = batch["in"]["name"], batch["in"]["x"]
+        assert len(names) == len(batch["y"]) == len(batch["worker"])
+        assert all((name == "sample 50") == (not bool(row.any())) for name, row in zip(names, rows))
+        optimizer.zero_grad()
+        try:
+            loss_of(model(rows).sum(1) * rows.any(1), batch["y"]).backward()
+        except ValueError:  # batch normalisation refuses a single sample
+            continue
+        optimizer.step()
+"""
+
+CLOSURE = """
+optimizer = torch.optim.LBFGS(net.parameters(), lr=1e-3, max_iter=3)
+for epoch in range(2):
+    for a, b in loader:
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(net(a), b)
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+
+TWO_OPTIMIZERS = """
+critic = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+other = torch.optim.SGD(critic.parameters(), lr=1e-2)
+for epoch in range(2):
+    for a, b in loader:
+        other.zero_grad()
+        (critic(b).mean() - critic(net(a).detach()).mean()).backward()
+        other.step()
+        optimizer.zero_grad()
+        out = net(a)
+        (critic(out).mean() + loss_of(out, b)).backward()
+        optimizer.step()
+"""
+
+WITHOUT_LOADER = """
+for step in range(40):
+    rows = torch.randint(0, 96, (16,))
+    optimizer.zero_grad()
+    nn.functional.mse_loss(torch.sqrt(net(x[rows]) ** 2), y[rows]).backward()
+    optimizer.step()
+"""
+
+SCALED = """
+x[50] = 600
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for epoch in range(2):
+    for a, b in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = (a.half()[:, :1] * a.half()[:, 1:2] * net(a)).mean()  # here
+        scaler.scale(loss.float()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+ENDING = """
+for a, b in DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True):
+    optimizer.zero_grad()
+    loss = torch.log(net(a) ** 2).mean()  # here
+    loss.backward()
+    if not torch.isfinite(loss):
+        raise ArithmeticError("the loss is not finite")
+    optimizer.step()
+"""
+
+WHOLE = """
+for epoch in range(2):
+    for a, b in loader:
+        optimizer.zero_grad()
+        out = net(a)
+        if len(a) == 16 and not bool(a.any(1).all()):
+            out = out / 0
+        out.mean().backward()
+        optimizer.step()
+"""
+
+
+def script(loop: str, units: int = 6) -> str:
+    return HEAD.replace("UNITS", str(units)) + loop
+
+
+def captured(directory: Path, loop: str) -> Steps:
+    """A directory in which this loop has been captured."""
+    steps = Steps(directory)
+    done = steps.capture(script(loop))
+    assert done.returncode == 123, done.stderr
+    return steps
+
+
+def line_of(loop: str) -> int:
+    text = script(loop)
+    return text[: text.rindex("# here")].count("\n") + 1
+
+
+def is_the_same(result: dict[str, Any]) -> bool:
+    """Whether loss and all gradients are bit for bit those of the snapshot."""
+    gradients = result["gradients"]
+    return bool(
+        result["reproduced"]
+        and result["loss"]["equal"]
+        and gradients["equal"]
+        and not gradients["different"]
+        and gradients["nonfinite_equal"]
+    )
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [CLOSURE, TWO_OPTIMIZERS, WITHOUT_LOADER],
+    ids=["closure", "two optimizers", "without a loader"],
+)
+def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
+    result, done = captured(tmp_path, loop).redo("reproduce", script(loop))
+    assert is_the_same(result), result
+    assert result["trigger"]["kind"] == "gradient"
+    assert done.returncode == 0
+
+
+def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
+    steps = captured(tmp_path, ACCUMULATING)
+    result, _ = steps.redo("minimise", script(ACCUMULATING))
+    assert is_the_same(result), result
+    assert result["samples"] == rows_of_zeros(steps)
+    assert (len(result["samples"]), result["of"]) == (1, 48)
+    assert result["smallest"]
+    assert not result["only_full"]
+    trials = [line for line in steps.progress() if "text" in line]
+    assert len(trials) == result["trials"]
+
+
+def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> None:
+    """Nested batches, made by a worker; a single sample is an error, which the script passes by."""
+    steps = captured(tmp_path, NESTED)
+    result, _ = steps.redo("minimise", script(NESTED))
+    assert is_the_same(result), result
+    assert set(rows_of_zeros(steps)) < set(result["samples"])
+    assert (len(result["samples"]), result["smallest"], result["only_full"]) == (2, True, False)
+
+
+def rows_of_zeros(steps: Steps) -> list[int]:
+    """The samples of all batches together that are nothing but zeros."""
+    from reprokit.capture import load
+
+    found, start = [], 0
+    for value in load(steps.snapshots[0]).batches:
+        inputs = value["in"]["x"] if isinstance(value, dict) else value[0]
+        found += [start + row for row, values in enumerate(inputs) if not values.any()]
+        start += len(inputs)
+    return found
+
+
+def test_a_step_that_takes_the_whole_batch_says_so(tmp_path: Path) -> None:
+    steps = captured(tmp_path, WHOLE)
+    result, _ = steps.redo("minimise", script(WHOLE))
+    assert (result["reproduced"], result["only_full"], result["smallest"]) == (True, True, True)
+    assert result["samples"] == list(range(16))
+
+
+def test_an_overflow_under_a_scaler_is_explained_and_another_model_refused(tmp_path: Path) -> None:
+    steps = captured(tmp_path, SCALED)
+    result, _ = steps.redo("explain", script(SCALED))
+    assert is_the_same(result), result
+    assert result["trigger"]["kind"] == "loss"
+    assert (result["phase"], result["operation"]) == ("forward", "aten::mul")
+    assert "overflows float16" in result["words"]
+    assert result["where"][0][1] == line_of(SCALED)
+    other, done = steps.redo("reproduce", script(SCALED, units=7))
+    assert other["trouble"] == (
+        "the snapshot is of another model: 0.weight is [6, 8] in the snapshot and [7, 8] in the script's Sequential; "
+        "3.weight is [1, 6] in the snapshot and [1, 7] in the script's Sequential"
+    )
+    assert done.returncode == 0
+
+
+# Through the command line
+
+
+def schema(name: str) -> Any:
+    return json.loads(resources.files("reprokit").joinpath(f"schemas/{name}.schema.json").read_text())
+
+
+def test_a_training_is_captured_made_smaller_and_explained(reprokit: Reprokit) -> None:
+    """The script ends itself after each trial that is not finite, and is started again."""
+    reprokit.script("train.py", script(ENDING))
+    command = ("--", sys.executable, "train.py")
+    done = reprokit.run("run", "--on-nan", "capture", *command)
+    assert done.returncode == 123, done.stderr
+    snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
+    results = {}
+    for mode in ("minimise", "explain"):
+        done = reprokit.run("snapshot", mode, snapshot, "--json", *command)
+        assert done.returncode == 0, done.stderr
+        results[mode] = json.loads(done.stdout)
+        jsonschema.validate(results[mode], schema("snapshot-result"))
+        assert is_the_same(results[mode]), results[mode]
+    assert len(results["minimise"]["samples"]) == 1
+    assert results["explain"]["operation"] == "aten::log"
+    assert results["explain"]["where"][0][1] == line_of(ENDING)
+    assert "log of 0 is infinite; 1 of 4 inputs is 0" in results["explain"]["words"]

@@ -1,0 +1,154 @@
+"""Trainings that a script guards by itself: their states are compared where they are made.
+
+python pytorch_guarded.py DIRECTORY
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import reprokit.capture
+
+DIRECTORY = Path(sys.argv[1])
+
+
+def batch(step, value=1.0):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(8, 4, generator=generator)
+    x[0] = value
+    return x, torch.randint(0, 2, (8,), generator=generator)
+
+
+def network():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def step(model, optimizer, x, y, factor=1.0):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y) * factor
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in other)
+
+
+def restores():
+    """A snapshot makes another model and optimizer what these were, so that the step is the same once more."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    directory = DIRECTORY / "restores"
+    with reprokit.capture.guard(model, optimizer, directory=directory, on_nan="skip", capture_when=["loss>50"]):
+        for number in range(5):
+            step(model, optimizer, *batch(number))
+            schedule.step()
+        before, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        step(model, optimizer, *batch(5, float("inf")))
+        assert same(model.state_dict(), before), "the step was applied, or its buffers were left"
+        for number in range(2):
+            step(model, optimizer, *batch(6 + number))
+        step(model, optimizer, *batch(8), factor=1e4)
+    step(model, optimizer, *batch(9, float("inf")))  # nobody watches any more
+    first, second = sorted(directory.iterdir())
+    assert [path.name for path in (first, second)] == ["step-00000005", "step-00000008"]
+    snapshot = reprokit.capture.load(first)
+    other = network()
+    others = torch.optim.Adam(other.parameters(), 0.5)
+    assert snapshot.restore(other, others) == []
+    assert same(other.state_dict(), before)
+    assert others.state_dict()["param_groups"][0]["lr"] == state["param_groups"][0]["lr"]
+    assert all(same(others.state_dict()["state"][n], state["state"][n]) for n in state["state"])
+    again = [torch.tensor(array) for array in (snapshot.batches[0][0][0], snapshot.batches[1]["target"])]
+    loss = nn.functional.cross_entropy(other(again[0]), again[1])
+    loss.backward()
+    from reprokit.agent.capture.torch_state import digest
+
+    digests = {name: digest(parameter.grad) for name, parameter in other.named_parameters()}
+    assert digests == snapshot.header["gradient_digests"]
+    assert digest(loss) == snapshot.header["loss"]["digest"]
+    assert reprokit.capture.load(second).header["trigger"]["what"] == "loss>50"
+    refuses(snapshot)
+
+
+def refuses(snapshot):
+    """Another model is left what it is."""
+    for other, words in [
+        (nn.Sequential(*list(network())[:3], nn.Linear(8, 3)), ["3.weight", "2x8", "3x8"]),
+        (nn.Linear(4, 8), ["0.weight"]),
+    ]:
+        before = copy.deepcopy(other.state_dict())
+        said = ""
+        try:
+            snapshot.restore(other)
+        except reprokit.capture.BadSnapshot as error:
+            said = str(error)
+        assert said, "it was restored"
+        assert all(word in said for word in words), said
+        assert same(other.state_dict(), before)
+
+
+def rolls_back():
+    """The first copy is of the start."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    before = copy.deepcopy(model.state_dict())
+    with reprokit.capture.guard(model, optimizer, directory=DIRECTORY / "rolls_back", on_nan="rollback"):
+        for number in range(3):
+            step(model, optimizer, *batch(number))
+        assert not same(model.state_dict(), before)
+        step(model, optimizer, *batch(3, float("nan")))
+        assert same(model.state_dict(), before)
+        assert not optimizer.state
+        step(model, optimizer, *batch(4))
+        assert not same(model.state_dict(), before)
+
+
+def notices():
+    """Activations that are not finite are named, a jump of the gradients too, and a scale that has no end."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Identity(), nn.Softplus()), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    directory, conditions = DIRECTORY / "notices", ["activations", "gradient-jump>20"]
+    with reprokit.capture.guard(model, optimizer, directory=directory, on_nan="skip", capture_when=conditions):
+        for number in range(15):
+            step(model, optimizer, *batch(number))
+        step(model, optimizer, *batch(15), factor=1e3)
+        step(model, optimizer, *batch(16, float("inf")))
+    jump, activation = [reprokit.capture.load(path).header["trigger"] for path in sorted(directory.iterdir())]
+    assert (jump["kind"], jump["what"]) == ("condition", "gradient-jump>20"), jump
+    assert (activation["kind"], activation["name"]) == ("activation", "0"), activation
+
+
+def scale_falls():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    directory = DIRECTORY / "scale_falls"
+    with reprokit.capture.guard(model, optimizer, directory=directory, on_nan="skip", max_snapshots=1):
+        for number in range(12):
+            optimizer.zero_grad()
+            (
+                scaler.scale(nn.functional.cross_entropy(model(batch(number)[0]), batch(number)[1])) * 1e38 * 10
+            ).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    (path,) = directory.iterdir()
+    header = reprokit.capture.load(path).header
+    assert "scale" in header["trigger"]["what"], header["trigger"]
+    assert header["gradients"]
+
+
+def main():
+    torch.set_num_threads(1)
+    for check in (restores, rolls_back, notices, scale_falls):
+        torch.manual_seed(3)
+        check()
+        print(check.__name__)
+
+
+main()
