@@ -41,7 +41,7 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@$(DEMO)/bin/python examples/demo.py $(FRAMEWORK)
 
 .PHONY: test
-test: $(VENV)/.test old-environment ## Install all that the tests need, and run them
+test: $(VENV)/.test old-environment .browser/fonts.conf ## Install all that the tests need, and run them
 	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
@@ -87,7 +87,7 @@ wheel: $(VENV)/.installed ## Build a wheel into dist/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .demo build dist *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .demo .browser build dist *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -115,6 +115,10 @@ $(VENV)/.lint: $(VENV)/.test
 $(VENV)/.benchmark: $(VENV)/.test
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,benchmark]'
 	@touch $@
+
+.browser/fonts.conf: $(VENV)/.test
+	@if command -v npm >/dev/null; then echo "getting a browser, to look at pages in"; $(BIN)/python -m tests.report.browser .browser; \
+	else echo "no npm found: the tests of pages in a browser will be skipped"; fi
 
 .PHONY: old-environment
 ifneq ($(PYTHON37),)

@@ -185,6 +185,18 @@ class NotProfiled(RunError):
     slug = "not-profiled"
 
 
+class BadSnapshot(ReprokitError):
+    """A snapshot is damaged, altered, of another model or none at all."""
+
+    slug = "bad-snapshot"
+
+
+class NotRedone(ReprokitError):
+    """A captured step could not be done again: the script's first step never came, or it is another training."""
+
+    slug = "not-redone"
+
+
 class NothingComparable(ReprokitError):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 
@@ -207,6 +219,55 @@ class LibraryMissing(ReprokitError):
     """The library that compares tensors was not built, or has another ABI number than this reprokit."""
 
     slug = "library"
+
+
+class ExtraMissing(ReprokitError):
+    """A package of one of reprokit's extras is not installed."""
+
+    slug = "extra-missing"
+
+
+class BadGate(ReprokitError):
+    """The list of trainings to check is missing, or is not what it must be."""
+
+    slug = "bad-gate"
+
+
+class BadKey(ReprokitError):
+    """A key file does not exist, is of another kind, or may be read by others."""
+
+    slug = "bad-key"
+
+
+class BadBundle(ReprokitError):
+    """A file is no bundle of a run, was changed, or goes beyond the bounds of one."""
+
+    slug = "bad-bundle"
+
+
+class BadEnvelope(ReprokitError):
+    """A file is no signed envelope, or goes beyond the bounds of one."""
+
+    slug = "bad-envelope"
+
+
+class Refused(ReprokitError):
+    """A signed statement does not hold: not signed by this key, changed, or about other artifacts."""
+
+    slug = "refused"
+    exit_code = EXIT_DIFFERENT
+
+
+class NothingToAttest(ReprokitError):
+    """There is no comparison, or no artifact, that a statement could be about."""
+
+    slug = "nothing-to-attest"
+
+
+class CannotWriteReport(ReprokitError):
+    """A report cannot be written where it was to be."""
+
+    slug = "cannot-write-report"
 
 
 class KnowledgeError(ReprokitError):

@@ -45,7 +45,7 @@ def report(path: Path) -> Report:
 def _damage(directory: RunDirectory) -> Iterator[str]:
     """What is wrong with the random profile, by its seal."""
     profile = directory.run.profile
-    if profile is not None and profile.sealed:
+    if profile is not None and profile.sealed and directory.run.has_profile:
         try:
             entropy.check(directory.path / ENTROPY, profile)
         except RunError as error:
@@ -82,7 +82,7 @@ def document(found: Report) -> dict[str, Any]:
         },
         "processes": [_process(process) for process in asking.processes],
         "processes_left_out": asking.processes_left_out,
-        "askers": [_asker(asker, asked, found.symbols) for asker, asked in _ordered(asking.rows)],
+        "askers": [_asker(asker, asked, found.symbols) for asker, asked in ordered(asking.rows)],
         "proof": msgspec.to_builtins(run.proof),
         "uncovered": run.uncovered,
         "warnings": found.warnings,
@@ -106,7 +106,7 @@ def _asker(asker: Asker, asked: Asked, symbols: dict[Asker, str]) -> dict[str, A
     return {**facts, **msgspec.to_builtins(asked)}
 
 
-def _ordered(rows: dict[Asker, Asked]) -> list[tuple[Asker, Asked]]:
+def ordered(rows: dict[Asker, Asked]) -> list[tuple[Asker, Asked]]:
     """The largest first; equal ones by name, so that two readings are the same."""
 
     def order(row: tuple[Asker, Asked]) -> tuple[Any, ...]:

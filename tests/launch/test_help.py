@@ -16,18 +16,25 @@ PAGES = Path(__file__).parent.parent.parent / "docs" / "commands"
 
 def help_of(command: str) -> str:
     done = subprocess.run(
-        [COMMAND, command, "--help"], env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True
+        [COMMAND, *command.split(), "--help"], env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True
     )
     return done.stdout
 
 
-@pytest.mark.parametrize("command", ["record", "replay", "profile", "reproduce", "doctor"])
+@pytest.mark.parametrize("command", ["record", "replay", "run", "profile", "reproduce", "doctor"])
 def test_the_page_holds_the_help_text(command: str) -> None:
     page = (PAGES / f"{command}.md").read_text()
     shown = "".join(
         f"    {line}".rstrip() + "\n" for line in f"$ reprokit {command} --help\n{help_of(command)}".splitlines()
     )
     assert shown in page
+
+
+def test_the_page_of_snapshots_holds_all_help_texts() -> None:
+    page = (PAGES / "snapshot.md").read_text()
+    for command in ("snapshot", *(f"snapshot {name}" for name in ("show", "reproduce", "minimise", "explain"))):
+        text = f"$ reprokit {command} --help\n{help_of(command)}"
+        assert "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines()) in page
 
 
 def test_the_page_lists_the_variables_that_are_kept() -> None:

@@ -17,10 +17,10 @@ PACKAGE = Path(reprokit.__path__[0])
 # From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
 LAYERS = (
     {"__main__"},
-    {"cli"},
-    {"reproduce"},
+    {"cli", "pytest_plugin"},
+    {"reproduce", "report", "bundle", "gate"},
     {"launch", "verify", "profiling"},
-    {"entropy", "artifacts", "knowledge", "patches"},
+    {"entropy", "artifacts", "knowledge", "patches", "capture"},
 )
 BOTTOM = {"errors", "version"}
 
@@ -72,14 +72,14 @@ def test_imports_point_downwards() -> None:
     assert wrong == []
 
 
-def test_the_agent_imports_nothing_of_reprokit_and_nobody_imports_it() -> None:
+def test_the_agent_imports_nothing_of_reprokit_and_nobody_but_the_library_of_snapshots_imports_it() -> None:
     inside = [
         f"{path} imports {t}" for part, path in modules() if part == "agent" for t in imported(path) if t != "agent"
     ]
     outside = [
         str(path)
         for part, path in modules()
-        if part not in ("agent", "__init__")
+        if part not in ("agent", "__init__", "capture")
         for t in imported(path)
         if t == "agent"
     ]
@@ -124,3 +124,8 @@ def test_nothing_heavy_is_imported_with_reprokit_itself() -> None:
 def test_recording_imports_no_tables_and_no_process_tools_before_the_start() -> None:
     loaded = loaded_after("import reprokit.cli.main, reprokit.cli.record, reprokit.launch.run")
     assert loaded.isdisjoint({"rich", "psutil", "numpy", "torch", "tensorflow"})
+
+
+def test_snapshots_are_read_without_a_framework_and_imported_without_numpy() -> None:
+    heavy = {"numpy", "torch", "tensorflow", "keras", "click", "rich"}
+    assert loaded_after("import reprokit.capture, reprokit.capture.files").isdisjoint(heavy)

@@ -1,0 +1,109 @@
+"""Unpacks a bundle from somebody else: names that a run directory has, within bounds, each file as it was listed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from reprokit.bundle import contents
+from reprokit.bundle.contents import Contents
+from reprokit.bundle.pack import zstandard_library
+from reprokit.errors import BadBundle, CannotWriteReport, RunExists
+from reprokit.rundir import RUN, RunDirectory
+
+WINDOW = 128 << 20  # bytes that a decompressor may take
+
+
+def unpack(path: Path, output: Path) -> Contents:
+    """Make a run directory of a bundle; nothing is left of one that is refused."""
+    library = zstandard_library()
+    if os.path.lexists(output):
+        raise RunExists(f"{output} exists already; choose another directory with -o")
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix=".unpack-", dir=output.parent))
+    except OSError as error:
+        raise CannotWriteReport(f"{output}: {error.strerror}; choose another place with -o") from None
+    try:
+        listed = _extract(path, scratch, library)
+        if RunDirectory(scratch).run.run_id != listed.run_id:
+            raise BadBundle(f"{path}: its list names another run than {RUN}")
+        os.rename(scratch, output)
+    except OSError as error:
+        raise CannotWriteReport(f"{output}: {error.strerror}; nothing was unpacked") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return listed
+
+
+def _extract(path: Path, scratch: Path, library: Any) -> Contents:
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise BadBundle(f"{path}: {error.strerror}") from None
+    decompressor = library.ZstdDecompressor(max_window_size=WINDOW)
+    try:
+        with file, decompressor.stream_reader(file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            return _members(path, archive, scratch)
+    except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
+        raise BadBundle(f"{path} is no bundle, or was cut or changed: {_line(error)}") from None
+
+
+def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
+    listed: Contents | None = None
+    seen: set[str] = set()
+    for member in archive:
+        if listed is None:
+            listed = _list(path, archive, member)
+            continue
+        name = member.name.removeprefix(contents.HOME)
+        if member.name == name or not member.isreg() or name in seen or not contents.is_allowed(name):
+            raise BadBundle(f"{path} holds {member.name[:200]!r}, which no run directory has")
+        if name not in listed.files or listed.files[name].size != member.size:
+            raise BadBundle(f"{path}: {name} is not as its list says")
+        _write(path, archive.extractfile(member), scratch / name, listed.files[name].digest)
+        seen.add(name)
+    if listed is None or seen != set(listed.files):
+        raise BadBundle(f"{path} is cut short: files of its list are missing")
+    return listed
+
+
+def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Contents:
+    """bundle.json, which comes first, so that everything behind it is known before it is written."""
+    if member.name != contents.LIST or not member.isreg() or member.size > contents.MAX_LIST:
+        raise BadBundle(f"{path} is no bundle: it does not begin with {contents.LIST}")
+    file = archive.extractfile(member)
+    data = file.read() if file is not None else b""
+    try:
+        listed = msgspec.json.decode(data, type=Contents)
+    except msgspec.MsgspecError as error:
+        raise BadBundle(f"{path}: {contents.LIST}: {_line(error)}") from None
+    if listed.format > contents.FORMAT:
+        raise BadBundle(f"{path} has format {listed.format}, this reprokit reads {contents.FORMAT}; upgrade reprokit")
+    size = sum(one.size for one in listed.files.values())
+    if len(listed.files) > contents.MAX_FILES or size > contents.MAX_SIZE:
+        raise BadBundle(f"{path} holds {len(listed.files)} files of {size} bytes, more than a run directory has")
+    return listed
+
+
+def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> None:
+    """One file, of which no more is written than was listed."""
+    assert source is not None
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    running = hashlib.sha256()
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        for block in iter(lambda: source.read(1 << 20), b""):
+            running.update(block)
+            file.write(block)
+    if "sha256:" + running.hexdigest() != digest:
+        raise BadBundle(f"{path}: {target.name} is not as its list says")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,176 @@
+"""``reprokit gate``: fails a pipeline unless trainings are bitwise identical."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reprokit.cli.arguments import CommandBehindDashes
+from reprokit.cli.paths import current_directory
+from reprokit.errors import CannotWriteReport, UsageError
+
+if TYPE_CHECKING:
+    from reprokit.gate.results import Verdict
+    from reprokit.gate.trainings import Training
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
+@click.option("--file", "config", metavar="FILE", type=FILE, help="List of trainings [default: reprokit.toml].")
+@click.option("--only", "names", metavar="NAME", multiple=True, help="Check this training of the list; repeatable.")
+@click.option("--pairs", metavar="N", type=click.IntRange(1, 1000), help="Record and replay N times, not once.")
+@click.option("--recipe", metavar="FILE", type=FILE, help="Run with what 'reprokit reproduce' found.")
+@click.option("--require-fidelity", is_flag=True, help="Every request of each replay must be answered exactly.")
+@click.option("--max-overhead", metavar="X", type=click.FloatRange(0, min_open=True), help="At most X times as long.")
+@click.option("--no-findings", is_flag=True, help="A profile must blame nothing that is not patched.")
+@click.option("--accepted", metavar="FILE", type=FILE, help="A profile must blame nothing beyond this findings.json.")
+@click.option("--golden", metavar="DIR", type=FILE, help="Also replay the golden of such a machine, and compare.")
+@click.option("--update-golden", is_flag=True, help="Make today's recording the golden of such a machine.")
+@click.option("-o", "--output", metavar="DIR", type=FILE, help="Keep the runs there [default: removed if all passes].")
+@click.option("--junit", metavar="FILE", type=FILE, help="Write JUnit XML.")
+@click.option("--sarif", metavar="FILE", type=FILE, help="Write findings as SARIF.")
+@click.option("--gitlab", metavar="FILE", type=FILE, help="Write findings as GitLab's Code Quality report.")
+@click.option("--summary", metavar="FILE", type=FILE, help="Append a Markdown summary [default: GitHub's].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the trainings print to stderr.")
+@click.pass_context
+def command(
+    context: click.Context,
+    config: Path | None,
+    names: tuple[str, ...],
+    pairs: int | None,
+    recipe: Path | None,
+    require_fidelity: bool,
+    max_overhead: float | None,
+    no_findings: bool,
+    accepted: Path | None,
+    golden: Path | None,
+    update_golden: bool,
+    output: Path | None,
+    junit: Path | None,
+    sarif: Path | None,
+    gitlab: Path | None,
+    summary: Path | None,
+    as_json: bool,
+) -> None:
+    """Record, replay and compare COMMAND, or the trainings of reprokit.toml, and fail unless all is identical.
+
+    Two verdicts are kept apart: paired, a run of today against its replay of today, and golden, a stored run
+    against a replay of today. A machine without a golden has no verdict, which is no success. Exits with
+    0 if everything passed, 1 if something differs or a requirement does not hold, 2 if something could not
+    be checked or there was nothing to compare.
+    """
+    from reprokit.launch.supported import require_supported
+
+    require_supported()
+    if update_golden and golden is None:
+        raise UsageError("--update-golden needs --golden DIR")
+    base = current_directory()
+    asked: dict[str, object] = {"fidelity": True} if require_fidelity else {}
+    asked |= {"overhead": max_overhead} if max_overhead is not None else {}
+    asked |= {"findings": "none"} if no_findings else {}
+    asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
+    trainings, base = _trainings(context.obj, config, names, base)
+    trainings = [_with(one, pairs, recipe, asked) for one in trainings]
+    kept = 1 if not as_json else _training_on_stderr()
+    verdict = _judge(trainings, base, output, golden, update_golden)
+    _write_reports(verdict, junit, sarif, gitlab, summary)
+    if as_json:
+        os.dup2(kept, 1)
+    _print(verdict, as_json=as_json)
+    context.exit(verdict.exit_status)
+
+
+def _trainings(
+    behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...], base: Path
+) -> tuple[list[Training], Path]:
+    """What is to be checked, and from where its paths lead."""
+    from reprokit.gate import trainings
+
+    if behind:
+        if config is not None or names:
+            raise UsageError("give a command behind --, or a list of trainings, not both")
+        return [trainings.Training(name=trainings.name_of(behind), command=behind)], base
+    path = config or Path(trainings.FILE)
+    return trainings.read(path, names), path.absolute().parent
+
+
+def _with(training: Training, pairs: int | None, recipe: Path | None, asked: dict[str, object]) -> Training:
+    """The training with what the command line asks for beyond its own."""
+    from msgspec.structs import replace
+
+    if pairs is not None:
+        training = replace(training, pairs=pairs)
+    if recipe is not None:
+        training = replace(training, recipe=str(recipe.absolute()))
+    return replace(training, require=replace(training.require, **asked)) if asked else training
+
+
+def _judge(trainings: list[Training], base: Path, output: Path | None, golden: Path | None, update: bool) -> Verdict:
+    """Check them; runs of which nothing is to be kept are removed."""
+    import shutil
+
+    from reprokit.gate.check import Work
+    from reprokit.gate.gate import judge
+
+    try:
+        if output is not None:
+            output.mkdir(mode=0o700)
+        runs = output.absolute() if output is not None else Path(tempfile.mkdtemp(prefix="reprokit-gate-"))
+    except OSError as error:
+        raise CannotWriteReport(
+            f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
+        ) from None
+    verdict = judge(trainings, Work(base=base, runs=runs, golden=golden and golden.absolute(), update=update))
+    if output is None and verdict.exit_status == 0:
+        shutil.rmtree(runs, ignore_errors=True)
+    return verdict
+
+
+def _write_reports(
+    verdict: Verdict, junit: Path | None, sarif: Path | None, gitlab: Path | None, summary: Path | None
+) -> None:
+    from reprokit.gate import findings_reports, github
+    from reprokit.gate import junit as junit_xml
+
+    where = summary or (Path(os.environ["GITHUB_STEP_SUMMARY"]) if os.environ.get("GITHUB_STEP_SUMMARY") else None)
+    path = junit
+    try:
+        if junit is not None:
+            junit_xml.write(verdict, junit)
+        if sarif is not None:
+            path = sarif
+            sarif.write_text(findings_reports.text(findings_reports.sarif(verdict)), encoding="utf-8")
+        if gitlab is not None:
+            path = gitlab
+            gitlab.write_text(findings_reports.text(findings_reports.code_quality(verdict)), encoding="utf-8")
+        if where is not None:
+            path = where
+            with open(where, "a", encoding="utf-8") as file:
+                file.write(github.summary(verdict))
+    except OSError as error:
+        raise CannotWriteReport(f"{path}: {error.strerror}") from None
+
+
+def _print(verdict: Verdict, *, as_json: bool) -> None:
+    from reprokit.gate import github, report
+
+    if as_json:
+        click.echo(json.dumps(report.document(verdict), indent=2))
+        return
+    report.print_verdict(verdict)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in github.workflow_commands(verdict):
+            click.echo(line)
+
+
+def _training_on_stderr() -> int:
+    """Let everything that is started print to stderr; returns the stdout that was."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return kept

@@ -1,0 +1,28 @@
+"""``reprokit unpack``: a run directory from a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from reprokit.printable import printable
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", metavar="RUN", required=True, type=click.Path(path_type=Path), help="Run directory to make."
+)
+def command(bundle: Path, output: Path) -> None:
+    """Make a run directory of BUNDLE, which can come from anybody.
+
+    Only files that a run directory has are written, in bounds, readable by you alone, each as the bundle's list
+    says; else nothing is. Nothing in it is executed.
+    """
+    from reprokit.bundle.unpack import unpack
+
+    listed = unpack(bundle, output)
+    click.echo(f"{printable(str(output))}: run {printable(listed.run_id)}, {len(listed.files)} files")
+    for line in listed.left_out:
+        click.echo(f"not in it: {printable(line)}")

@@ -1,0 +1,280 @@
+"""Runs one training as often as its checks need, and makes cases of what came out."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from reprokit import findings as findings_file
+from reprokit import profiling, recipe
+from reprokit.difference import Difference, Verdict
+from reprokit.errors import NothingComparable, ReprokitError
+from reprokit.findings import Finding, FindingsFile
+from reprokit.gate import goldens
+from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, TROUBLE, Case, Judged
+from reprokit.gate.trainings import Training
+from reprokit.launch.apart import execute
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.process import Ended
+from reprokit.launch.replaying import replay_plan
+from reprokit.plan import RECORD, Plan, Profiling
+from reprokit.recipe import Settings
+from reprokit.rundir import RecipeUsed, RunDirectory
+from reprokit.verify.compare import compare
+from reprokit.verify.entropy import percent_exact
+from reprokit.verify.rows import sentence
+
+BARE_RUNS = 3  # each beside a recording, for the overhead
+REPEATS = 30  # of each operator call, in a profile
+MAX_CASES = 20_000  # of a comparison; what differs is always among them
+COMPARED = ("trail", "process metrics", "weights", "evaluation metrics", "random states", "outputs", "exit status")
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a gate works, and with what."""
+
+    base: Path  # from which paths of trainings lead
+    runs: Path  # where run directories are made
+    golden: Path | None = None
+    update: bool = False
+
+
+class Check:
+    """The checks of one training."""
+
+    def __init__(
+        self, training: Training, work: Work, interruption: Interruption, patches: tuple[str, ...] = ()
+    ) -> None:
+        self._training, self._work, self._interruption = training, work, interruption
+        self._directory = (work.base / training.directory).resolve()
+        self._settings = Settings(patches=patches)
+        self._recipe: RecipeUsed | None = None
+        self._runs: list[Path] = []
+        self._findings: tuple[Finding, ...] = ()
+        self.key = ""
+
+    def judge(self) -> Judged:
+        """All cases; what makes checking impossible is a case too."""
+        started = time.monotonic()
+        cases: list[Case] = []
+        try:
+            for case in self._cases():
+                cases.append(case)  # one by one: what was found before an error is kept
+        except ReprokitError as error:
+            cases.append(Case(suite=PAIRED, name="the training", outcome=TROUBLE, message=str(error)))
+        return Judged(
+            name=self._training.name,
+            command=self._training.command,
+            directory=str(self._directory),
+            cases=tuple(cases),
+            runs=tuple(map(str, self._runs)),
+            seconds=time.monotonic() - started,
+            findings=self._findings,
+        )
+
+    def _cases(self) -> Iterator[Case]:
+        if self._training.recipe is not None:
+            found, self._recipe = recipe.read(self._work.base / self._training.recipe)
+            self._settings = recipe.merged(found, self._settings)
+        recording = None
+        for number in range(1, self._training.pairs + 1):
+            suite = PAIRED if number == 1 else f"{PAIRED} {number}"
+            recording = self._record(f"recording-{number}")
+            replay = self._replay(recording, f"replay-{number}")
+            yield from _compared(suite, recording, replay)
+            yield from self._fidelity(suite, replay)
+        assert recording is not None
+        yield from self._golden(recording)
+        yield from self._overhead()
+        yield from self._unpatched()
+
+    # Runs
+
+    def _plan(self, name: str) -> Plan:
+        settings = self._settings
+        return Plan(
+            mode=RECORD,
+            command=self._training.command,
+            working_directory=self._directory,
+            output=self._new(name),
+            data=tuple(str(self._work.base / path) for path in self._training.data),
+            clock=settings.clock,
+            keyed=settings.keyed,
+            record_crypto=settings.include_crypto,
+            hide_rdrand=settings.hide_rdrand,
+            patches=settings.patches,
+            recipe=self._recipe,
+        )
+
+    def _new(self, name: str) -> Path:
+        directory = self._work.runs / self._training.name
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory / name
+
+    def _record(self, name: str) -> RunDirectory:
+        return self._made(self._plan(name))
+
+    def _replay(self, recording: RunDirectory, name: str) -> RunDirectory:
+        plan = replay_plan(recording, (), self._new(name), False, "derive")
+        return self._made(plan)
+
+    def _made(self, plan: Plan) -> RunDirectory:
+        assert plan.output is not None
+        executed = execute(plan, self._interruption)
+        self._runs.append(plan.output)
+        _require_success(executed.ended, plan.mode)
+        return RunDirectory(plan.output)
+
+    # Checks
+
+    def _golden(self, recording: RunDirectory) -> Iterator[Case]:
+        if self._work.golden is None:
+            return
+        name = self._training.name
+        self.key = goldens.machine_key(goldens.environment_of(recording))
+        place = goldens.place(self._work.golden, name, self.key)
+        if self._work.update:
+            goldens.store(recording.path, place)
+        if not place.exists():
+            known = ", ".join(goldens.others(self._work.golden, name)) or "none"
+            message = f"there is no golden for this machine ({self.key}; there are: {known}); --update-golden makes one"
+            yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
+            return
+        golden = RunDirectory(place)
+        yield from _compared(GOLDEN, golden, self._replay(self._here(golden), "replay-of-golden"))
+
+    def _here(self, golden: RunDirectory) -> RunDirectory:
+        """The golden as if it had been recorded in this checkout, which can lie somewhere else."""
+        golden.run.working_directory = str(self._directory)
+        golden.run.command = list(self._training.command)
+        return golden
+
+    def _fidelity(self, suite: str, replay: RunDirectory) -> Iterator[Case]:
+        fidelity = replay.run.fidelity
+        if not self._training.require.fidelity:
+            return
+        if fidelity is None or not fidelity.requests:
+            yield Case(suite=suite, name="fidelity", outcome=TROUBLE, message="no request was counted")
+            return
+        exact = fidelity.exact == fidelity.requests and not fidelity.unused
+        words = f"{percent_exact(fidelity)} of {fidelity.requests} requests were answered exactly"
+        words += f", {fidelity.unused} recorded ones were not asked for" if fidelity.unused else ""
+        yield _asserted(suite, "fidelity", words, holds=exact)
+
+    def _overhead(self) -> Iterator[Case]:
+        limit = self._training.require.overhead
+        if limit is None:
+            return
+        bare, recorded = [], []
+        for number in range(BARE_RUNS):
+            bare.append(self._bare())
+            began = time.monotonic()
+            self._record(f"timed-{number + 1}")
+            recorded.append(time.monotonic() - began)
+        ratio = median(recorded) / median(bare)
+        words = f"{ratio:.2f} times as long as bare (medians of {BARE_RUNS} runs in turn; at most {limit:g} is allowed)"
+        yield _asserted(REQUIRED, "overhead", words, holds=ratio <= limit)
+
+    def _bare(self) -> float:
+        began = time.monotonic()
+        done = subprocess.run(self._training.command, cwd=self._directory, check=False)
+        _require_success(_ended(done.returncode), "bare run")
+        return time.monotonic() - began
+
+    def _unpatched(self) -> Iterator[Case]:
+        require = self._training.require
+        if require.findings is None:
+            return
+        plan = msgspec.structs.replace(self._plan("profile"), profiling=Profiling(confirm=REPEATS))
+        run = self._made(plan)
+        found = profiling.analyse(run)
+        findings_file.write(run.path, found)
+        self._findings = tuple(found.findings)
+        accepted = None
+        if require.accepted is not None:
+            accepted = read_accepted(self._work.base / require.accepted)
+        yield from findings_judged(found, self._settings.patches, accepted)
+
+
+def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:
+    """A failed case for each finding that is blamed, neither patched nor, where some are, accepted."""
+    chosen = {patch.partition("=")[0] for patch in patches}
+    passed = True
+    for finding in found.findings:
+        if not finding.blamed or _is_patched(finding, chosen) or finding.id in (accepted or ()):
+            continue
+        passed = False
+        what = "is not patched" if accepted is None else "was not accepted"
+        message = f"{finding.subject} {what}: {finding.why}"
+        yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message)
+    if passed:
+        yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(found))
+
+
+def _is_patched(finding: Finding, chosen: set[str]) -> bool:
+    """Whether one of its cures is among the patches."""
+    return any(cure.patch is not None and cure.patch.partition("=")[0] in chosen for cure in finding.cures)
+
+
+def read_accepted(path: Path) -> set[str]:
+    """The ids of findings in a findings.json or a list of ids."""
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ReprokitError(f"{path}: {error}; name the findings.json of a run of 'reprokit profile'") from None
+    listed = content.get("findings", []) if isinstance(content, dict) else content
+    return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}
+
+
+def _compared(suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
+    """A case for each artifact and metric; nothing to compare is trouble."""
+    try:
+        comparison = compare(left.path, right.path)
+    except NothingComparable as error:
+        yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
+        return
+    room = MAX_CASES
+    for category in comparison.tree.children:
+        if category.name not in COMPARED:
+            continue
+        for leaf in _leaves(category):
+            room -= 1
+            if room > 0 or leaf.verdict.differs:
+                yield _case(suite, category.name, leaf)
+
+
+def _leaves(category: Difference) -> Iterator[Difference]:
+    return (leaf for leaf in category.leaves() if leaf.verdict.not_bitwise or leaf.verdict is Verdict.IDENTICAL)
+
+
+def _case(suite: str, category: str, leaf: Difference) -> Case:
+    differs = leaf.verdict.not_bitwise
+    return Case(
+        suite=suite,
+        name=f"{category}: {leaf.name}",
+        outcome=FAILED if differs else PASSED,
+        message=sentence(leaf) if differs else "",
+        left=leaf.left,
+        right=leaf.right,
+    )
+
+
+def _asserted(suite: str, name: str, words: str, *, holds: bool) -> Case:
+    return Case(
+        suite=suite, name=name, outcome=PASSED if holds else FAILED, message="" if holds else words, right=words
+    )
+
+
+def _ended(returncode: int) -> Ended:
+    return Ended(exit_code=returncode) if returncode >= 0 else Ended(signal_number=-returncode)
+
+
+def _require_success(ended: Ended, what: str) -> None:
+    if ended.exit_code != 0:
+        how = f"by {ended.signal_name}" if ended.signal_number is not None else f"with exit status {ended.exit_code}"
+        raise ReprokitError(f"the training ended {how} ({what}); a gate needs one that ends with status 0")

@@ -1,0 +1,33 @@
+"""A whole gate: every training in turn, one after the other, so that none slows another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reprokit import rundir
+from reprokit.gate.check import Check, Work
+from reprokit.gate.results import Judged, Verdict
+from reprokit.gate.trainings import Training
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.messages import say
+from reprokit.version import VERSION
+
+
+def judge(trainings: Iterable[Training], work: Work) -> Verdict:
+    """Run and check them all."""
+    started, judged, key = rundir.utc_now(), [], ""
+    with Interruption() as interruption:
+        for training in trainings:
+            say(f"gate: {training.name}")
+            check = Check(training, work, interruption)
+            judged.append(check.judge())
+            key = check.key or key
+            say(f"gate: {training.name}: {_in_words(judged[-1])}")
+    return Verdict(reprokit=VERSION, started=started, machine=key, trainings=tuple(judged))
+
+
+def _in_words(judged: Judged) -> str:
+    unpassed = [case for case in judged.cases if case.outcome != "passed"]
+    if not unpassed:
+        return f"passed, {len(judged.cases)} cases"
+    return f"{judged.outcome()}: {unpassed[0].message}"

@@ -1,0 +1,86 @@
+"""A verdict for GitHub: a job summary in Markdown, and annotations, both within GitHub's limits.
+
+https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands: a step's summary is refused above
+1 MiB; of a step ten annotations of a kind are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
+from reprokit.printable import printable
+
+MAX_SUMMARY = 900 << 10  # bytes
+MAX_ANNOTATIONS = 10
+SHOWN = 50  # cases of a training that did not pass
+MARKS = {PASSED: "\N{WHITE HEAVY CHECK MARK}", FAILED: "\N{CROSS MARK}", TROUBLE: "\N{WARNING SIGN}", None: ""}
+WORDS = {PASSED: "identical", FAILED: "different", TROUBLE: "trouble", None: "not asked for"}
+
+
+def summary(verdict: Verdict) -> str:
+    """The job summary."""
+    lines = list(_summary(verdict))
+    while len("\n".join(lines).encode()) > MAX_SUMMARY:
+        lines = [*lines[: len(lines) // 2], "", "The rest was left out, as it is too long for a summary."]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(verdict: Verdict) -> Iterator[str]:
+    yield f"## {MARKS[verdict.outcome]} reprokit gate: {verdict.outcome}"
+    yield ""
+    yield "| training | run against replay | golden | required | cases | seconds |"
+    yield "|---|---|---|---|---|---|"
+    for one in verdict.trainings:
+        cells = [_cell(one, suite) for suite in ("paired", "golden", "required")]
+        yield f"| {_escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
+    for one in verdict.trainings:
+        unpassed = [case for case in one.cases if case.outcome != PASSED]
+        if not unpassed:
+            continue
+        yield ""
+        yield f"### {_escaped(one.name)}"
+        yield ""
+        for case in unpassed[:SHOWN]:
+            yield f"- {MARKS[case.outcome]} {_escaped(case.suite)}: {_escaped(case.name)}: {_escaped(case.message)}"
+        if len(unpassed) > SHOWN:
+            yield f"- and {len(unpassed) - SHOWN} more"
+
+
+def _cell(one: Judged, suite: str) -> str:
+    outcome = one.outcome(suite)
+    return f"{MARKS[outcome]} {WORDS[outcome]}".strip()
+
+
+def _escaped(text: str) -> str:
+    """A text in which nothing is Markdown or HTML."""
+    safe = printable(text)
+    for character in "\\`*_{}[]()#!|<>~&@":
+        safe = safe.replace(character, "\\" + character)
+    return safe.replace("://", "\\://")
+
+
+def workflow_commands(verdict: Verdict) -> Iterator[str]:
+    """Workflow commands, one a line; what goes beyond the limit is counted in the last one."""
+    unpassed = list(verdict.unpassed())
+    room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
+    for training, case in unpassed[:room]:
+        yield _annotation(f"{training.name}: {case.suite}", _text(case))
+    if len(unpassed) > room:
+        yield _annotation("reprokit gate", f"and {len(unpassed) - room} more; the job summary has them")
+
+
+def _text(case: Case) -> str:
+    return f"{case.name}: {case.message}" if case.message else case.name
+
+
+def _annotation(title: str, message: str) -> str:
+    return f"::error title={_property(printable(title))}::{_data(printable(message, 1000))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

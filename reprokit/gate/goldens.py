@@ -1,0 +1,83 @@
+"""Goldens: recordings that later runs must equal, kept by machine, as another machine computes other bits.
+
+A golden is a run directory below DIRECTORY/TRAINING/MACHINE. It is held against what the training does now, with the
+golden's own randomness: a replay of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from reprokit.errors import CannotWriteReport
+from reprokit.rundir import RunDirectory
+
+KEY = 16  # characters
+
+
+def machine_key(environment: dict[str, Any]) -> str:
+    """What a golden is kept by: the hardware, and the versions of what computes on it."""
+    cpu, system = _object(environment, "cpu"), _object(environment, "system")
+    facts = {
+        "cpu": [cpu.get(name) for name in ("model", "flags", "usable")],
+        "machine": system.get("machine"),
+        "libc": system.get("libc"),
+        "gpus": environment.get("gpus"),
+        "accelerator": environment.get("accelerator"),
+        "python": _object(environment, "python").get("build"),
+        "frameworks": environment.get("frameworks"),
+        "packages": _imported(environment),
+    }
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY]
+
+
+def _object(environment: dict[str, Any], name: str) -> dict[str, Any]:
+    value = environment.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _imported(environment: dict[str, Any]) -> dict[str, Any]:
+    """The versions of the packages that the training imported."""
+    packages, imported = _object(environment, "packages"), environment.get("imported")
+    return {name: packages.get(name) for name in imported} if isinstance(imported, list) else {}
+
+
+def place(directory: Path, training: str, key: str) -> Path:
+    """Where the golden of a training is for such a machine."""
+    return directory / training / key
+
+
+def store(recording: Path, target: Path) -> None:
+    """Make a recording the golden, in place of the one before; whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        shutil.copytree(recording, partial, symlinks=True)
+        before = target.with_name(f".{target.name}.{os.getpid()}.before")
+        if target.exists():
+            os.rename(target, before)
+        os.rename(partial, target)
+        shutil.rmtree(before, ignore_errors=True)
+    except OSError as error:
+        raise CannotWriteReport(f"{target}: {error.strerror}; the golden was not changed") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def others(directory: Path, training: str) -> list[str]:
+    """The machines for which there is one."""
+    try:
+        found = sorted(path.name for path in (directory / training).iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
+    return found
+
+
+def environment_of(run: RunDirectory) -> dict[str, Any]:
+    """What a run says of its surroundings."""
+    return run.environment() or {}

@@ -1,0 +1,44 @@
+"""A verdict on the screen and in a log, and as a JSON document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from reprokit.gate.results import FAILED, PASSED, Verdict
+from reprokit.screen import Cells, print_rows
+
+SHOWN = 20  # cases of a training that did not pass
+STYLES = {PASSED: "bold green", FAILED: "bold red"}
+HEADLINES = {
+    PASSED: "passed: every training is bitwise identical",
+    FAILED: "failed",
+    "trouble": "trouble: something could not be checked, which is never green",
+}
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """Print it: a line a training, then what did not pass."""
+    cells = []
+    for one in verdict.trainings:
+        words = [f"{suite} {one.outcome(suite)}" for suite in ("paired", "golden", "required") if one.outcome(suite)]
+        outcome = one.outcome() or "trouble"
+        cells.append(Cells((one.name, outcome, f"{', '.join(words)}; {len(one.cases)} cases"), STYLES.get(outcome, "")))
+        unpassed = [case for case in one.cases if case.outcome != PASSED]
+        for case in unpassed[:SHOWN]:
+            cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
+        if len(unpassed) > SHOWN:
+            cells.append(Cells(("", "", f"and {len(unpassed) - SHOWN} more (--json has them all)")))
+    footer = [f"run: {run}" for one in verdict.trainings for run in one.runs if one.outcome() != PASSED]
+    print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
+
+
+def document(verdict: Verdict) -> dict[str, Any]:
+    """Everything as a JSON document."""
+    content: dict[str, Any] = msgspec.to_builtins(verdict)
+    trainings = [
+        {**one, "outcome": judged.outcome() or "trouble"}
+        for one, judged in zip(content["trainings"], verdict.trainings, strict=True)
+    ]
+    return {**content, "outcome": verdict.outcome, "trainings": trainings}

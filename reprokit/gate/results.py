@@ -1,0 +1,77 @@
+"""What a gate found: cases by training, each with an outcome, and the verdict that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
+from reprokit.findings import Finding
+
+FORMAT: Final = 1
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+TROUBLE: Final = "trouble"  # nobody can say: no golden for this machine, a training that failed, nothing compared
+
+Outcome = Literal["passed", "failed", "trouble"]
+PAIRED, GOLDEN, REQUIRED = "paired", "golden", "required"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was checked."""
+
+    suite: str  # "paired", "paired 2", "golden", "required"
+    name: str  # of an artifact, a metric, a requirement
+    outcome: Outcome
+    message: str = ""  # a sentence, where it did not pass
+    left: str = ""
+    right: str = ""
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """One training: its cases and where its runs are."""
+
+    name: str
+    command: tuple[str, ...]
+    directory: str  # where it is run
+    cases: tuple[Case, ...]
+    runs: tuple[str, ...] = ()  # their directories
+    seconds: float = 0.0
+    findings: tuple[Finding, ...] = ()  # where they were looked for
+
+    def outcome(self, suite: str = "") -> Outcome | None:
+        """What came out of the suites whose names begin so; None where there was none."""
+        outcomes = {case.outcome for case in self.cases if case.suite.startswith(suite)}
+        for outcome in (TROUBLE, FAILED, PASSED):
+            if outcome in outcomes:
+                return outcome
+        return None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a gate has to say."""
+
+    format: int = FORMAT
+    reprokit: str
+    started: str
+    machine: str  # key under which goldens of such a machine are kept
+    trainings: tuple[Judged, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of all trainings together. Nothing checked is trouble: a gate is never green by silence."""
+        outcomes = {one.outcome() or TROUBLE for one in self.trainings}
+        if not outcomes or TROUBLE in outcomes:
+            return TROUBLE
+        return FAILED if FAILED in outcomes else PASSED
+
+    @property
+    def exit_status(self) -> int:
+        return {PASSED: EXIT_IDENTICAL, FAILED: EXIT_DIFFERENT, TROUBLE: EXIT_TROUBLE}[self.outcome]
+
+    def unpassed(self) -> Iterator[tuple[Judged, Case]]:
+        """Every case that did not pass, with its training."""
+        for training in self.trainings:
+            yield from ((training, case) for case in training.cases if case.outcome != PASSED)

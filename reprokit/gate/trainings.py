@@ -1,0 +1,99 @@
+"""What a gate is to check: a command, or the trainings of a reprokit.toml.
+
+[[training]]
+name = "digits"
+command = ["python", "train.py", "--epochs", "2"]
+directory = "examples"          # from this file's own; "." if it is left out
+recipe = "recipe.toml"          # likewise; of reprokit reproduce
+data = ["data"]
+pairs = 2
+[training.require]
+fidelity = true
+overhead = 1.5
+findings = "none"               # or "accepted"
+accepted = "accepted.json"
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from reprokit.errors import BadGate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE: Final = "reprokit.toml"
+MAX_BYTES = 1 << 20
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+
+
+class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asserted beside being identical."""
+
+    fidelity: bool = False  # every request of the replay was answered exactly
+    overhead: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None  # recorded with its patches, to bare
+    findings: Literal["none", "accepted"] | None = None  # what is blamed and not patched; beyond the accepted
+    accepted: Text | None = None  # file of the findings that were accepted
+
+    def __post_init__(self) -> None:
+        if self.findings == "accepted" and self.accepted is None:
+            raise ValueError('findings = "accepted" needs accepted = FILE')
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training to check."""
+
+    name: Annotated[str, msgspec.Meta(pattern=NAME)]
+    command: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    directory: Text = "."
+    recipe: Text | None = None
+    data: tuple[Text, ...] = ()
+    pairs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    require: Requirements = Requirements()
+
+
+class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """reprokit.toml"""
+
+    training: Annotated[tuple[Training, ...], msgspec.Meta(min_length=1, max_length=1000)]
+
+
+def read(path: Path, names: tuple[str, ...]) -> list[Training]:
+    """The trainings of a file, all or those of these names; raises BadGate with one line."""
+    try:
+        data = path.read_bytes()[: MAX_BYTES + 1]
+    except OSError as error:
+        raise BadGate(f"{path}: {error.strerror}; put the command behind --, or list trainings in {FILE}") from None
+    if len(data) > MAX_BYTES:
+        raise BadGate(f"{path} is larger than {MAX_BYTES} bytes")
+    try:
+        found = msgspec.convert(tomllib.loads(data.decode()), GateFile).training
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise BadGate(f"{path}: {' '.join(str(error).split())}") from None
+    known = [one.name for one in found]
+    twice = next((name for name in known if known.count(name) > 1), None)
+    if twice is not None:
+        raise BadGate(f"{path}: two trainings have the name {twice}")
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise BadGate(f"{path} holds no training {missing}; it has {', '.join(known)}")
+    return [one for one in found if not names or one.name in names]
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    """A name for a command that has none: that of its script."""
+    for word in command:
+        last = Path(word).name
+        if last.endswith((".py", ".sh")):
+            return re.sub(r"[^A-Za-z0-9._-]", "-", Path(last).stem)[:64].lstrip("._-") or "training"
+    return "training"

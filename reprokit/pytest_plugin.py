@@ -1,0 +1,178 @@
+"""pytest plugin: a test marked ``reproducible`` is run under record and under replay, and must come to the same bits.
+
+It runs in two processes of its own, each a pytest of this one test. What it logs (`reprokit.log`), trains and writes is
+compared; a golden, where there is one for the machine, is replayed and compared too. Loaded by pytest in every project
+that has reprokit installed, so that nothing heavy is imported before a marked test runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+    from reprokit.gate.results import Judged
+
+INNER = "REPROKIT_PYTEST_INNER"  # set in the processes that run the test itself
+PROPERTY = "reprokit"
+OUTCOMES = ("identical", "different", "not checked")
+SHOWN = 10  # differences of one test
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of a group of their own."""
+    group = parser.getgroup("reprokit", "tests that train something and must repeat bit by bit")
+    group.addoption("--reprokit-update", action="store_true", help="Make today's recordings the goldens.")
+    group.addoption("--reprokit-skip", action="store_true", help="Run marked tests once, as if they were not marked.")
+    group.addoption("--reprokit-keep", metavar="DIR", help="Keep the runs of marked tests in DIR.")
+    parser.addini("reprokit_goldens", "directory of goldens, from the root of the project; none if empty", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker's description."""
+    config.addinivalue_line(
+        "markers",
+        "reproducible(pairs=1, fidelity=False, patch=()): record and replay the test; its digests must be equal",
+    )
+
+
+@pytest.fixture
+def reprokit(request: pytest.FixtureRequest) -> Script:
+    """What a test can tell of what it trained: log, log_predictions."""
+    return Script(request.node.nodeid)
+
+
+class Script:
+    """The functions of reprokit that a script has too."""
+
+    def __init__(self, nodeid: str) -> None:
+        from reprokit import log, log_predictions
+
+        self.nodeid = nodeid
+        self.log, self.log_predictions = log, log_predictions
+
+    @property
+    def watched(self) -> bool:
+        """Whether this is one of the runs that are compared."""
+        return INNER in os.environ
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The test's own fixtures belong to the processes that run it."""
+    if _is_outer(item) and isinstance(item, pytest.Function):
+        item.fixturenames.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """In place of the test's call, where it is marked."""
+    if not _is_outer(pyfuncitem):
+        return None
+    _judge(pyfuncitem)
+    return True
+
+
+def _is_outer(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("reproducible") is not None
+    return marked and INNER not in os.environ and not item.config.getoption("reprokit_skip")
+
+
+def _judge(item: pytest.Function) -> None:
+    """Record, replay and compare the test; fails with the differences."""
+    from reprokit.errors import ReprokitError
+    from reprokit.gate.results import FAILED, PASSED
+
+    outcome = OUTCOMES[2]
+    try:
+        judged = _checked(item)
+        unpassed = [case for case in judged.cases if case.outcome != PASSED]
+        if not unpassed:
+            outcome = OUTCOMES[0]
+            return
+        outcome = OUTCOMES[1] if all(case.outcome == FAILED for case in unpassed) else OUTCOMES[2]
+        lines = [f"{case.suite}: {case.name}: {case.message}" for case in unpassed[:SHOWN]]
+        more = [f"and {len(unpassed) - SHOWN} more"] if len(unpassed) > SHOWN else []
+        runs = [f"run: {run}" for run in judged.runs]
+        pytest.fail("\n".join(["the test is not reproducible", *lines, *more, *runs]), pytrace=False)
+    except ReprokitError as error:
+        pytest.fail(f"reprokit: {error}", pytrace=False)
+    finally:
+        item.user_properties.append((PROPERTY, outcome))
+
+
+def _checked(item: pytest.Function) -> Judged:
+    """What the gate finds out about a pytest of this one test."""
+    import shutil
+    import tempfile
+
+    from reprokit.gate.check import Check, Work
+    from reprokit.gate.results import PASSED
+    from reprokit.launch.interruption import Interruption
+
+    marker = item.get_closest_marker("reproducible")
+    assert marker is not None
+    root, config = item.config.rootpath, item.config
+    goldens, keep = config.getini("reprokit_goldens"), config.getoption("reprokit_keep")
+    runs = Path(tempfile.mkdtemp(prefix="reprokit-pytest-", dir=_kept(keep)))
+    training = _training(item, **marker.kwargs)
+    work = Work(
+        base=root,
+        runs=runs,
+        golden=root / goldens if goldens else None,
+        update=bool(config.getoption("reprokit_update")),
+    )
+    os.environ[INNER] = "1"
+    try:
+        with Interruption() as interruption:
+            judged = Check(training, work, interruption, patches=tuple(marker.kwargs.get("patch", ()))).judge()
+    finally:
+        del os.environ[INNER]
+    if keep is None and all(case.outcome == PASSED for case in judged.cases):
+        shutil.rmtree(runs, ignore_errors=True)
+    return judged
+
+
+def _kept(keep: str | None) -> str | None:
+    if keep is not None:
+        os.makedirs(keep, exist_ok=True)
+    return keep
+
+
+def _training(item: pytest.Function, *, pairs: int = 1, fidelity: bool = False, **_others: Any) -> Any:
+    from reprokit.gate.trainings import Requirements, Training
+
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-q"]
+    if item.config.pluginmanager.get_name(sys.modules[__name__]) == __name__:
+        options += ["-p", __name__]  # it was not the installed reprokit that brought it
+    if item.config.inipath is not None:
+        options += ["-c", str(item.config.inipath)]
+    command = (sys.executable, "-m", "pytest", *options, f"--rootdir={item.config.rootpath}", item.nodeid)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", item.nodeid).strip("-._")[-64:].lstrip("-._")
+    return Training(name=name, command=command, pairs=pairs, require=Requirements(fidelity=fidelity))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """How many tests were reproducible, once more at the end."""
+    counts = dict.fromkeys(OUTCOMES, 0)
+    for outcome in _outcomes(terminalreporter):
+        counts[outcome] = counts.get(outcome, 0) + 1
+    if any(counts.values()):
+        terminalreporter.section("reprokit")
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        terminalreporter.write_line(f"tests that must repeat bit by bit: {told}")
+
+
+def _outcomes(terminalreporter: TerminalReporter) -> Iterator[str]:
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                yield from (value for name, value in report.user_properties if name == PROPERTY)

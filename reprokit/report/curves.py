@@ -1,0 +1,120 @@
+"""Loss and metric curves of a run, read in one pass and thinned out while they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit.report.facts import Curve, Point
+from reprokit.rundir import RunDirectory
+
+POINTS = 512  # kept of a curve, at least half of it filled
+MAX_CURVES = 64  # read of a run
+SHOWN = 12  # of a report
+
+Name = tuple[str, str, str]  # process, name, unit
+
+
+class Thinned:
+    """A curve of any length: the least and the largest value of each stretch, whose length doubles as it grows."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.not_finite = 0
+        self._stretch = 1
+        self._points: list[tuple[int, float]] = []
+        self._least: tuple[int, float] | None = None
+        self._largest: tuple[int, float] | None = None
+
+    def add(self, step: int, value: float | None) -> None:
+        """The next value; None for one that is not finite."""
+        self.count += 1
+        if value is None:
+            self.not_finite += 1
+        else:
+            if self._least is None or value < self._least[1]:
+                self._least = step, value
+            if self._largest is None or value > self._largest[1]:
+                self._largest = step, value
+        if self.count % self._stretch == 0:
+            self._close()
+
+    def _close(self) -> None:
+        ends = {point for point in (self._least, self._largest) if point is not None}
+        self._points += sorted(ends)
+        self._least = self._largest = None
+        if len(self._points) > POINTS:
+            self._stretch *= 2
+            self._points = list(_merged(self._points))
+
+    def points(self) -> tuple[Point, ...]:
+        """What is left of it, in order."""
+        self._close()
+        return tuple(Point(step, value) for step, value in self._points)
+
+
+def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """Of each four points the least and the largest."""
+    for first in range(0, len(points), 4):
+        four = points[first : first + 4]
+        low, high = min(four, key=lambda point: point[1]), max(four, key=lambda point: point[1])
+        yield from sorted({low, high})
+
+
+def read(run: RunDirectory) -> dict[Name, Thinned]:
+    """The curves of a run; raises a RunError where its metrics are damaged."""
+    found: dict[Name, Thinned] = {}
+    for line in run.metrics():
+        for name, step, value in _values(line):
+            if name not in found and len(found) >= MAX_CURVES:
+                continue
+            curve = found.setdefault(name, Thinned())
+            curve.add(curve.count if step is None else step, value)
+    return found
+
+
+def _values(line: dict[str, Any]) -> Iterator[tuple[Name, int | None, float | None]]:
+    kind, process, name = line.get("k"), str(line.get("p", "")), str(line.get("name", ""))
+    if kind in ("loss", "log"):
+        value = _number(line.get("value"))
+        if value is not None:
+            yield (process, name, "step"), _step(line.get("step")), value[0]
+    elif kind == "history" and isinstance(line.get("values"), dict):
+        for metric, values in line["values"].items():
+            for value in map(_number, values if isinstance(values, list) else []):
+                if value is not None:
+                    yield (process, f"{metric} of {name}", "epoch"), None, value[0]
+
+
+def _step(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+
+
+def _number(value: object) -> tuple[float | None] | None:
+    """The number in a value, None in it where that is not finite; None for a text."""
+    if not isinstance(value, dict) or value.get("text") is not None:
+        return None
+    decimal = value.get("decimal")
+    if isinstance(decimal, (int, float)) and not isinstance(decimal, bool):
+        number = float(decimal) if abs(decimal) < 1e300 else math.inf
+        return (number if math.isfinite(number) else None,)
+    return (None,) if decimal is None and str(value.get("dtype", "")).startswith(("float", "bfloat")) else None
+
+
+def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[Curve]:
+    """The curves of two runs, those with a second one first; a run alone has nothing on the right."""
+    names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name))
+    for name in names:
+        one, other = left.get(name, Thinned()), right.get(name, Thinned())
+        process, metric, unit = name
+        points = one.points(), other.points()
+        if any(points) or one.not_finite or other.not_finite:
+            yield Curve(
+                name=f"{metric} of process {process}",
+                unit=unit,
+                left=points[0],
+                right=points[1],
+                values=(one.count, other.count),
+                not_finite=(one.not_finite, other.not_finite),
+            )

@@ -1,0 +1,211 @@
+"""The audit facts: what a reader who never saw the training must know of a run, and of a re-run, as data.
+
+Presenters add nothing to it and leave nothing out but for length. `report.schema.json` is the schema of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+FORMAT: Final = 1
+
+NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that can be compared
+
+Outcome = Literal["identical", "different", "tolerated", "not-compared"]
+Judgement = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that was compared, or that is only stated: of the first run and, where there is one, the second."""
+
+    name: str
+    verdict: Judgement
+    left: str = ""
+    right: str = ""
+    detail: str = ""
+    can_change_results: bool = False
+
+
+class Category(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Things of a kind, in causal order among the others."""
+
+    name: str
+    verdict: Judgement
+    summary: str  # one sentence
+    items: tuple[Item, ...] = ()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came out, in a word and in sentences."""
+
+    outcome: Outcome
+    sentence: str
+    first_difference: str = ""
+    causes: tuple[str, ...] = ()  # of the surroundings, what can be why
+
+
+class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fact with its name."""
+
+    name: str
+    value: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of the runs."""
+
+    side: Literal["left", "right"]
+    run_id: str
+    kind: Literal["recording", "replay"]
+    path: str
+    state: str  # how it ended, or that it has not
+    whole: bool  # False: in progress, or it did not come to its end
+    command: tuple[str, ...]
+    working_directory: str
+    started: str
+    ended: str
+    seconds: float | None
+    host: str
+    reprokit: str
+    replay_of: str = ""  # run id of the recording that it is a replay of
+    digest: str = ""  # of run.json: what this report speaks of
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A value of a curve; none where it is not finite."""
+
+    step: int
+    value: float | None
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A metric over the steps of both runs, thinned out by the extremes of what lies together."""
+
+    name: str
+    unit: str  # "step" or "epoch"
+    left: tuple[Point, ...]
+    right: tuple[Point, ...]
+    values: tuple[int, int]  # how many there were in each run
+    not_finite: tuple[int, int]
+
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who asked for entropy."""
+
+    module: str
+    call: str  # the function, or the offset in the module
+    source: str
+    requests: int
+    bytes: int
+    withheld: int
+
+
+class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The randomness of the run: who asked, how much, and how much of it a replay was given again."""
+
+    profile: str  # digest of the random profile
+    keyed: bool
+    requests: int
+    bytes: int
+    processes: int
+    threads: int
+    withheld: int
+    askers: tuple[Asker, ...]
+    askers_left_out: int
+    fidelity: dict[str, int] | None  # of the replay, by kind of answer
+    fidelity_sentence: str
+    proof: str  # what strace saw beside the run; empty where there was none
+    uncovered: tuple[str, ...]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a profile found, and what is known to help."""
+
+    subject: str
+    verdict: str
+    why: str
+    where: str
+    cures: tuple[str, ...]
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change that the run applied from outside the source."""
+
+    name: str
+    state: str
+    why: str
+    warnings: tuple[str, ...]
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A package of the training's environment."""
+
+    name: str
+    version: str
+    imported: bool  # by the training
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that the first run wrote."""
+
+    path: str
+    size: int
+    digest: str  # "sha256:...", or empty where it was not read
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the run was made of."""
+
+    command: str
+    code: tuple[Stated, ...]  # commit, digests of files
+    data: tuple[Stated, ...]
+    seeds: tuple[str, ...]
+    recipe: str
+
+
+class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a report says, in the order in which it says it."""
+
+    format: Literal[1] = FORMAT
+    reprokit: str  # the version that gathered it
+    made: str  # ISO 8601, UTC
+    attention: tuple[str, ...]  # what must be read before the verdict
+    verdict: Verdict
+    runs: tuple[Run, ...]
+    trained: Trained
+    compared_how: tuple[str, ...]
+    excluded: tuple[str, ...]
+    notes: tuple[str, ...]
+    categories: tuple[Category, ...]
+    outputs: tuple[Output, ...]
+    curves: tuple[Curve, ...]
+    curves_left_out: int
+    entropy: Entropy
+    findings: tuple[Finding, ...]
+    findings_note: str
+    patches: tuple[Patch, ...]
+    environment: tuple[Item, ...]
+    packages: tuple[Package, ...]
+    limits: tuple[str, ...]
+    check_it: tuple[Stated, ...]  # what to do, and the command that does it
+
+    @property
+    def digests(self) -> tuple[Item, ...]:
+        """Weights and outputs: the artifacts of the training."""
+        names = ("weights", "outputs")
+        return tuple(item for category in self.categories if category.name in names for item in category.items)
+
+
+def document(facts: AuditFacts) -> dict[str, Any]:
+    """The facts as plain data, ready for JSON."""
+    content: dict[str, Any] = msgspec.to_builtins(facts)
+    return content
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a report; reprokit/schemas/report.schema.json is this."""
+    made = msgspec.json.schema(AuditFacts)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:reprokit:report:{FORMAT}"}
+    return {**head, "title": "Audit facts, as reprokit report --format json writes them", **made}

@@ -1,0 +1,400 @@
+"""Gathers the audit facts of one run, or of a run and its re-run. It reads run directories and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from reprokit import findings as findings_file
+from reprokit import rundir
+from reprokit.difference import Difference, Verdict
+from reprokit.entropy.askers import Asked as HowMuch
+from reprokit.entropy.askers import Asker as WhoAsked
+from reprokit.errors import NothingComparable, RunError
+from reprokit.report import curves
+from reprokit.report.facts import (
+    NOT_COMPARED,
+    Asker,
+    AuditFacts,
+    Category,
+    Curve,
+    Entropy,
+    Finding,
+    Item,
+    Output,
+    Package,
+    Patch,
+    Run,
+    Stated,
+    Trained,
+)
+from reprokit.report.facts import Verdict as Told
+from reprokit.rundir import ProfileFacts
+from reprokit.verify import askers, rows, seeds
+from reprokit.verify.compare import Comparison, compare, require_whole
+from reprokit.verify.entropy import in_words
+from reprokit.verify.overview import proof_in_words
+from reprokit.verify.summary import Summary, not_covered, summarise, warnings
+from reprokit.version import VERSION
+
+MAX_ITEMS = 200_000  # of all categories: more are counted only
+MAX_ASKERS = 50
+MAX_STATED = 1000  # files of code, and of data
+MAX_FINDINGS = 200
+WORK = ("environment", "command")  # categories that have a place of their own in a report
+GROUND = (
+    "That two runs are equal is evidence for the reproducibility of this training on the machine described here. It"
+    " says nothing about how good, fair or safe the trained model is.",
+    "What is compared is what the runs recorded: metrics, weights, predictions and files that were written. What a"
+    " training computes and never shows is not seen.",
+)
+BY_BITS = (
+    "Numbers are compared by their bits: 0.0 and -0.0 differ, and NaN is equal to the same NaN only.",
+    "Weights, predictions and output files are compared by SHA-256 digests of their bytes, with data type and shape.",
+)
+
+
+def gather(paths: Sequence[Path]) -> AuditFacts:
+    """The facts of one run, or of two compared; raises a RunError for a directory that cannot be read."""
+    summaries = [summarise(path) for path in paths]
+    first, last = summaries[0], summaries[-1]
+    comparison, problem = _compared(summaries)
+    found, left_out = _curves(summaries)
+    findings, findings_note = _findings(summaries)
+    return AuditFacts(
+        reprokit=VERSION,
+        made=_now(),
+        attention=tuple(_attention(summaries)),
+        verdict=_verdict(summaries, comparison, problem),
+        runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
+        trained=_trained(first),
+        compared_how=_how(summaries, comparison),
+        excluded=comparison.normalisations if comparison is not None and len(summaries) > 1 else (),
+        notes=comparison.notes if comparison is not None and len(summaries) > 1 else (),
+        categories=tuple(_categories(comparison, is_alone=len(summaries) == 1)),
+        outputs=tuple(_outputs(first)),
+        curves=found,
+        curves_left_out=left_out,
+        entropy=_entropy(first, last),
+        findings=findings,
+        findings_note=findings_note,
+        patches=tuple(_patches(first)),
+        environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
+        packages=tuple(_packages(first)),
+        limits=tuple(_limits(summaries)),
+        check_it=tuple(_check_it(summaries)),
+    )
+
+
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+
+def _now() -> str:
+    """The time of the report: the environment's, where a build sets one (reproducible-builds.org), or now."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
+    return rundir.utc_now()
+
+
+# The verdict
+
+
+def _compared(summaries: Sequence[Summary]) -> tuple[Comparison | None, str]:
+    """The comparison, and why there is none. A run alone is laid beside itself, for the names of what it holds."""
+    for summary in summaries:
+        if summary.in_progress:
+            return None, f"{summary.directory.path} is still being written"
+    paths = [summary.directory.path for summary in summaries]
+    try:
+        for path in paths:
+            require_whole(path)
+        return compare(paths[0], paths[-1]), ""
+    except NothingComparable as error:
+        return None, str(error)
+
+
+def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, problem: str) -> Told:
+    if len(summaries) == 1:
+        state = "is not finished" if summaries[0].in_progress else "was not compared with another"
+        return Told(outcome=NOT_COMPARED, sentence=f"This run {state}: nothing is said about its reproducibility.")
+    if comparison is None:
+        return Told(outcome=NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
+    first = comparison.tree.first() or comparison.tree.first_tolerated()
+    outcome: Literal["identical", "tolerated", "different"] = "identical"
+    if comparison.verdict is not Verdict.IDENTICAL:
+        outcome = "tolerated" if comparison.verdict is Verdict.TOLERATED else "different"
+    return Told(
+        outcome=outcome,
+        sentence=_sentence(rows.verdict_line(comparison), outcome),
+        first_difference="" if first is None else rows.sentence(first),
+        causes=tuple(rows.causes(comparison)),
+    )
+
+
+def _sentence(line: str, outcome: str) -> str:
+    """verify's line as a sentence, without the verdict, which stands above it."""
+    text = line.partition(": ")[2]
+    return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
+
+
+def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
+    """What a reader must know before the verdict."""
+    for summary, side in zip(summaries, ("first", "second"), strict=False):
+        name = "This run" if len(summaries) == 1 else f"The {side} run"
+        if summary.in_progress:
+            yield f"{name} is still in progress: what is said here can change."
+        elif summary.directory.unfinished:
+            yield f"{name} did not come to its end: its launcher died. What it had recorded until then is shown."
+        elif summary.run.exit_code != 0:
+            yield f"{name} failed: {summary.state}."
+    if len(summaries) > 1 and summaries[0].run.run_id == summaries[1].run.run_id:
+        yield "Both directories hold the same run: it is compared with itself."
+
+
+def _how(summaries: Sequence[Summary], comparison: Comparison | None) -> tuple[str, ...]:
+    if len(summaries) == 1 or comparison is None:
+        return ()
+    last = summaries[-1].run
+    kind = "two recordings, each with randomness of its own"
+    if last.replay_of is not None and last.replay_of.run_id == summaries[0].run.run_id:
+        kind = "a recording and its replay, which was given the recorded randomness again"
+    return (f"The runs are {kind}.", *BY_BITS)
+
+
+# What was compared
+
+
+def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[Category]:
+    if comparison is None:
+        return
+    room = MAX_ITEMS
+    for child in comparison.tree.children:
+        if child.name in WORK:
+            continue
+        items = tuple(islice(_items(child, "", is_alone=is_alone), room))
+        room -= len(items)
+        summary = "" if is_alone else rows.shortened(rows.headline(child))
+        yield Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
+
+
+def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[Item]:
+    """The leaves below a node, each with the names of the groups that it stands in."""
+    for child in node.children:
+        if child.judged is None:
+            yield from _items(child, f"{prefix}{child.name}: ", is_alone=is_alone)
+        else:
+            yield _item(child, prefix + child.name, is_alone)
+
+
+def _item(leaf: Difference, name: str, is_alone: bool) -> Item:
+    return Item(
+        name=name,
+        verdict=_judgement(leaf, is_alone),
+        left=leaf.left,
+        right="" if is_alone else leaf.right,
+        detail=leaf.detail,
+        can_change_results=leaf.can_change_results,
+    )
+
+
+def _judgement(node: Difference, is_alone: bool) -> Any:
+    is_judged = node.verdict not in (Verdict.INFORMATION, Verdict.NOT_RECORDED)
+    return NOT_COMPARED if is_alone and is_judged else node.verdict.value
+
+
+def _environment(comparison: Comparison | None, first: Summary, *, is_alone: bool) -> Iterator[Item]:
+    """The surroundings, what differs first."""
+    if comparison is None:
+        yield from (Item(name=name, verdict=NOT_COMPARED, left=value) for name, value in _host(first))
+        return
+    tree = next(child for child in comparison.tree.children if child.name == "environment")
+    items = [item for item in _items(tree, "", is_alone=is_alone) if item.verdict != "not-recorded"]
+    yield from sorted(items, key=lambda item: (not item.can_change_results, item.left == item.right))
+
+
+def _host(summary: Summary) -> Iterator[tuple[str, str]]:
+    """The surroundings of a run that nothing was compared with."""
+    from reprokit.verify.environment import flat
+
+    skipped = ("packages.", "check", "format", "imported")
+    yield from (pair for pair in flat(summary.environment) if pair[1] and not pair[0].startswith(skipped))
+
+
+def _curves(summaries: Sequence[Summary]) -> tuple[tuple[Curve, ...], int]:
+    left = curves.read(summaries[0].directory)
+    right = curves.read(summaries[1].directory) if len(summaries) > 1 else {}
+    found = tuple(curves.laid_over(left, right))
+    return found[: curves.SHOWN], max(0, len(found) - curves.SHOWN)
+
+
+# What was trained
+
+
+def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
+    run = summary.run
+    sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
+    return Run(
+        side=side,
+        run_id=run.run_id,
+        kind="replay" if run.kind == "replay" else "recording",
+        path=str(summary.directory.path),
+        state=summary.state,
+        whole=not (summary.in_progress or summary.directory.unfinished),
+        command=tuple(run.command),
+        working_directory=run.working_directory,
+        started=run.started,
+        ended=run.ended or "",
+        seconds=run.duration,
+        host=run.host,
+        reprokit=run.reprokit,
+        replay_of=run.replay_of.run_id if run.replay_of is not None else "",
+        digest=sealed.digest if sealed is not None else "",
+    )
+
+
+def _trained(summary: Summary) -> Trained:
+    run = summary.run
+    return Trained(
+        command=shlex.join(run.command),
+        code=tuple(islice(_code(summary.environment), MAX_STATED)),
+        data=tuple(islice(_data(summary.environment), MAX_STATED)),
+        seeds=tuple(seeds.summary(summary.scan)),
+        recipe=f"{run.recipe.path} ({run.recipe.digest})" if run.recipe is not None else "",
+    )
+
+
+def _code(environment: dict[str, Any]) -> Iterator[Stated]:
+    git = environment.get("git")
+    if isinstance(git, dict):
+        yield Stated("git commit", str(git.get("commit") or "unknown"))
+        changes = "changes that were not committed" if git.get("dirty") else "none that were not committed"
+        yield Stated("git changes", changes)
+    else:
+        yield Stated("git commit", "not in a git repository, or git was not there")
+    code = environment.get("code")
+    for name, digest in sorted(code.items()) if isinstance(code, dict) else ():
+        yield Stated(str(name), str(digest))
+
+
+def _data(environment: dict[str, Any]) -> Iterator[Stated]:
+    data = environment.get("data")
+    for one in data if isinstance(data, list) else ():
+        if isinstance(one, dict):
+            rest = ", ".join(f"{key} {value}" for key, value in one.items() if key not in ("path", "digest") and value)
+            value = str(one.get("digest") or "not read")
+            yield Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
+
+
+def _outputs(summary: Summary) -> Iterator[Output]:
+    for file in summary.outputs.files:
+        yield Output(path=file.path, size=file.size, digest=file.digest)
+
+
+def _packages(summary: Summary) -> Iterator[Package]:
+    packages, imported = summary.environment.get("packages"), summary.environment.get("imported")
+    names = set(map(str, imported)) if isinstance(imported, list) else set()
+    for name, version in sorted(packages.items()) if isinstance(packages, dict) else ():
+        yield Package(name=str(name), version=str(version), imported=str(name) in names)
+
+
+# Randomness, findings, patches
+
+
+def _entropy(first: Summary, last: Summary) -> Entropy:
+    run, fidelity, found = first.run, last.run.fidelity, _asking(first)
+    ordered = askers.ordered(found.asking.rows) if found is not None else []
+    profile = run.profile or ProfileFacts(digest="")
+    kinds = ("exact", "moved", "derived", "live", "unused")
+    return Entropy(
+        profile=profile.digest,
+        keyed=run.keyed,
+        requests=profile.events,
+        bytes=profile.entropy,
+        processes=profile.processes,
+        threads=profile.threads,
+        withheld=profile.withheld,
+        askers=tuple(_asker(found, asker, asked) for asker, asked in ordered[:MAX_ASKERS]) if found else (),
+        askers_left_out=max(0, len(ordered) - MAX_ASKERS),
+        fidelity=None if fidelity is None else {kind: getattr(fidelity, kind) for kind in kinds},
+        fidelity_sentence=in_words(fidelity) if fidelity is not None else "",
+        proof=proof_in_words(run.proof) if run.proof is not None else "",
+        uncovered=tuple(run.uncovered),
+    )
+
+
+def _asking(summary: Summary) -> askers.Report | None:
+    """Who asked; None where the random profile cannot be read, of which the run's warnings tell."""
+    try:
+        return askers.report(summary.directory.path)
+    except RunError:
+        return None
+
+
+def _asker(found: askers.Report, asker: WhoAsked, asked: HowMuch) -> Asker:
+    return Asker(
+        module=os.path.basename(asker.module or asker.program),
+        call=found.symbols.get(asker) or f"offset {asker.offset:#x}",
+        source=asker.source,
+        requests=asked.requests,
+        bytes=asked.bytes,
+        withheld=asked.withheld,
+    )
+
+
+def _findings(summaries: Sequence[Summary]) -> tuple[tuple[Finding, ...], str]:
+    """Those of the run that was profiled, the first of them."""
+    content = next((summary.findings for summary in summaries if summary.findings is not None), None)
+    if content is None:
+        return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."
+    found = tuple(
+        Finding(
+            subject=one.subject,
+            verdict=findings_file.WORDS[one.verdict],
+            why=one.why,
+            where=", ".join(f"{place.file}:{place.line}" for place in one.where[:1]),
+            cures=tuple(f"--patch {cure.patch}" if cure.patch else cure.does for cure in one.cures),
+        )
+        for one in content.findings[:MAX_FINDINGS]
+    )
+    notes = "; ".join(content.notes)
+    return found, findings_file.in_words(content) + (f". Not looked at: {notes}" if notes else "")
+
+
+def _patches(summary: Summary) -> Iterator[Patch]:
+    for one in summary.run.patches:
+        yield Patch(
+            name=f"{one.id}={one.value}" if one.value else one.id,
+            state=one.state.replace("-", " "),
+            why=one.why,
+            warnings=tuple(one.warnings),
+        )
+
+
+# Limits, and how to check
+
+
+def _limits(summaries: Sequence[Summary]) -> Iterator[str]:
+    yield from GROUND
+    said = [f"Not covered: {line}" for summary in summaries for line in not_covered(summary)]
+    said += [f"Warning: {line}" for summary in summaries for line in warnings(summary)]
+    yield from dict.fromkeys(said)
+
+
+def _check_it(summaries: Sequence[Summary]) -> Iterator[Stated]:
+    paths = [str(summary.directory.path) for summary in summaries]
+    if len(paths) > 1:
+        yield Stated("Compare the two run directories again", shlex.join(["reprokit", "verify", *paths]))
+    yield Stated(
+        "Run the training again with the recorded randomness", f"reprokit replay {shlex.quote(paths[0])} -o rerun"
+    )
+    yield Stated("Compare that run with the recording", f"reprokit verify {shlex.quote(paths[0])} rerun")
+    yield Stated("See who asked for randomness", f"reprokit show {shlex.quote(paths[0])} --entropy")
+    for file in summaries[0].outputs.files[:3]:
+        if file.digest:
+            yield Stated(f"Compare an output's digest with {file.digest}", shlex.join(["sha256sum", file.path]))

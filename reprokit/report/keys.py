@@ -1,0 +1,114 @@
+"""Ed25519 keys for signed statements: PEM files, the private one readable by its owner only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reprokit.errors import BadKey, ExtraMissing
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from securesystemslib.signer._key import SSlibKey
+
+PUBLIC = ".pub"
+MAX_KEY = 64 << 10  # bytes of a key file
+
+
+def make(path: Path) -> Path:
+    """A new pair of keys: the private one at path, the public one beside it; neither may exist."""
+    _require_library()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    public_path = path.with_name(path.name + PUBLIC)
+    secret = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    _write(path, secret, 0o600)
+    try:
+        _write(public_path, public, 0o644)
+    except BadKey:
+        path.unlink()
+        raise
+    return public_path
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise BadKey(f"{path} exists already; a key is never overwritten, choose another name") from None
+    except OSError as error:
+        raise BadKey(f"{path}: {error.strerror}; the key was not made") from None
+
+
+def read_private(path: Path) -> Ed25519PrivateKey:
+    """The key to sign with; refused where others may read it, or where it is of another kind."""
+    _require_library()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data, mode = _read(path)
+    if mode & 0o077:
+        raise BadKey(f"{path} may be read by others (mode {stat.S_IMODE(mode):04o}); make a new key, or chmod 600 it")
+    try:
+        key = load_pem_private_key(data, password=None)
+    except Exception as error:  # of many classes
+        raise BadKey(f"{path} is no unencrypted private key in PEM ({_first_line(error)}); see keygen") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadKey(f"{path} is a key of another kind than Ed25519; 'reprokit keygen' makes keys")
+    return key
+
+
+def read_public(path: Path) -> SSlibKey:
+    """The key to verify with. A private one is refused: who verifies must not hold it."""
+    _require_library()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer._key import SSlibKey
+
+    data, _ = _read(path)
+    if b"PRIVATE KEY" in data:
+        raise BadKey(f"{path} is a private key; verify with the public one, {path.name}{PUBLIC}")
+    try:
+        key = load_pem_public_key(data)
+    except Exception as error:
+        raise BadKey(f"{path} is no public key in PEM ({_first_line(error)})") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise BadKey(f"{path} is a key of another kind than Ed25519")
+    return SSlibKey.from_crypto(key)
+
+
+def _read(path: Path) -> tuple[bytes, int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise BadKey(f"{path} is not a regular file; name a key that 'reprokit keygen' made")
+            data = file.read(MAX_KEY + 1)
+    except OSError as error:
+        raise BadKey(f"{path}: {error.strerror}; 'reprokit keygen' makes keys") from None
+    if len(data) > MAX_KEY:
+        raise BadKey(f"{path} is larger than {MAX_KEY} bytes; is it a key?")
+    return data, mode
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _require_library() -> None:
+    try:
+        import cryptography  # noqa: F401
+        import securesystemslib.signer  # noqa: F401
+    except ImportError:
+        raise ExtraMissing("keys and signatures need more: pip install 'reprokit-harness[report]'") from None

@@ -1,0 +1,44 @@
+"""The report on the screen: what decides, in some thirty lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reprokit.report.facts import AuditFacts
+from reprokit.report.words import MARKS, OUTCOMES, entropy_rows
+from reprokit.screen import Cells, print_rows
+
+SHOWN = 6
+STYLES = {"identical": "bold green", "different": "bold red", "tolerated": "bold yellow", "not-compared": "bold"}
+
+
+def print_report(facts: AuditFacts) -> None:
+    """Print it: what needs attention, the verdict, then a few lines of each part."""
+    outcome = facts.verdict.outcome
+    head = [*facts.attention, f"{OUTCOMES[outcome]}. {facts.verdict.sentence}"]
+    cells = [Cells((label, line)) for label, line in _rows(facts)]
+    footer = ["", *facts.limits[:SHOWN], "", f"Made on {facts.made}. --format html has all of it."]
+    print_rows("\n".join(head) if len(head) == 1 else head[0], _after(head) + cells, footer, STYLES[outcome])
+
+
+def _after(head: list[str]) -> list[Cells]:
+    return [Cells(("verdict" if number == len(head) - 1 else "", line)) for number, line in enumerate(head) if number]
+
+
+def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
+    yield "trained", facts.trained.command
+    for run in facts.runs:
+        yield run.kind, f"{run.path} ({run.run_id}): {run.state}, {run.started}, on {run.host}"
+    for line in facts.trained.code[:SHOWN]:
+        yield "code", f"{line.name} {line.value}"
+    for category in facts.categories:
+        if category.verdict != "not-recorded":
+            words = category.summary or f"{len(category.items)} recorded"
+            yield category.name, f"{MARKS[category.verdict]}: {words}"
+    for name, value in entropy_rows(facts):
+        yield "randomness", f"{name}: {value}"
+    yield "findings", facts.findings_note
+    for patch in facts.patches:
+        yield "patch", f"{patch.name} {patch.state}"
+    for step in facts.check_it[:2]:
+        yield "check it", f"{step.name}: {step.value}"

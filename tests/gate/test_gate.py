@@ -1,0 +1,224 @@
+"""The gate over real trainings: what passes, what fails, and what nobody can say, each with its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reprokit.findings import Cure, Finding, FindingsFile
+from reprokit.gate import findings_reports, github
+from reprokit.gate.check import findings_judged
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
+from tests.support import COMMAND, Done, Reprokit
+
+REPEATS = """
+import random, reprokit
+reprokit.log(step=0, loss=random.random())
+open("model.bin", "w").write(str(random.random()))
+"""
+VARIES = REPEATS + 'open("log.txt", "w").write(str(__import__("time").time_ns()))\n'
+SILENT = "pass\n"
+FAILS = "raise SystemExit(3)\n"
+UNORDERED = """import multiprocessing, reprokit
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        reprokit.log(step=0, loss=float(sum(sorted(pool.imap_unordered(abs, range(8))))))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Reprokit:
+    reprokit = Reprokit(tmp_path_factory.mktemp("project"))
+    for name, text in (("repeats", REPEATS), ("varies", VARIES), ("silent", SILENT), ("fails", FAILS)):
+        reprokit.script(f"{name}.py", text)
+    return reprokit
+
+
+def gate(project: Reprokit, script: str, *options: str, environment: dict[str, str] | None = None) -> Done:
+    return project.run("gate", *options, "--", sys.executable, f"{script}.py", environment=environment)
+
+
+def test_a_training_that_repeats_passes(project: Reprokit, tmp_path: Path) -> None:
+    done = gate(project, "repeats", "--pairs", "2", "--require-fidelity", "--junit", str(tmp_path / "junit.xml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("gate passed")
+    suites = ET.parse(tmp_path / "junit.xml").getroot()
+    assert [suite.get("name") for suite in suites] == ["repeats: paired", "repeats: paired 2"]
+    assert (suites.get("failures"), suites.get("errors")) == ("0", "0")
+    names = [case.get("name") for case in suites[0]]
+    assert "outputs: model.bin" in names
+    assert "fidelity" in names
+
+
+def test_one_that_varies_fails_and_every_report_names_where(project: Reprokit, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    runner = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    done = gate(
+        project, "varies", "--junit", str(tmp_path / "junit.xml"), "-o", str(tmp_path / "r"), environment=runner
+    )
+    assert done.returncode == 1
+    assert "log.txt" in done.stdout
+    assert "::error title=varies%3A paired::" in done.stdout
+    assert "log.txt" in summary.read_text()
+    failures = ET.parse(tmp_path / "junit.xml").getroot().findall(".//testcase[failure]")
+    assert len(failures) == 1
+    assert "log.txt" in failures[0].get("name", "")
+    assert (tmp_path / "r" / "varies" / "replay-1" / "run.json").exists()
+
+
+def test_what_nobody_can_say_is_no_success(project: Reprokit) -> None:
+    assert gate(project, "silent").returncode == 2
+    done = gate(project, "fails")
+    assert done.returncode == 2
+    assert "exit status 3" in done.stdout
+    assert project.run("gate", "--", "no-such-program").returncode == 2
+    assert project.run("gate").returncode == 2
+    assert project.run("gate", "--update-golden", "--", "true").returncode == 2
+
+
+def test_golden_and_paired_are_two_verdicts(project: Reprokit, tmp_path: Path) -> None:
+    golden = ["--golden", str(tmp_path / "golden")]
+    done = gate(project, "repeats", *golden)
+    assert done.returncode == 2
+    assert "no golden for this machine" in done.stdout
+    assert gate(project, "repeats", *golden, "--update-golden").returncode == 0
+    assert gate(project, "repeats", *golden).returncode == 0
+    project.script("repeats.py", REPEATS.replace("loss=random.random()", "loss=random.random() * 2"))
+    done = gate(project, "repeats", *golden, "--json")
+    project.script("repeats.py", REPEATS)
+    assert done.returncode == 1
+    cases = json.loads(done.stdout)["trainings"][0]["cases"]
+    outcomes = {suite: {case["outcome"] for case in cases if case["suite"] == suite} for suite in ("paired", "golden")}
+    assert outcomes["paired"] == {PASSED}
+    assert FAILED in outcomes["golden"]
+
+
+def test_a_list_of_trainings(project: Reprokit) -> None:
+    python = json.dumps(sys.executable)
+    (project.directory / "reprokit.toml").write_text(
+        f"""
+        [[training]]
+        name = "good"
+        command = [{python}, "repeats.py"]
+        [training.require]
+        overhead = 1000
+        [[training]]
+        name = "bad"
+        command = [{python}, "varies.py"]
+        """
+    )
+    done = project.run("gate", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [(one["name"], one["outcome"]) for one in found["trainings"]] == [("good", PASSED), ("bad", FAILED)]
+    assert [case["name"] for case in found["trainings"][0]["cases"] if case["suite"] == "required"] == ["overhead"]
+    assert project.run("gate", "--only", "good").returncode == 0
+    assert project.run("gate", "--only", "nobody").returncode == 2
+
+
+ONE = '[[training]]\nname = "a"\ncommand = ["x"]\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "[[training]]", ONE.replace('["x"]', "[]"), ONE.replace('"a"', '"../a"'), ONE + "unknown = 1\n", ONE * 2],
+)
+def test_a_bad_list_is_refused_in_a_line(text: str, reprokit: Reprokit) -> None:
+    (reprokit.directory / "reprokit.toml").write_text(text)
+    done = reprokit.run("gate")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "bad-gate" in done.stderr
+
+
+def test_what_a_profile_blames_can_be_asserted(project: Reprokit, tmp_path: Path) -> None:
+    """Results that arrive as they are ready: here they are sorted, but a gate may be told to want none of that."""
+    project.script("unordered.py", UNORDERED)
+    sarif, gitlab = tmp_path / "found.sarif", tmp_path / "quality.json"
+    done = gate(project, "unordered", "--no-findings", "--sarif", str(sarif), "--gitlab", str(gitlab))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is not patched" in done.stdout
+    (result,) = json.loads(sarif.read_text())["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("unordered.py", 4)
+    (entry,) = json.loads(gitlab.read_text())
+    assert entry["location"] == {"path": "unordered.py", "lines": {"begin": 4}}
+    assert result["partialFingerprints"]["reprokitFinding/v1"] == entry["fingerprint"]
+
+
+def test_findings_that_are_patched_or_accepted_pass() -> None:
+    finding = Finding(id="f", kind="operator", subject="aten::x", cures=[Cure(patch="torch-operator=aten::x")])
+    found = FindingsFile(run_id="r", findings=[finding])
+
+    def outcomes(patches: tuple[str, ...], accepted: set[str] | None) -> list[str]:
+        return [case.outcome for case in findings_judged(found, patches, accepted)]
+
+    assert outcomes((), None) == outcomes((), set()) == outcomes(("threads=1",), {"g"}) == [FAILED]
+    assert outcomes(("torch-operator=aten::x",), None) == outcomes((), {"f"}) == [PASSED]
+
+
+def many(count: int) -> Verdict:
+    cases = [
+        Case(suite="paired", name=f"outputs: <b>{number}</b>", outcome=FAILED, message="| other\nbytes " * 100)
+        for number in range(count)
+    ]
+    one = Judged(name="a", command=("x",), directory="/", cases=tuple(cases))
+    return Verdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(one,) * 100)
+
+
+def test_reports_stay_within_the_limits_of_github() -> None:
+    verdict = many(5000)
+    text = github.summary(verdict)
+    assert len(text.encode()) < 1 << 20
+    assert "<b>" not in text.replace("\\<b", "")
+    lines = list(github.workflow_commands(verdict))
+    assert len(lines) == 10
+    assert "499991 more" in lines[-1]
+    assert all("\n" not in line for line in lines)
+
+
+def test_nothing_checked_is_trouble() -> None:
+    empty = Verdict(reprokit="1", started="", machine="", trainings=())
+    assert (empty.outcome, empty.exit_status) == (TROUBLE, 2)
+    silent = Judged(name="a", command=("x",), directory="/", cases=())
+    passed = Judged(name="b", command=("x",), directory="/", cases=(Case(suite="paired", name="n", outcome=PASSED),))
+    both = Verdict(reprokit="1", started="", machine="", trainings=(silent, passed))
+    assert both.exit_status == 2
+    assert findings_reports.sarif(both)["runs"][0]["results"] == []
+    assert findings_reports.code_quality(both) == []
+
+
+def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: Path) -> None:
+    """As a runner's shell would; what pip would install is this very reprokit."""
+    action = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
+    (tmp_path / "reprokit" / "bin").mkdir(parents=True)
+    for script, status, outcome in (("repeats", 0, "passed"), ("varies", 1, "failed"), ("silent", 2, "trouble")):
+        (tmp_path / "reprokit" / "bin" / "reprokit").unlink(missing_ok=True)
+        (tmp_path / "reprokit" / "bin" / "reprokit").symlink_to(COMMAND)
+        inputs = {"command": f"'{sys.executable}' {script}.py", "options": "--pairs '1'", "golden": ""}
+        step = action["runs"]["steps"][1]
+        given = {name: inputs[text[len("${{ inputs.") : -len(" }}")]] for name, text in step["env"].items()}
+        files = {"GITHUB_OUTPUT": tmp_path / "output", "GITHUB_STEP_SUMMARY": tmp_path / "summary"}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
+            cwd=project.directory,
+            env={
+                **os.environ,
+                **given,
+                "RUNNER_TEMP": str(tmp_path),
+                **{name: str(path) for name, path in files.items()},
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert files["GITHUB_OUTPUT"].read_text().splitlines()[-1] == f"outcome={outcome}"
+        subprocess.run(["rm", "-rf", str(tmp_path / "reprokit-runs")], check=True)
+    assert "reprokit gate: failed" in files["GITHUB_STEP_SUMMARY"].read_text()

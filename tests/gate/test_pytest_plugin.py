@@ -1,0 +1,115 @@
+"""The pytest plugin, in projects of its own: each test here starts a pytest, as its users do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = ["-p", "reprokit.pytest_plugin"]
+TESTS = """
+import os, random, time
+import pytest
+
+@pytest.mark.reproducible
+def test_repeats(reprokit, tmp_path):
+    assert reprokit.watched
+    for step in range(3):
+        reprokit.log(step=step, loss=random.random() + len(os.urandom(4)))
+
+@pytest.mark.reproducible(fidelity=True)
+@pytest.mark.parametrize("size", [8, 16])
+def test_with_parameters(reprokit, size):
+    reprokit.log(step=0, loss=float.fromhex(os.urandom(size).hex()[:8]))
+
+@pytest.mark.reproducible
+def test_varies(reprokit):
+    reprokit.log(step=0, loss=time.time())
+
+@pytest.mark.reproducible
+def test_says_nothing():
+    pass
+
+@pytest.mark.reproducible
+def test_fails(reprokit):
+    assert False, "of itself"
+
+def test_plain(reprokit):
+    assert not reprokit.watched
+    reprokit.log(step=0, loss=1.0)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nreprokit_goldens = goldens\n")
+    return tmp_path
+
+
+def run(project: Path, *options: str) -> tuple[str, int]:
+    command = [sys.executable, "-m", "pytest", *([] if _is_installed() else PLUGIN), "-rA", *options]
+    done = subprocess.run(command, cwd=project, env=_environment(), capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr, done.returncode
+
+
+def _environment() -> dict[str, str]:
+    """Without what this very pytest has told its tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+
+
+def _is_installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(one.value == PLUGIN[1] for one in entry_points(group="pytest11"))
+
+
+def outcomes(output: str) -> dict[str, str]:
+    words = [line.split() for line in output.splitlines() if line.startswith(("PASSED ", "FAILED ", "ERROR "))]
+    return {line[1].partition("::")[2]: line[0] for line in words}
+
+
+def test_marked_tests_are_run_twice_and_compared(project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\n")
+    output, status = run(project)
+    assert status == 1
+    assert outcomes(output) == {
+        "test_repeats": "PASSED",
+        "test_with_parameters[8]": "PASSED",
+        "test_with_parameters[16]": "PASSED",
+        "test_plain": "PASSED",
+        "test_varies": "FAILED",
+        "test_says_nothing": "FAILED",
+        "test_fails": "FAILED",
+    }
+    assert "tests that must repeat bit by bit: 3 identical, 1 different, 2 not checked" in output
+    assert "process metrics: log loss" in output
+    assert "the training ended with exit status 1" in output
+
+
+def test_goldens_and_workers(project: Path) -> None:
+    """In two workers of xdist, which report to one terminal."""
+    chosen = ["-k", "repeats", "-n", "2"]
+    output, status = run(project, *chosen)
+    assert status == 1
+    assert "no golden for this machine" in output
+    output, status = run(project, *chosen, "--reprokit-update")
+    assert status == 0, output
+    output, status = run(project, *chosen)
+    assert status == 0, output
+    assert "tests that must repeat bit by bit: 1 identical" in output
+    (project / "test_it.py").write_text(TESTS.replace("len(os.urandom(4))", "len(os.urandom(4)) + 1"))
+    output, status = run(project, *chosen, "--reprokit-keep", "runs")
+    assert outcomes(output)["test_repeats"] == "FAILED"
+    assert "golden: process metrics" in output
+    assert list((project / "runs").glob("reprokit-pytest-*/*/replay-of-golden/run.json"))
+
+
+def test_without_a_marker_or_with_skip_nothing_is_started(project: Path) -> None:
+    output, status = run(project, "-k", "says or varies", "--reprokit-skip")
+    assert (status, "reprokit" in output.partition("short test summary")[2]) == (0, False)
+    assert "reproducible(pairs=1" in run(project, "--markers")[0]
+    assert "--reprokit-update" in run(project, "--help")[0]

@@ -1,0 +1,80 @@
+"""The page in a real browser: it fetches nothing, can be read by everybody, on any screen and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprokit.report import html
+from reprokit.report.gather import gather
+from reprokit.rundir import OutputFile
+from tests.report.browser import HOME, browser, violations
+from tests.verify.runs import Building, digest, replayed, tensor, training
+
+pytestmark = pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Any]:
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of two equal runs, of two that differ with many tensors, and of one run with long names."""
+    directory = tmp_path_factory.mktemp("pages")
+
+    def written(name: str, *runs: Building) -> Path:
+        path = directory / f"{name}.html"
+        path.write_text(html.page(gather([run.write() for run in runs])))
+        return path
+
+    left = training(directory / "left")
+    differing = training(directory / "differing")
+    end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#1", "class": "Net"}
+    differing.add("weights", **end, digest=digest("all"), tensors=[tensor(f"l{n}", str(n)) for n in range(40)])
+    other = replayed(differing, directory / "other")
+    other.outputs[0] = OutputFile(path="model.pt", size=640, digest=digest("another"))
+    many = training(directory / "many")
+    many.add("weights", **end, digest=digest("all"), tensors=[tensor(f"l{n}", str(n)) for n in range(3000)])
+    alone = training(directory / "alone")
+    alone.run.command = ["python", "x" * 3000]
+    return {
+        "equal": written("equal", left, replayed(left, directory / "right")),
+        "different": written("different", differing, other),
+        "alone": written("alone", alone),
+        "many": written("many", many, replayed(many, directory / "many-again")),
+    }
+
+
+@pytest.mark.parametrize("name", ["equal", "different", "alone"])
+def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
+    for scheme, width in [("light", 1200), ("dark", 1200), ("light", 360)]:
+        context = started.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+        page = context.new_page()
+        asked: list[str] = []
+        said: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.on("console", lambda message, said=said: said.append(message.text))
+        page.goto(pages[name].as_uri())
+        assert asked == [pages[name].as_uri()]
+        assert said == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over the side
+        assert violations(page) == []
+        assert page.screenshot(path=str(tmp_path / f"{name}-{scheme}-{width}.png"))
+        context.close()
+
+
+def test_without_scripts_and_on_paper_all_of_it_is_there(pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
+    context = started.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages["many"].as_uri())
+    text = page.inner_text("main")
+    assert all(f"l{number}" in text for number in (0, 1500, 2999))
+    paper = page.pdf(path=str(tmp_path / "paper.pdf"))
+    assert paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page ") > 40  # the long table is not cut at a screen
+    context.close()

@@ -1,0 +1,59 @@
+"""The list of runs: each in a line, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reprokit.rundir import RUN, RUNNING
+from tests.support import Reprokit
+
+from .runs import recording, replayed
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A recording, a newer replay of it, one whose launcher died, one that is damaged, and what is no run."""
+    left = recording(tmp_path / "first")
+    replayed(left, tmp_path / "second").write()
+    left.write()
+    dead = recording(tmp_path / "dead")
+    dead.run.status, dead.run.exit_code, dead.run.ended, dead.run.started = RUNNING, None, None, "2025-01-01T00:00:00Z"
+    dead.write()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / RUN).write_text("{\x1b[31m")
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "last").symlink_to("second")
+    return tmp_path
+
+
+def test_runs_are_listed_the_newest_first(home: Path, reprokit: Reprokit) -> None:
+    done = reprokit.run("ls", str(home))
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == f"{home}: 4 runs"
+    assert [name for line in lines[1:] for name in line.split() if (home / name).is_dir()] == [
+        "second",
+        "first",
+        "dead",
+        "damaged",
+    ]
+    assert "replay" in lines[1]
+    assert "exit code 0" in lines[2]
+    assert "did not come to its end" in lines[3]
+    assert "\x1b" not in done.stdout
+
+
+def test_the_document_has_what_programs_need(home: Path, reprokit: Reprokit) -> None:
+    found = json.loads(reprokit.run("ls", str(home), "--json").stdout)["runs"]
+    assert [one.get("kind") for one in found] == ["replay", "record", "record", None]
+    assert found[0]["replay_of"] == found[1]["run_id"]
+    assert "problem" in found[3]
+
+
+def test_no_runs_and_no_directory(reprokit: Reprokit) -> None:
+    assert reprokit.run("ls", ".").stdout == ".: 0 runs\n"
+    done = reprokit.run("ls")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
