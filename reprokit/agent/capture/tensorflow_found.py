@@ -219,7 +219,7 @@ def owners(variables: list[Any]) -> list[Any]:
 
     wanted = set(map(id, variables))
     kinds = tuple(kind for kind in map(_class, _MODELS) if kind is not None)
-    found = []
+    found: list[Any] = []
     for one in gc.get_objects():
         if isinstance(one, kinds) and not _is_optimizer(one):
             ids = _ids(one)

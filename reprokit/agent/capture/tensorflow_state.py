@@ -61,17 +61,18 @@ class Taking:
         try:
             array = as_array(value)
         except Exception as error:
-            return self._without(wanted, f"{type(error).__name__}: {error}"[:200])
+            self._leave_out(wanted, f"{type(error).__name__}: {error}"[:200])
+            return None
         dtype = DTYPES.get(array.dtype.name)
         if dtype is None:
-            return self._without(wanted, f"its data type is {array.dtype.name}")
+            self._leave_out(wanted, f"its data type is {array.dtype.name}")
+            return None
         name = self._free(wanted)
         self.parts.append(Part(name, dtype, array.shape, array.nbytes, lambda: bytes_of(array)))
         return name
 
-    def _without(self, name: str, why: str) -> Any:
+    def _leave_out(self, name: str, why: str) -> None:
         self.notes.append(f"{name} is not in the snapshot: {why}")
-        return None
 
     def _free(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -121,7 +122,8 @@ class Taking:
         array = sys.modules["numpy"].asarray(array)
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1).tolist()]
         if sum(map(len, texts)) > MAX_STRINGS:
-            return self._without(name, f"its texts have more than {MAX_STRINGS:,} bytes")
+            self._leave_out(name, f"its texts have more than {MAX_STRINGS:,} bytes")
+            return None
         shape = [int(size) for size in array.shape]
         try:
             return {"strings": [shape, [text.decode() for text in texts]]}

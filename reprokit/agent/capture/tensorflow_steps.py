@@ -89,7 +89,7 @@ class Steps:
         graph = _graph()
         while graph is not None:
             found: Step | None = getattr(graph, "_reprokit_step", None)
-            if found is not None:
+            if found is not None or type(graph).__name__ == "FuncGraph":  # a function's, which hands out no tensors
                 return found
             graph = getattr(graph, "outer_graph", None)
         return None

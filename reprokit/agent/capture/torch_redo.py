@@ -63,6 +63,7 @@ class Trial:
         self.calls = 0  # of modules, whose arguments were replaced
         self.is_unused = False  # what was handed was only used without gradients: by an evaluation
         self.is_begun = False  # the state was put
+        self.is_called = False  # a module was, for the first time since then
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
         self.losses: list[Any] = []
@@ -215,7 +216,7 @@ class TorchRedo:
             self._built.forget_gradients()
         if self._redo.mode == MINIMISE and self._tells:
             add_progress(self._redo.progress, {"running": trial.samples})
-        trial.is_begun = True
+        trial.is_begun, trial.is_called = True, False
         trial.calls = trial.judged = trial.passes = 0
         trial.losses.clear()
         if self._redo.mode == EXPLAIN:
@@ -247,8 +248,8 @@ class TorchRedo:
         batch, samples = trial.fetched[min(trial.handed, len(trial.fetched) - 1)]
         trial.handed += 1
         value = self._hand(batch, samples, self._like)
-        if not trial.is_begun and not self._header.get("models"):
-            self._begin_trial()  # no module will be called
+        if not trial.is_begun and (self._header.get("parameters") or not self._header.get("models")):
+            self._begin_trial()  # parameters of no module may be used before one is called, if any will be
         return value
 
     def _next_of(self, original: Callable[[], Any]) -> Any:
@@ -296,6 +297,9 @@ class TorchRedo:
         trial.is_unused = False
         if not trial.is_begun:
             self._begin_trial()
+        if not trial.is_called:
+            trial.is_called = True
+            self._built.put_random()  # as it was then, whatever was drawn between
         if trial.root is None:
             trial.root = module
         if trial.called and trial.root is module and self._is_wanted(module):
@@ -556,10 +560,21 @@ def _exception() -> str:
     return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
 
 
+def _put_into(torch: Any, value: Any, like: Any) -> Any:
+    """The value, in the script's own tensor where gradients flow through that to what the script computed it from."""
+    if like.requires_grad and (like.shape, like.dtype) == (value.shape, value.dtype):
+        try:
+            like.data.copy_(value)
+        except RuntimeError:  # it is expanded: several of its elements are one
+            return value
+        return like
+    return value
+
+
 def _moved(torch: Any, value: Any, like: Any) -> Any:
     """The snapshot's tensors on the devices where the script's own are."""
     if isinstance(value, torch.Tensor):
-        return value.to(like.device) if isinstance(like, torch.Tensor) else value
+        return _put_into(torch, value.to(like.device), like) if isinstance(like, torch.Tensor) else value
     if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
         likes = [*like, *[None] * (len(value) - len(like))]
         return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])  # noqa: B905
