@@ -45,6 +45,8 @@ def sliced(changed: bool) -> None:
         values[49, 1] += changed
         list(variable)[1].load(values, session)
         compat.train.Saver().save(session, "sliced/model", global_step=3)
+        os.mkdir("first")
+        compat.train.Saver(write_version=compat.train.SaverDef.V1).save(session, "first/model.ckpt", global_step=3)
 
 
 class Scaled(tf.Module):  # type: ignore[misc]

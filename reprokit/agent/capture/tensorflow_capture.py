@@ -418,6 +418,7 @@ class TensorFlowCapture:
         if known is None:
             known = self._known[optimizer] = Known(optimizer)
             self._order.append(known)
+            self._good = []  # of which its variables are no part
         if not known.variables:
             known.variables = [variable for _, variable in pairs]
         if known.first is None:

@@ -33,6 +33,7 @@ FORMATS: tuple[Format, ...] = (
     Format("joblib", matching.is_packed_joblib, _reader("joblib")),
     Format("pickle", matching.is_pickle, _reader("pickle")),
     Format("checkpoint", matching.is_checkpoint_index, _reader("checkpoint"), beside=True),
+    Format("checkpoint of one file", matching.is_old_checkpoint, _reader("checkpoint_v1")),
     Format("checkpoint state", matching.is_checkpoint_state, _reader("checkpoint_state")),
     Format("saved model", matching.is_saved_model, _reader("saved_model")),
     Format("fingerprint", matching.is_fingerprint, _reader("fingerprint")),

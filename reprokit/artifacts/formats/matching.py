@@ -81,6 +81,12 @@ def is_checkpoint_index(name: str, head: bytes) -> bool:
     return _ends(name, ".index") and re.match(rb".{0,8}?\0\0.\x08", head, re.DOTALL) is not None
 
 
+def is_old_checkpoint(name: str, head: bytes) -> bool:
+    """A table whose first key is empty, under which the names of all tensors stand; its blocks may be packed."""
+    begins = re.match(rb".{0,8}?\0\0[\x80-\xff]{0,4}[\1-\x7f]\x0a[\x80-\xff]{0,4}[\0-\x7f][\x0a\x12]", head, re.DOTALL)
+    return "ckpt" in name.lower() and begins is not None
+
+
 def is_checkpoint_state(name: str, head: bytes) -> bool:
     return head.startswith(b"model_checkpoint_path: ") and is_text(name, head)
 
