@@ -13,7 +13,7 @@ from reprokit.capture import Snapshot, load
 from tests.capture.schema import check_schema
 from tests.support import Done, Reprokit
 
-pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 SCRIPT = str(Path(__file__).parents[1] / "trainings" / "captured_replicas.py")
 BAD = 3
