@@ -306,7 +306,7 @@ class TorchRedo:
             batch, samples = trial.called[min(trial.calls, len(trial.called) - 1)]
             trial.calls += 1
             value = self._hand(batch, samples, [arguments, keywords])
-            arguments, keywords = _moved(self._torch, value, [arguments, keywords])
+            arguments, keywords = _moved(self._torch, value, [arguments, keywords], bool(trial.fetched))
         return arguments, keywords
 
     def target(self, target: Any) -> Any:
@@ -560,8 +560,13 @@ def _exception() -> str:
     return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
 
 
-def _put_into(torch: Any, value: Any, like: Any) -> Any:
-    """The value, in the script's own tensor where gradients flow through that to what the script computed it from."""
+def _put_into(value: Any, like: Any, is_fetched: bool) -> Any:
+    """The value, in the script's own tensor where gradients flow through that to what the script computed it from.
+
+    What it computed of parameters and of a batch that was handed to it is right as it is, in each call of a closure.
+    """
+    if is_fetched and like.requires_grad and not like.is_leaf:
+        return like
     if like.requires_grad and (like.shape, like.dtype) == (value.shape, value.dtype):
         try:
             like.data.copy_(value)
@@ -571,13 +576,15 @@ def _put_into(torch: Any, value: Any, like: Any) -> Any:
     return value
 
 
-def _moved(torch: Any, value: Any, like: Any) -> Any:
+def _moved(torch: Any, value: Any, like: Any, is_fetched: bool) -> Any:
     """The snapshot's tensors on the devices where the script's own are."""
     if isinstance(value, torch.Tensor):
-        return _put_into(torch, value.to(like.device), like) if isinstance(like, torch.Tensor) else value
+        if not isinstance(like, torch.Tensor):
+            return value
+        return _put_into(value.to(like.device), like, is_fetched)
     if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
         likes = [*like, *[None] * (len(value) - len(like))]
-        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])  # noqa: B905
+        return type(value)([_moved(torch, item, other, is_fetched) for item, other in zip(value, likes)])  # noqa: B905
     if type(value) is dict and isinstance(like, dict):
-        return {key: _moved(torch, value[key], like.get(key)) for key in value}
+        return {key: _moved(torch, value[key], like.get(key), is_fetched) for key in value}
     return value
