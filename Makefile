@@ -42,7 +42,11 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 
 .PHONY: test
 test: $(VENV)/.test old-environment .browser/fonts.conf ## Install all that the tests need, and run them
-	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu" $(PYTEST_ARGUMENTS)
+	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not extended" $(PYTEST_ARGUMENTS)
+
+.PHONY: test-extended
+test-extended: $(VENV)/.test old-environment ## Run the long tests that vary what others have
+	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU

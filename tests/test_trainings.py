@@ -45,7 +45,9 @@ TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
 CASES = [
     # joblib names its messages in whichever thread comes first.
     pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs"),
-    pytest.param(script("pytorch_workers.py", "0", "none"), id="pytorch", marks=pytest.mark.torch),
+    pytest.param(
+        script("pytorch_workers.py", "0", "none"), id="pytorch", marks=[pytest.mark.torch, pytest.mark.extended]
+    ),
     pytest.param(script("pytorch_workers.py", "2", "fork"), id="pytorch-two-workers-fork", marks=pytest.mark.torch),
     pytest.param(script("pytorch_workers.py", "2", "spawn"), id="pytorch-two-workers-spawn", marks=pytest.mark.torch),
     pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=pytest.mark.torch),
@@ -136,7 +138,14 @@ def test_webdataset(reprokit: Reprokit) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tf114
-@pytest.mark.parametrize("model", ["LeNet-1", "LeNet-4", "LeNet-5"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("LeNet-1", marks=pytest.mark.extended),
+        pytest.param("LeNet-4", marks=pytest.mark.extended),
+        "LeNet-5",
+    ],
+)
 def test_lenet_on_tensorflow_1_14(model: str, reprokit: Reprokit) -> None:
     """As in the paper, on CPython 3.7 with NumPy 1.16, in an environment without reprokit."""
     python = os.environ["REPROKIT_TF114_PYTHON"]

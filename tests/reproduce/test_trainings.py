@@ -89,6 +89,7 @@ def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> N
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_parallel_map_that_augments_is_made_to_take_turns(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "tensorflow_augmented")
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-data"])
@@ -97,6 +98,7 @@ def test_a_parallel_map_that_augments_is_made_to_take_turns(reprokit: Reprokit) 
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_number_of_workers_that_differs_is_held(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "pytorch_worker_count")
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["torch-loader=1"])
@@ -106,6 +108,7 @@ def test_a_number_of_workers_that_differs_is_held(reprokit: Reprokit) -> None:
 
 @pytest.mark.tf114
 @pytest.mark.slow
+@pytest.mark.extended
 def test_tensorflow_1_is_reproduced_with_tfdeterminism_applied_by_us(reprokit: Reprokit) -> None:
     options = ("--patch", "tf1-determinism", "--no-smallest")
     found = reproduced(reprokit, "tensorflow1_dense", *options, python=str(tf114_python()))
