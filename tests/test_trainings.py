@@ -49,9 +49,15 @@ CASES = [
         script("pytorch_workers.py", "0", "none"), id="pytorch", marks=[pytest.mark.torch, pytest.mark.extended]
     ),
     pytest.param(script("pytorch_workers.py", "2", "fork"), id="pytorch-two-workers-fork", marks=pytest.mark.torch),
-    pytest.param(script("pytorch_workers.py", "2", "spawn"), id="pytorch-two-workers-spawn", marks=pytest.mark.torch),
+    pytest.param(
+        script("pytorch_workers.py", "2", "spawn"),
+        id="pytorch-two-workers-spawn",
+        marks=[pytest.mark.torch, pytest.mark.extended],
+    ),
     pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=pytest.mark.torch),
-    pytest.param(script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=pytest.mark.tensorflow),
+    pytest.param(
+        script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=[pytest.mark.tensorflow, pytest.mark.extended]
+    ),
     pytest.param(script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=pytest.mark.tensorflow),
     pytest.param(script("tensorflow_function.py", **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow),
     pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),

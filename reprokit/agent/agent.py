@@ -6,7 +6,7 @@ import sys
 
 from .frameworks import WATCHED, load
 from .journal import Journal
-from .naming import on_thread
+from .naming import on_thread, takes_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,9 +154,10 @@ class Agent:
             self.attempt(adapter.finish)
         if self._evaluation is not None:
             self.attempt(self._evaluation.finish)
-        self.attempt(self._computed_with)
-        for adapter in list(self._adapters.values()):
-            self.attempt(adapter.random_states)
+        if not takes_tasks():
+            self.attempt(self._computed_with)
+            for adapter in list(self._adapters.values()):
+                self.attempt(adapter.random_states)
         if self._seeds is not None:
             self.attempt(self._seeds.finish)
         self.journal.write("end", self.attempt(_imported) or {})

@@ -1,8 +1,18 @@
-"""Names for what happens in the threads of a process."""
+"""Names for what happens in the threads of a process, and what kind of process it is."""
 
 from __future__ import annotations
 
 import sys
+
+_WORKERS = frozenset(
+    [
+        ("multiprocessing.pool", "worker"),
+        ("torch.multiprocessing.pool", "clean_worker"),
+        ("concurrent.futures.process", "_process_worker"),
+        ("joblib.externals.loky.process_executor", "_process_worker"),
+        ("loky.process_executor", "_process_worker"),
+    ]
+)
 
 
 def on_thread(name: str) -> str:
@@ -11,3 +21,10 @@ def on_thread(name: str) -> str:
     if threading is None or threading.current_thread() is threading.main_thread():
         return name
     return f"{name}@{threading.current_thread().name}"
+
+
+def takes_tasks() -> bool:
+    """Whether this process is a pool's: which worker takes which task, and whether it lives to its end, is a race."""
+    process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+    target = getattr(process, "_target", None)
+    return (getattr(target, "__module__", None), getattr(target, "__name__", None)) in _WORKERS

@@ -35,6 +35,8 @@ MAX_ARGUMENT = 200  # characters of a seed's text
 MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
 _ON_BEHALF = frozenset({"lightgbm", "scipy", "sklearn", "xgboost"})  # whose random_state becomes a seed inside
 _CALLED_BY = "joblib"  # stands between scikit-learn and itself
+_OWN = __name__.partition(".")[0]
+_BETWEEN = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _DRAWN_BY = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
 _FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name in WATCHED)
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and torch.manual_seed
@@ -195,13 +197,15 @@ def _arguments(value: object, arguments: tuple[Any, ...], keywords: dict[str, An
 
 def _origin(caller: FrameType) -> FrameType | None:
     """Who seeds: the caller, or the script that it acts for; None where a framework does for its own purposes."""
+    while _package(caller) == _OWN and caller.f_back is not None:  # another adapter stands in between
+        caller = caller.f_back
     package = _package(caller)
     if package not in _FRAMEWORKS:
         return caller
     frame: FrameType | None = caller if package in _ON_BEHALF else None
     called = False
     for _ in range(MAX_FRAMES):
-        if frame is None or (_package(frame) not in _ON_BEHALF and _package(frame) != _CALLED_BY):
+        if frame is None or _package(frame) not in _BETWEEN:
             break
         if called and frame.f_globals.get("__name__") in _DRAWN_BY:
             return None

@@ -14,7 +14,7 @@ import click
 from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
-from reprokit.plan import RECORD, Plan, Profiling
+from reprokit.plan import ON, RECORD, Plan, Profiling
 
 if TYPE_CHECKING:
     from reprokit.findings import FindingsFile
@@ -34,6 +34,9 @@ class Seconds(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return number
+
+
+WITHOUT = "off: only system calls are watched"
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
@@ -116,6 +119,7 @@ def command(
         output=output,
         overwrite=overwrite,
         profiling=profiling,
+        trail=WITHOUT if no_functions and no_operators else ON,
     )
     document = _stdout_for_the_document() if as_json else None
     made = execute(plan)

@@ -99,3 +99,29 @@ threads = [threading.Thread(target=log, args=(name,)) for name in "abcd"]
     for name in "abcd":
         assert [line["step"] for line in outcome.of("log", name=name)] == list(range(200))
     assert sorted(line["n"] for line in outcome.lines) == list(range(len(outcome.lines)))
+
+
+POOLED = """
+import multiprocessing, random
+from concurrent.futures import ProcessPoolExecutor
+
+def work(number):
+    random.seed(number)
+    return random.random()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(8))
+        pool.close()
+        pool.join()
+    with ProcessPoolExecutor(2) as pool:
+        list(pool.map(work, range(8)))
+"""
+
+
+def test_workers_of_pools_tell_no_random_state(any_training: Training) -> None:
+    """It would be that of the task which the worker had last, if it had any."""
+    outcome = any_training.run(POOLED)
+    assert (outcome.status, outcome.errors) == (0, "")
+    assert {line["argument"] for line in outcome.of("seed") if line["p"] != "0"} == {str(part) for part in range(8)}
+    assert {line["p"] for line in outcome.of("random_state")} == {"0"}

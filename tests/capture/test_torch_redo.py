@@ -219,6 +219,7 @@ def rows_of_zeros(steps: Steps) -> list[int]:
     return found
 
 
+@pytest.mark.extended
 def test_a_step_that_takes_the_whole_batch_says_so(tmp_path: Path) -> None:
     steps = captured(tmp_path, WHOLE)
     result, _ = steps.redo("minimise", script(WHOLE))

@@ -90,6 +90,7 @@ def test_marked_tests_are_run_twice_and_compared(project: Path) -> None:
     assert "the training ended with exit status 1" in output
 
 
+@pytest.mark.extended
 def test_goldens_and_workers(project: Path) -> None:
     """In two workers of xdist, which report to one terminal."""
     chosen = ["-k", "repeats", "-n", "2"]
