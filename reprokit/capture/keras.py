@@ -34,14 +34,16 @@ def watch(
     capture_when: Sequence[str] = (),
     max_snapshots: int = 3,
     max_bytes: int | None = None,
+    rollback_every: int = 100,
 ) -> None:
     """Keep the state before a step whose loss or gradients are not finite, and do not apply that step.
 
-    ``on_nan`` is stop (the training ends with status 123), skip or rollback; ``capture_when`` adds conditions:
+    ``on_nan`` is stop (the training ends with status 123), skip or rollback, to a state that is held every
+    ``rollback_every`` steps; ``capture_when`` adds conditions:
     "loss>X", "gradient-jump>X", "activations". The first call in a process decides; under ``reprokit record`` and
     ``run`` with --on-nan the command line's choice holds. Models whose training has begun must be compiled anew.
     """
-    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes)
+    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
     if _parts or is_captured_by_run():
         return
     from reprokit.agent.capture import PARTS

@@ -25,15 +25,16 @@ def guard(
     capture_when: Sequence[str] = (),
     max_snapshots: int = 3,
     max_bytes: int | None = None,
+    rollback_every: int = 100,
 ) -> Any:
     """Keep the state before a step whose loss or gradients are not finite, and do not apply that step.
 
     ``optimizer`` is one of PyTorch's or a list of them. ``on_nan`` is stop (the training ends with status 123), skip or
-    rollback; ``capture_when`` adds conditions: "loss>X", "gradient-jump>X", "activations". Under ``reprokit record``
-    and ``run`` with --on-nan the command line's choice holds. Returns an object whose ``close()`` ends the watch; it
-    can be used by ``with``.
+    rollback, to a state that is held every ``rollback_every`` steps; ``capture_when`` adds conditions: "loss>X",
+    "gradient-jump>X", "activations". Under ``reprokit record`` and ``run`` with --on-nan the command line's choice
+    holds. Returns an object whose ``close()`` ends the watch; it can be used by ``with``.
     """
-    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes)
+    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
     if is_captured_by_run():
         return Watched()
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
@@ -48,6 +49,7 @@ def made(
     capture_when: Sequence[str],
     max_snapshots: int,
     max_bytes: int | None,
+    rollback_every: int,
 ) -> Capture:
     """A capture of the script's own; raises UsageError where its options make no sense."""
     from reprokit.agent.capture import Capture, Settings
@@ -55,6 +57,8 @@ def made(
 
     if on_nan not in ON_NAN:
         raise UsageError(f"on_nan={on_nan!r}: choose one of {', '.join(ON_NAN)}")
+    if rollback_every < 1:
+        raise UsageError(f"rollback_every={rollback_every!r}: 1 step at least")
     library = trail_path()
     try:
         settings = Settings(
@@ -63,6 +67,7 @@ def made(
             max_snapshots=max_snapshots,
             max_bytes=max_bytes,
             conditions=capture_when,
+            rollback_every=rollback_every,
             library=str(library) if library.exists() else None,
         )
     except ValueError as error:

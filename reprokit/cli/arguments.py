@@ -65,6 +65,12 @@ MAX_SNAPSHOTS = click.option(
     type=click.IntRange(min=1, max=1000),
     help="Keep so many snapshots at most  [default: 3]",
 )
+ROLLBACK_EVERY = click.option(
+    "--rollback-every",
+    metavar="STEPS",
+    type=click.IntRange(min=1),
+    help="With --on-nan rollback, hold a state to go back to so often  [default: 100]",
+)
 SNAPSHOT_SIZE = click.option(
     "--snapshot-size",
     type=Size(),
@@ -110,18 +116,22 @@ class CaptureOptions(NamedTuple):
     max_snapshots: int | None
     snapshot_size: int | None
     on_capture: str | None
+    rollback_every: int | None
 
     def asked(self) -> Capture | None:
         """The capture that they ask for; raises UsageError where they make no sense."""
         if self.on_nan is None:
-            if any((self.capture_when, self.max_snapshots, self.snapshot_size, self.on_capture)):
+            if any((self.capture_when, self.max_snapshots, self.snapshot_size, self.on_capture, self.rollback_every)):
                 raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
             return None
+        if self.rollback_every and self.on_nan != "rollback":
+            raise click.UsageError("--rollback-every is for --on-nan rollback.")
         return Capture(
             action=ON_NAN_ACTIONS[self.on_nan],
             conditions=_conditions(self.capture_when),
             max_snapshots=self.max_snapshots or Capture().max_snapshots,
             max_bytes=self.snapshot_size,
+            rollback_every=self.rollback_every or Capture().rollback_every,
             hook=_hook(self.on_capture),
         )
 

@@ -13,6 +13,7 @@ from reprokit.cli.arguments import (
     ON_NAN,
     OWN_DIRECTORY,
     PATCH,
+    ROLLBACK_EVERY,
     SNAPSHOT_SIZE,
     CaptureOptions,
     CommandBehindDashes,
@@ -36,6 +37,7 @@ from reprokit.plan import RUN, Plan
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@ROLLBACK_EVERY
 @ON_CAPTURE
 @PATCH
 @click.pass_obj
@@ -47,6 +49,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    rollback_every: int | None,
     on_capture: str | None,
     patches: tuple[str, ...],
 ) -> None:
@@ -55,7 +58,7 @@ def command(
     Its exit status is passed on; a training that was stopped at a captured step ends with 123. reprokit's own
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
-    capture = CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture).asked()
+    capture = CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked()
     if capture is None and not patches:
         raise click.UsageError("say what is to be done beside the training: --on-nan capture, or --patch.")
     from reprokit.launch.supported import require_supported

@@ -95,3 +95,26 @@ def test_no_rank_is_ended_before_it_has_saved(stopped: tuple[Path, Done]) -> Non
     for rank in (0, 1):
         check(directory, "loss", rank)
     assert len(list((directory / "RUN" / "snapshots").iterdir())) == 2
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["wrapped", "distributed"])
+def test_shards_are_kept_rank_by_rank(tmp_path: Path, kind: str) -> None:
+    script = str(Path(SCRIPT).with_name("captured_shards.py"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, kind]
+    done = Reprokit(tmp_path).run("run", "--on-nan", "skip", "-o", "RUN", "--", *torchrun)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0: finite True", "rank 1: finite True"]
+    assert done.stderr.count("the step was not applied") == 2, done.stderr
+    for rank in (0, 1):
+        snapshot = load(tmp_path / "RUN" / "snapshots" / f"step-00000004-rank{rank}")
+        check_schema(snapshot)
+        (batch,) = snapshot.batches
+        assert (batch[0][0][3] == 0).all() == (rank == 1)
+        elements = sum(array.size for name, array in snapshot.tensors.items() if name.startswith("model."))
+        assert 0 < elements < 6 * 8 + 8 * 2 + 2  # a part of them
+        assert snapshot.header["sharded"] is True
+        assert snapshot.gradients
+    again = Reprokit(tmp_path).run("snapshot", "reproduce", "RUN/snapshots/step-00000004-rank0", "--", *torchrun)
+    assert again.returncode == 2
+    assert "one rank's shards of a model (FSDP): such a step is not done again" in again.stderr

@@ -68,10 +68,12 @@ def test_a_run_is_the_command_as_it_is(reprokit: Reprokit) -> None:
 
 
 def test_a_run_ends_by_the_signal_that_its_command_died_of(reprokit: Reprokit) -> None:
-    done = reprokit.run("run", "--on-nan", "skip", "-o", "kept", "--", *python("import os; os.kill(os.getpid(), 9)"))
+    options = ("--on-nan", "rollback", "--rollback-every", "7")
+    done = reprokit.run("run", *options, "-o", "kept", "--", *python("import os; os.kill(os.getpid(), 9)"))
     assert done.returncode == -signal.SIGKILL
     facts = reprokit.facts("kept")
-    assert (facts["kind"], facts["signal"], facts["capture"]["action"]) == ("run", "SIGKILL", "skip")
+    assert (facts["kind"], facts["signal"], facts["capture"]["action"]) == ("run", "SIGKILL", "rollback")
+    assert facts["capture"]["rollback_every"] == 7
     shown = reprokit.run("show", "kept").stdout
     assert shown.startswith("run kept: killed by SIGKILL")
     assert "records nothing" in reprokit.run("replay", "kept").stderr
@@ -100,6 +102,8 @@ def test_a_run_has_the_terminal(reprokit: Reprokit) -> None:
     [
         ([], "--on-nan capture, or --patch"),
         (["--max-snapshots", "2"], "needs --on-nan too"),
+        (["--rollback-every", "5"], "needs --on-nan too"),
+        (["--on-nan", "skip", "--rollback-every", "5"], "--rollback-every is for --on-nan rollback"),
         (["--on-nan", "capture", "--capture-when", "loss"], "'loss' is no condition"),
         (["--on-nan", "capture", "--capture-when", "loss>many"], "behind loss> stands a number"),
         (["--on-nan", "capture", "--on-capture", "'"], "--on-capture: No closing quotation"),

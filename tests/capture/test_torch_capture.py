@@ -40,6 +40,8 @@ STEPS = {
     "nested": 16,
     "compiled": 17,
     "compiled_whole": 18,
+    "parts": 19,
+    "ascent": 20,
     "scaler_fused": 32,
 }
 
@@ -169,7 +171,7 @@ def test_the_step_is_left_out(bare: Path, directory: Path) -> None:
     assert whole.keys() == STEPS.keys()
     for state in whole.values():
         assert all(bool(torch.isfinite(tensor).all()) for model in state["models"] for tensor in model.values())
-    assert len(without) == 5
+    assert len(without) == 7
     for one, state in without.items():
         assert alike(whole[one]["models"], state["models"]), one
         assert alike(whole[one]["optimizers"], state["optimizers"]), one
@@ -215,4 +217,4 @@ def test_scripts_guard_their_own_trainings(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error::UserWarning", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=5 * LIMIT, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["restores", "rolls_back", "notices", "scale_falls"]
+    assert done.stdout.split() == ["restores", "rolls_back", "rolls_back_less", "reads_once", "notices", "scale_falls"]

@@ -102,6 +102,45 @@ for epoch in range(2):
         optimizer.step()
 """
 
+PARTS = """
+from torch.utils.checkpoint import checkpoint
+
+class Sharpness(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, 1e-2)
+
+    def first_step(self):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["old"] = parameter.detach().clone()
+            parameter.data.add_(parameter.grad, alpha=0.05)
+        self.zero_grad()
+
+    def second_step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data = self.state[parameter]["old"]
+        self.base.step()
+        self.zero_grad()
+
+optimizer = Sharpness(net.parameters())
+for a, b in loader:
+    torch.sqrt(checkpoint(net, a + 1, use_reentrant=False) ** 2).mean().backward()
+    optimizer.first_step()
+    loss_of(checkpoint(net, a, use_reentrant=False), b).backward()
+    optimizer.second_step()
+"""
+
+COMPILED = """
+@torch.compile(backend="eager")
+def loss_at(a, b):
+    return loss_of(net(a), b)
+
+for a, b in loader:
+    optimizer.zero_grad()
+    loss_at(a, b).backward()
+    optimizer.step()
+"""
+
 WITHOUT_LOADER = """
 for step in range(40):
     rows = torch.randint(0, 96, (16,))
@@ -176,8 +215,8 @@ def is_the_same(result: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(
     "loop",
-    [CLOSURE, TWO_OPTIMIZERS, WITHOUT_LOADER],
-    ids=["closure", "two optimizers", "without a loader"],
+    [CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, pytest.param(COMPILED, marks=pytest.mark.extended)],
+    ids=["closure", "two optimizers", "a step in parts", "without a loader", "a compiled function"],
 )
 def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
     result, done = captured(tmp_path, loop).redo("reproduce", script(loop))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import reprokit.capture
+from reprokit.agent.capture.torch_gradients import Gradients
 
 DIRECTORY = Path(sys.argv[1])
 
@@ -93,20 +94,44 @@ def refuses(snapshot):
         assert same(other.state_dict(), before)
 
 
-def rolls_back():
+def rolls_back(every=100, back=0):
     """The first copy is of the start."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    before = copy.deepcopy(model.state_dict())
-    with reprokit.capture.guard(model, optimizer, directory=DIRECTORY / "rolls_back", on_nan="rollback"):
+    before = []
+    options = {"directory": DIRECTORY / f"rolls_back-{every}", "on_nan": "rollback", "rollback_every": every}
+    with reprokit.capture.guard(model, optimizer, **options):
         for number in range(3):
+            before.append(copy.deepcopy(model.state_dict()))
             step(model, optimizer, *batch(number))
-        assert not same(model.state_dict(), before)
+        assert not same(model.state_dict(), before[back])
         step(model, optimizer, *batch(3, float("nan")))
-        assert same(model.state_dict(), before)
-        assert not optimizer.state
+        assert same(model.state_dict(), before[back])
+        assert bool(optimizer.state) == bool(back)
         step(model, optimizer, *batch(4))
-        assert not same(model.state_dict(), before)
+        assert not same(model.state_dict(), before[back])
+
+
+def rolls_back_less():
+    rolls_back(every=2, back=2)
+
+
+def reads_once():
+    """Optimizers that apply gradients of one backward pass need one test in a step, which a GPU would wait for."""
+    tests, test = [], Gradients.are_finite
+    Gradients.are_finite = lambda *arguments: tests.append(test(*arguments)) or tests[-1]
+    try:
+        model = network()
+        optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in model if list(layer.parameters())]
+        assert len(optimizers) == 3
+        with reprokit.capture.guard(model, optimizers, directory=DIRECTORY / "reads_once"):
+            for number in range(3):
+                nn.functional.cross_entropy(model(batch(number)[0]), batch(number)[1]).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+    finally:
+        Gradients.are_finite = test
+    assert tests == [True] * 3, tests
 
 
 def notices():
@@ -145,7 +170,7 @@ def scale_falls():
 
 def main():
     torch.set_num_threads(1)
-    for check in (restores, rolls_back, notices, scale_falls):
+    for check in (restores, rolls_back, rolls_back_less, reads_once, notices, scale_falls):
         torch.manual_seed(3)
         check()
         print(check.__name__)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 MODE, DIRECTORY = "", Path(sys.argv[2])
 STEPS = 3  # after the bad one
 TRAININGS = {}
-REPEATED = ("foreach", "together", "lbfgs", "late", "clipped")  # draw no random numbers in a step
+REPEATED = ("foreach", "together", "lbfgs", "late", "clipped", "parts", "ascent")  # draw no random numbers in a step
 
 
 class Stop(Exception):
@@ -405,6 +405,64 @@ def compiled_whole(bad=18):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         apply()
+    return run
+
+
+class Sharpness(torch.optim.Optimizer):
+    """SAM: goes up by the gradients, and applies those that it finds there to where it was."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+        self.base = torch.optim.SGD(self.param_groups, 0.1, momentum=0.9)
+        self.param_groups = self.base.param_groups
+
+    def first_step(self):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["old"] = parameter.detach().clone()
+            parameter.data.add_(parameter.grad, alpha=0.05)
+        self.zero_grad()
+
+    def second_step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data = self.state[parameter]["old"]
+        self.base.step()
+        self.zero_grad()
+
+    def step(self, closure):
+        self.first_step()
+        loss = closure()
+        self.second_step()
+        return loss
+
+
+@training
+def parts(bad=19):
+    """The loss is bad where the optimizer went up to."""
+    model = nn.Linear(6, 3)
+    optimizer = Sharpness(model.parameters())
+    run = Training("parts", bad, [model], [optimizer, optimizer.base])
+    for step, (x, y) in enumerate(batches(bad, 1.0)):
+        if run.at(step, (x, y)):
+            continue
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.first_step()
+        (nn.functional.cross_entropy(model(x), y) * (math.inf if step == bad else 1)).backward()
+        optimizer.second_step()
+    return run
+
+
+@training
+def ascent(bad=20):
+    """The gradients with which the optimizer would go up are bad."""
+    model = Root()
+    optimizer = Sharpness(model.parameters())
+    run = Training("ascent", bad, [model], [optimizer, optimizer.base])
+    for step, (x, y) in enumerate(batches(bad, 0.0)):
+        if run.at(step, (x, y)):
+            continue
+        closure = closure_of(model, optimizer, x, nn.functional.one_hot(y, 3).float())
+        closure()
+        optimizer.step(closure)
     return run
 
 

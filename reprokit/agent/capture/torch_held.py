@@ -218,31 +218,48 @@ class Held:
         self.triggers: list[dict[str, Any]] = []  # of this step, which were found before the optimizer's turn
         self.skipped: set[int] = set()  # optimizers whose next step is not applied
         self.round = 0  # calls of backward()
-        self.clean: tuple[list[Any], int] = ([], 0)  # gradients that were tested, and their versions
+        self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
+        self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
         self.mean: float | None = None  # of the norms of gradients
         self.norms = 0
         self.precision: dict[str, Any] = {}
         self.epoch: Any = None
         self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
         self.root: Any = None
+        self.phase: Any = None  # of a step of several parts
 
     def end(self, owner: object) -> None:
         """A step of this optimizer is over."""
         self.batches.end(owner)
         self.saw_forward = self.began
         self.began = self.has_random = self.has_buffers = self.saw_loader = self.looked = False
+        self.phase = None
         if self.far:
             self.far = []
         if self.triggers:
             self.triggers = []
         if self.skipped:
             self.skipped = set()
-        if self.clean[0]:
-            self.clean = ([], 0)
+        if self.clean:
+            self.clean_for.discard(id(owner))
+            if not self.clean_for:
+                self.clean = {}
         self.entry = []
         self.loss = self.root = None
         self.is_scaled = False
         self.began_at = (0, None)
+
+    def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
+        """These were tested, and are finite."""
+        self.clean = {id(gradient): (gradient, gradient._version) for gradient in gradients}
+        self.clean_for = owners
+
+    def are_clean(self, gradients: list[Any]) -> bool:
+        """Whether these were all tested, and are what they were then."""
+        if not self.clean:
+            return False
+        known = [self.clean.get(id(gradient)) for gradient in gradients]
+        return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))  # noqa: B905
 
     def exhausted(self) -> None:
         """A loader has no more; what it gave without a forward pass in between was not for this step."""

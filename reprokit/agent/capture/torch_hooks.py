@@ -6,8 +6,11 @@ Only for doing a captured step again, where no cost counts.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
+
+from .torch_phases import parts_of_steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +26,16 @@ if TYPE_CHECKING:
             """A loader is asked for its next batch."""
 
         def call(self, original: Function, module: Any, arguments: Any, keywords: Any) -> Any:
-            """A module is called."""
+            """A module is called, or a compiled function."""
 
         def backward(self, original: Callable[[], Any], tensors: Any) -> Any:
             """A backward pass is begun."""
 
         def step(self, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
             """An optimizer is to update."""
+
+        def part(self, original: Callable[[], Any], optimizer: Any, name: str) -> Any:
+            """An optimizer is to make a part of a step."""
 
         def scale(self, loss: Any, scaled: Any) -> None:
             """A GradScaler has multiplied a loss."""
@@ -69,6 +75,8 @@ class Hooks:
         self.optimizers, self.scalers, self.schedules = Made(), Made(), Made()
         is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
         _wrap(torch.nn.Module, "__call__", lambda original: self._make_call(original, is_compiling))
+        if hasattr(torch, "compile"):
+            _wrap(torch, "compile", self._make_compile)
         _wrap(torch.autograd, "backward", self._make_backward)
         clipping = sys.modules["torch.nn.utils.clip_grad"]
         _wrap(clipping, "clip_grad_norm_", self._make_clip)
@@ -103,6 +111,26 @@ class Hooks:
 
         return call
 
+    def _make_compile(self, original: Function) -> Function:
+        def compile_(model: Any = None, *arguments: Any, **keywords: Any) -> Any:
+            compiled = original(model, *arguments, **keywords)
+            is_model = model is None or hasattr(compiled, "_modules")  # whose calls are told of anyhow
+            return compiled if is_model or not inspect.isroutine(compiled) else self._told_of(compiled)
+
+        return compile_
+
+    def _told_of(self, compiled: Function) -> Function:
+        """Within a compiled function nothing tells of the modules that it calls."""
+
+        def call_without(_function: Any, *arguments: Any, **keywords: Any) -> Any:
+            return compiled(*arguments, **keywords)
+
+        @functools.wraps(compiled)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return self._listener.call(call_without, call, arguments, keywords)
+
+        return call
+
     def _make_backward(self, original: Function) -> Function:
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
             return self._listener.backward(lambda: original(tensors, *arguments, **keywords), tensors)
@@ -131,12 +159,26 @@ class Hooks:
 
     def _watch_optimizers(self, torch: Any) -> None:
         owner: Any = torch.optim.Optimizer
-        _wrap(owner, "__init__", lambda original: _after(original, self.optimizers.add))
+        _wrap(owner, "__init__", lambda original: _after(original, self._made))
         if hasattr(owner, "profile_hook_step"):  # which wraps the step of each class, once
             around = owner.profile_hook_step
             owner.profile_hook_step = staticmethod(lambda step: around(self._held_back(step)))
         else:
             _wrap(owner, "_hook_for_profile", self._make_profile_hook)
+
+    def _made(self, optimizer: Any) -> None:
+        self.optimizers.add(optimizer)
+        for owner, name in parts_of_steps(type(optimizer)):
+            _wrap(owner, name, self._make_part(name))
+
+    def _make_part(self, name: str) -> Callable[[Function], Function]:
+        def make(original: Function) -> Function:
+            def part(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+                return self._listener.part(lambda: original(optimizer, *arguments, **keywords), optimizer, name)
+
+            return part
+
+        return make
 
     def _make_profile_hook(self, original: Function) -> Function:
         """PyTorch before 2.0 does the same here."""

@@ -22,6 +22,7 @@ from .torch_batches import Batch, Turn, shares, turns
 from .torch_causes import is_finite, numbers
 from .torch_fit import Built, UnfitError
 from .torch_outcome import Step
+from .torch_phases import own_step
 from .trial_results import add_progress, outcomes, own_snapshot, write_result
 
 TYPE_CHECKING = False
@@ -63,6 +64,7 @@ class Trial:
         self.calls = 0  # of modules, whose arguments were replaced
         self.is_unused = False  # what was handed was only used without gradients: by an evaluation
         self.is_begun = False  # the state was put
+        self.part: str | None = None  # of the optimizer's step, which was made
         self.is_called = False  # a module was, for the first time since then
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
@@ -84,6 +86,7 @@ class _Thread(_local):
         self.fetching = False
         self.in_backward = False
         self.in_closure = False
+        self.in_step = False  # which calls its closure
         self.stepped = False  # the scaler called the optimizer
         self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
 
@@ -146,6 +149,8 @@ class TorchRedo:
     def _read(self, snapshot: SnapshotFile) -> None:
         self._built = Built(self._torch, snapshot, self._hooks, self._modules)
         self._header = snapshot.header
+        if self._header.get("sharded"):
+            self._give_up("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
         entries = self._header.get("batches") or []
         self._turns = turns([Batch(entry, self._built.reader.value) for entry in entries])
         self._of = sum(turn.samples for turn in self._turns)
@@ -216,7 +221,7 @@ class TorchRedo:
             self._built.forget_gradients()
         if self._redo.mode == MINIMISE and self._tells:
             add_progress(self._redo.progress, {"running": trial.samples})
-        trial.is_begun, trial.is_called = True, False
+        trial.is_begun, trial.is_called, trial.part = True, False, None
         trial.calls = trial.judged = trial.passes = 0
         trial.losses.clear()
         if self._redo.mode == EXPLAIN:
@@ -248,6 +253,8 @@ class TorchRedo:
         batch, samples = trial.fetched[min(trial.handed, len(trial.fetched) - 1)]
         trial.handed += 1
         value = self._hand(batch, samples, self._like)
+        if not trial.is_called:
+            self._built.put_random()  # checkpointing keeps it before the model is called
         if not trial.is_begun and (self._header.get("parameters") or not self._header.get("models")):
             self._begin_trial()  # parameters of no module may be used before one is called, if any will be
         return value
@@ -271,7 +278,7 @@ class TorchRedo:
         return value
 
     def call(self, original: Function, module: Any, arguments: Any, keywords: Any) -> Any:
-        """A module is called."""
+        """A module is called, or a compiled function, which is none."""
         thread = self._thread
         depth = thread.depth
         thread.depth = depth + 1
@@ -324,8 +331,8 @@ class TorchRedo:
     def _is_wanted(self, module: Any) -> bool:
         """Whether the snapshot's module was called as this one is; the snapshot may not tell."""
         names = {batch.name for batch, _ in self._trial.called}
-        if not names or None in names:
-            return True
+        if not names or None in names or not hasattr(module, "_modules"):
+            return not names or None in names
         try:
             return self._built.fit.name_of(module) in names
         except UnfitError as error:
@@ -335,7 +342,10 @@ class TorchRedo:
         """Whether the module is not being trained, where the snapshot's models were."""
         models = self._header.get("models") or []
         flags = [(model.get("training") or {}).get("") for model in models]
-        return not module.training and bool(flags) and all(flags) and any(True for _ in module.parameters())
+        is_model = hasattr(module, "_modules")
+        return (
+            is_model and not module.training and bool(flags) and all(flags) and any(True for _ in module.parameters())
+        )
 
     def _look_at_output(self, module: Any, _inputs: Any, output: Any) -> None:
         if not self._is_active or not self._trial.is_begun:
@@ -391,11 +401,33 @@ class TorchRedo:
         self._require_end()
         if not self._is_active:
             return original(optimizer, *arguments, **keywords)
+        if self._thread.in_step:
+            return None  # of an optimizer within another's step
         self._thread.stepped = True
         closure = keywords.get("closure", arguments[0] if arguments else None)
-        if callable(closure):
-            return self._step_by(original, optimizer, closure)
+        if callable(closure) and not (own_step(type(optimizer)) and self._is_seen()):
+            self._thread.in_step = True
+            try:
+                return self._step_by(original, optimizer, closure)
+            finally:
+                self._thread.in_step = False
         self._arrived(optimizer)
+        return None
+
+    def _is_seen(self) -> bool:
+        return self._trial.is_begun and self._step().trigger(self._trigger) is not None
+
+    def part(self, original: Callable[[], Any], optimizer: Any, name: str) -> Any:
+        """An optimizer is to make a part of a step: the first one, with gradients that are good, moves parameters."""
+        self._require_end()
+        trial = self._trial if self._is_active else None
+        if trial is None or self._thread.in_step:
+            return original()
+        if trial.is_begun and trial.part in (None, name) and not self._is_seen():
+            trial.part = name
+            return original()
+        if trial.is_begun:
+            self._arrived(optimizer)
         return None
 
     def _step_by(self, original: Function, optimizer: Any, closure: Callable[[], Any]) -> Any:

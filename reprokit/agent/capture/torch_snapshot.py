@@ -108,6 +108,9 @@ class Snapshooter:
             "precision": held.precision,
         }
         header["notes"] = [*tensors.notes, *_notes(held)]
+        if tensors.has_shards or any(map(_is_sharded, models)):
+            header["sharded"] = True
+            header["notes"].append("parameters, gradients and the optimizer's state are this rank's shards")
         return header, tensors.parts
 
     def _training(self, tensors: Tensors, names: Names, held: Held) -> dict[str, Any]:
@@ -186,6 +189,11 @@ class Snapshooter:
             facts["devices"] = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
             facts["cuda"] = str(torch.version.cuda)
         return facts
+
+
+def _is_sharded(model: Any) -> bool:
+    """Whether FSDP's first kind is anywhere in it, whose shards look like other tensors."""
+    return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:

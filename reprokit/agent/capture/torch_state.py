@@ -58,6 +58,7 @@ class Tensors:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.notes: list[str] = []
+        self.has_shards = False  # of tensors that several processes have a part of
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []  # as ids are only worth something as long as their objects live
 
@@ -65,7 +66,9 @@ class Tensors:
         """The name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
         name = self._names.get(id(tensor))
         if name is None:
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            is_shard = hasattr(tensor, "to_local")
+            self.has_shards = self.has_shards or is_shard
+            local = tensor.to_local() if is_shard else tensor
             if not is_plain(local) or dtype_name(local) not in DTYPES or components_of(local):
                 self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
                 return None

@@ -62,6 +62,7 @@ class Watched:
         self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.clipped = Table()
+        self.together = Table()  # of optimizers that apply gradients of the same backward pass
 
     def add(self, optimizer: Any) -> Record:
         """A new optimizer."""
@@ -108,6 +109,13 @@ class Watched:
     def versions(self) -> int:
         """What changes in place of any parameter raise."""
         return sum([p._version for record in self.alive() for p in record.parameters()])
+
+
+def drop_gradients(records: list[Record]) -> None:
+    """Take the gradients away that these optimizers would apply."""
+    for record in records:
+        for parameter in record.parameters():
+            parameter.grad = None
 
 
 def loss_target(loss: Any) -> tuple[str, Any] | None:

@@ -55,13 +55,24 @@ class Modules:
         alive = [module for module in found if module is not None]
         children = {id(child) for module in alive for child in module._modules.values()}
         roots = [module for module in alive if id(module) not in children]
-        return [root for root in roots if any(id(tensor) in wanted for _, tensor in named_tensors(parts_of(root)))]
+        held = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
+        return _without_graphs([root for root in roots if held[id(root)]], held)
 
     def _search(self, module_class: type) -> None:
         """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
         for candidate in gc.get_objects():
             if issubclass(type(candidate), module_class) and "_modules" in vars(candidate):
                 self.registered(candidate, "", None)
+
+
+def _without_graphs(roots: list[Any], held: dict[int, set[int]]) -> list[Any]:
+    """Graphs that were compiled of a model hold its parameters too (PyTorch before 2.5)."""
+    graphs = [root for root in roots if any(kind.__name__ == "GraphModule" for kind in type(root).__mro__)]
+    if not graphs or len(roots) == 1:
+        return roots
+    is_graph = set(map(id, graphs))
+    others: set[int] = set().union(*[held[id(root)] for root in roots if id(root) not in is_graph])
+    return [root for root in roots if id(root) not in is_graph or not held[id(root)] <= others]
 
 
 def unwrapped(module: Any) -> Any:

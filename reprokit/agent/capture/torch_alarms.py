@@ -1,0 +1,129 @@
+"""Finds what is not as it should be in gradients and losses, and saves the state of the step's start."""
+
+from __future__ import annotations
+
+import sys
+
+from ..frameworks.torch_records import named_tensors, parts_of
+from .settings import ROLLBACK, STOP
+from .torch_held import Held
+from .torch_state import Copy
+from .torch_training import Training
+from .torch_watched import Record, user_frames
+from .words import in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Trigger = dict[str, Any]
+
+WARM = 10  # norms of gradients whose mean is worth comparing with
+MEMORY = 0.95  # of the running mean
+
+
+class Alarms(Training):
+    """Judges gradients and losses."""
+
+    def _triggers(self, held: Held, records: list[Record], is_scaled: bool) -> list[Trigger]:
+        """What is wrong with the gradients that are about to be applied, or with losses that lie on a GPU."""
+        found, is_tested = [], False
+        all_gradients = [] if is_scaled else [one.gradients() for one in records]
+        gradients = [gradient for some in all_gradients for gradient in some]
+        if gradients and (held.far or not held.are_clean(gradients)):
+            is_tested = True
+            table = records[0].table if len(records) == 1 else self._watched.together
+            if self._gradients.are_finite(table, gradients, held.far):  # reads a GPU once, whatever there is to test
+                if len(records) > 1:
+                    held.note_clean(gradients, set(map(id, records)))
+            else:
+                found += self._snapshooter.gradient_triggers(self._models(), records)
+                found += self._far_triggers(held.far)
+        if self._settings.conditions.gradient_jump is not None:
+            for some in filter(None, all_gradients):
+                found += self._jump(held, some)
+        if held.far and not found and (not is_tested or self._settings.conditions.loss_above is not None):
+            found += self._far_triggers(held.far)
+        return found
+
+    def _far_triggers(self, losses: list[Any]) -> list[Trigger]:
+        found = [self._loss_trigger(float(loss.item())) for loss in losses]
+        return [trigger for trigger in found if trigger is not None]
+
+    def _loss_trigger(self, value: float) -> Trigger | None:
+        above = self._settings.conditions.loss_above
+        if value - value != 0:
+            return {"kind": "loss", "what": "nan" if value != value else "inf" if value > 0 else "-inf"}
+        if above is not None and value > above:
+            word = next(word for word in self._settings.conditions.words if word.replace(" ", "").startswith("loss>"))
+            return {"kind": "condition", "what": word, "limit": above.hex(), "value": value.hex()}
+        return None
+
+    def _jump(self, held: Held, gradients: list[Any]) -> list[Trigger]:
+        """Whether the norm of the gradients is far above its mean so far."""
+        factor, norm = self._settings.conditions.gradient_jump or 0.0, self._gradients.norm(gradients)
+        if norm - norm != 0:
+            return []
+        mean = held.mean
+        if mean is not None and held.norms >= WARM and norm > factor * mean:
+            word = next(word for word in self._settings.conditions.words if "jump" in word)
+            return [{"kind": "condition", "what": word, "limit": (factor * mean).hex(), "value": norm.hex()}]
+        held.mean = norm if mean is None else MEMORY * mean + (1 - MEMORY) * norm
+        held.norms += 1
+        return []
+
+    def _judge(self, held: Held, loss: Any) -> None:
+        if loss.numel() == 1 and not loss.is_complex():
+            if loss.is_cpu:
+                value = float(loss.item())
+                held.losses.append(value)
+                if value - value != 0 or self._settings.conditions.loss_above is not None:
+                    trigger = self._loss_trigger(value)
+                    held.triggers += [] if trigger is None else [trigger]
+                return
+            far = loss.detach()
+            held.losses.append(far)
+            held.far.append(far)
+        elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
+            held.triggers.append({"kind": "loss", "what": "not finite"})
+
+    def _due(self, held: Held) -> list[Record]:
+        """The optimizers whose turn comes after this backward pass, first those that stepped last."""
+        records = sorted(self._watched.alive(), key=lambda record: -record.round)
+        return [record for record in records if record.gradients()] or records
+
+    def _alarm(self, held: Held, records: list[Record], triggers: list[Trigger]) -> None:
+        """Save the state of the step's start, and see that its gradients are not applied."""
+        step = records[0].steps
+        if held.phase is not None and held.phase.copy is not None:
+            self._capture.attempt(held.phase.copy.put_back)
+            held.phase.copy = None
+        triggers = self._capture.attempt(self._ranks.heard, triggers, self._parameters) or triggers
+        triggers[0].setdefault("where", user_frames(sys._getframe(1)))
+        triggers[0].setdefault("optimizers", self._watched.names(records))
+        path = self._capture.attempt(self._save, held, step, triggers)
+        held.triggers = []
+        held.skipped = set(map(id, records))
+        if self._settings.action == STOP:
+            self._capture.attempt(self._ranks.wait)
+        self._capture.captured(step, in_words(triggers[0]), path)
+        if self._settings.action == ROLLBACK and self._copy is not None:
+            self._capture.attempt(self._copy.put_back)
+
+    def _save(self, held: Held, step: int, triggers: list[Trigger]) -> str | None:
+        torch = self._torch
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            contents = self._snapshooter.contents(held, self._models(), step, triggers)
+            header, parts = self._ranks.complete(*contents)
+        return self._capture.save(header, parts)
+
+    def _keep_copy(self) -> None:
+        """Where training is to be rolled back: the state to go back to, now and then."""
+        if self._copy is not None and self._since_copy < self._settings.rollback_every:
+            return
+        tensors = {id(t): t for model in self._models() for _, t in named_tensors(parts_of(model))}
+        optimizers = [record.reference() for record in self._watched.alive()]
+        for record in self._watched.alive():
+            tensors.update({id(parameter): parameter for parameter in record.parameters()})
+        others = [*self._watched.scalers, *self._watched.schedules]
+        self._copy, self._since_copy = Copy(self._torch, tensors.values(), optimizers, others), 0

@@ -1,0 +1,160 @@
+"""Notes when a step of a PyTorch training begins, and what it is given: batches, and calls of its modules."""
+
+from __future__ import annotations
+
+import sys
+
+from .torch_alarms import Alarms
+from .torch_held import Held
+from .torch_watched import Epoch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from . import Capture
+
+    Function = Callable[..., Any]
+
+HOOK = "reprokit"  # our key among the hooks before each module's call
+PROBATION = 16  # steps after which it is known whether the root model is called more than once in each
+MAX_ENTRIES = 64
+
+
+class Beginnings(Alarms):
+    """Sees steps begin."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__(capture)
+        self._armed = 0  # threads whose next module call is looked at
+        self._hook = self._entered
+        self._calls_often = False  # the root model, in each step
+
+    def _arm(self, held: Held) -> None:
+        """Look at the next module that is called. A hook that is only there until then costs the others nothing."""
+        held.armed = True
+        self._armed += 1
+        self._hooks[HOOK] = self._hook
+
+    def _disarm(self, held: Held) -> None:
+        self._armed -= held.armed
+        held.armed = False
+        if self._armed <= 0:
+            self._armed = 0
+            self._hooks.pop(HOOK, None)
+
+    def _entered(self, module: Any, arguments: Any) -> None:
+        """A module is called."""
+        held = self._threads.held
+        if not held.armed or held.fetching or self._is_compiling():
+            return
+        if not self._is_grad_enabled():
+            held.looked = True
+            if module.training and not held.has_buffers:
+                self._capture.attempt(self._keep_buffers, held, module)
+        elif held.root is None or held.root is module:
+            try:
+                self._enter(held, module, arguments, None if arguments else sys._getframe(1))
+            except Exception as error:
+                self._warn("_entered", error)
+
+    def _enter(self, held: Held, module: Any, arguments: Any, frame: FrameType | None) -> None:
+        """The root model is called: the step begins, or goes on with its next batch."""
+        keywords = {} if frame is None else frame.f_locals.get("kwargs") or {}
+        if held.began or self._rolls_back or not held.buffers.is_empty:
+            self._begin_step(held, module)
+        else:  # the same in short
+            held.random.keep()
+            held.began = held.has_random = held.has_buffers = True
+            held.began_at = held.round, module
+        held.looked = False
+        if held.saw_loader:
+            self._disarm(held)
+            if len(held.entry) < MAX_ENTRIES:
+                held.entry.append((module, [arguments, dict(keywords)]))
+            return
+        held.batches.add("forward", [arguments, dict(keywords)], module)
+        self._calls_often = self._calls_often or held.root is not None
+        if held.closure is not None or not (self._calls_often or self._steps < PROBATION):
+            self._disarm(held)
+        held.root = module
+
+    def _begin_step(self, held: Held, module: Any) -> None:
+        if held.began:
+            return
+        held.began = True
+        held.began_at = held.round, module
+        if self._rolls_back:
+            self._capture.attempt(self._keep_copy)
+        held.random.keep()
+        held.has_random = True
+        if not held.has_buffers:
+            self._keep_buffers(held, module)
+
+    def _keep_buffers(self, held: Held, module: Any) -> None:
+        if not held.buffers.known:
+            held.buffers.watch(self._models() or ([] if module is None else [module]))
+        held.buffers.keep()
+        held.has_buffers = True
+
+    def _make_iter(self, original: Function) -> Function:
+        attempt, begin = self._capture.attempt, self._begin_epoch
+
+        def iterate(loader: Any) -> Any:
+            iterator = original(loader)
+            attempt(begin, loader, iterator)
+            return iterator
+
+        return iterate
+
+    def _begin_epoch(self, loader: Any, iterator: Any) -> None:
+        epochs = self._watched.epochs
+        epochs[loader] = epochs.get(loader, -1) + 1
+        iterator._reprokit_captured = Epoch(epochs[loader])
+
+    def _make_next(self, original: Function) -> Function:
+        fetched = self._fetched
+
+        def fetch(iterator: Any) -> Any:
+            held = self._threads.held
+            held.fetching = True
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                held.exhausted()
+                raise
+            finally:
+                held.fetching = False
+            try:
+                fetched(held, iterator, batch)
+            except Exception as error:
+                self._warn("_fetched", error)
+            return batch
+
+        return fetch
+
+    def _fetched(self, held: Held, iterator: Any, batch: Any) -> None:
+        """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
+        if not self._is_grad_enabled() or not self._watched.records:
+            return
+        if held.began and not held.is_trained():
+            held.began = held.has_random = False  # an evaluation that left gradients on, or a trial
+            held.looked = True
+        if not held.began:
+            if held.looked:
+                held.batches.restart()
+                held.looked = False
+            held.entry, held.root = [], None
+            held.has_buffers = False
+            if not held.saw_loader:
+                held.batches.restart()
+            if not held.saw_forward:
+                held.random.keep()
+                held.has_random = True
+            if not held.armed:
+                self._arm(held)
+        held.saw_loader = True
+        held.batches.add("loader", batch)
+        held.epoch = getattr(iterator, "_reprokit_captured", None)

@@ -1,0 +1,86 @@
+"""Optimizers that step in several parts, each after a backward pass of its own, as SAM's first_step and second_step.
+
+The first part moves the parameters, by gradients that are tested before. What it moves is kept until the step is over.
+"""
+
+from __future__ import annotations
+
+from .torch_state import Copy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol
+
+    from .torch_held import Held
+    from .torch_watched import Record
+
+    class Steps(Protocol):
+        """Who knows what a step is."""
+
+        def is_refused(self, held: Held, record: Record, optimizer: Any) -> bool:
+            """Whether gradients that are there must not be used."""
+
+        def skipped(self, held: Held, record: Record) -> None:
+            """A step is over without having been applied."""
+
+        def applied(self, held: Held, record: Record) -> None:
+            """A step is over."""
+
+
+def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
+    """The parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
+    for owner in kind.__mro__:
+        if not own_step(owner) or owner is object:
+            continue
+        for name, value in list(vars(owner).items()):
+            if name.endswith("step") and name != "step" and not name.startswith("_") and callable(value):
+                yield owner, name
+
+
+def own_step(kind: type) -> bool:
+    """Whether an optimizer is none of PyTorch's: its step may use gradients that were there before its closure's."""
+    return not kind.__module__.startswith("torch.")
+
+
+class Phase:
+    """The step that a thread is in the middle of."""
+
+    def __init__(self, first: str, copy: Copy | None) -> None:
+        self.first = first  # the part that it began with
+        self.copy = copy  # of what that has moved; None where it was refused
+
+
+class Phases:
+    """Takes the parts of steps."""
+
+    def __init__(self, torch: Any, steps: Steps) -> None:
+        self._torch = torch
+        self._steps = steps
+
+    def refuses(self, held: Held, record: Record, optimizer: Any, name: str) -> bool:
+        """Whether this part must not be made."""
+        phase = held.phase
+        if phase is None or phase.first == name:
+            self._end(held, record, phase)
+            is_refused = self._steps.is_refused(held, record, optimizer)
+            held.phase = Phase(name, None if is_refused else Copy(self._torch, record.parameters(), [optimizer], ()))
+            return is_refused
+        if phase.copy is not None and not self._steps.is_refused(held, record, optimizer):
+            return False
+        self._end(held, record, Phase(name, None))
+        return True
+
+    def _end(self, held: Held, record: Record, phase: Phase | None) -> None:
+        if phase is not None and phase.copy is None:
+            self._steps.skipped(held, record)
+            held.skipped = set()  # nor were the steps of the optimizers within it
+            held.phase = None
+
+    def made(self, held: Held, record: Record) -> None:
+        """A part that is not the first was made, and with it, if there is one, the step of an optimizer within."""
+        if held.phase is not None:
+            self._steps.applied(held, record)
+        else:
+            record.steps += 1
+            record.round = held.round

@@ -1,0 +1,76 @@
+"""What the parts of a capture of PyTorch share: what was seen of the training, and its names."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import trail
+from ..frameworks.torch_records import Modules
+from .random_states import RandomStates
+from .settings import ROLLBACK
+from .torch_gradients import Gradients
+from .torch_held import Held, Threads
+from .torch_ranks import Ranks
+from .torch_snapshot import Names, Snapshooter
+from .torch_state import Copy
+from .torch_watched import Watched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from . import Capture
+
+
+class Training:
+    """What is known of the trainings of this process."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._settings = capture.settings
+        self._rolls_back = capture.settings.action == ROLLBACK
+        self._mark = f"_reprokit_captured_{id(capture)}"  # a script may guard several trainings by several captures
+        self._modules = Modules()
+        self._watched = Watched()
+        self._torch: Any = None
+        self._is_compiling: Callable[[], bool] = lambda: False
+        self._only: set[int] | None = None  # optimizers that the script guards by itself
+        self._copy: Copy | None = None  # the state to roll back to
+        self._since_copy = 0
+        self._steps = 0
+
+    def _attach(self, torch: Any) -> None:
+        """PyTorch is there."""
+        self._torch = torch
+        self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._is_compiling)
+        self._is_grad_enabled = torch.is_grad_enabled
+        self._tensor = torch.Tensor
+        self._above = self._settings.conditions.loss_above
+        self._jumps = self._settings.conditions.gradient_jump is not None
+        path = self._settings.library
+        self._library = self._capture.attempt(trail.Library, path) if path else None
+        self._gradients = Gradients(torch, self._library)
+        self._threads = self._new_threads()
+        self._hooks = sys.modules["torch.nn.modules.module"]._global_forward_pre_hooks
+        self._snapshooter = Snapshooter(torch, self._gradients, self._watched)
+        self._ranks = Ranks(torch)
+
+    def _new_threads(self) -> Threads:
+        return Threads(lambda: Held(self._torch, RandomStates(self._library, self._torch)))
+
+    def _warn(self, where: str, error: Exception) -> None:
+        def fail() -> None:
+            raise error
+
+        fail.__qualname__ = f"TorchCapture.{where}"
+        self._capture.attempt(fail)
+
+    def _parameters(self) -> dict[str, Any]:
+        """The parameters of all optimizers, by their names."""
+        return Names(self._models(), self._watched).parameters
+
+    def _models(self) -> list[Any]:
+        """The models that have parameters of any optimizer."""
+        parameters = [p for record in self._watched.alive() for p in record.parameters()]
+        return self._modules.owners(parameters, self._torch.nn.Module)
