@@ -6,6 +6,8 @@
  * for a moment must end. The monotonic clock, by which timeouts and sleeps are counted, is left
  * alone; a deadline that the program makes of a time that it was given is moved to where the kernel's
  * clock stands.
+ *
+ * A plan may also ask for another hour: then every time of day is so much later, and deadlines that much earlier.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -22,7 +24,7 @@
 #define SMALLEST INT64_C(1000000000)
 #define LARGEST  INT64_C(9000000000)
 
-static bool is_on(void) { return rk_active() && rk_plan.clock; }
+static bool is_on(void) { return rk_active() && (rk_plan.clock || rk_plan.later); }
 
 /* ---- the time of day ----------------------------------------------------------------------------- */
 
@@ -36,8 +38,10 @@ static int64_t real_time(clockid_t id) {
     return (int64_t)time.tv_sec * SECOND + time.tv_nsec;
 }
 
+static int64_t later_time(clockid_t id) { return real_time(id) + rk_plan.later; }
+
 static ssize_t get_clock(struct rk_real *self, void *buffer, size_t size) {
-    int64_t time = real_time((clockid_t)self->argument);
+    int64_t time = later_time((clockid_t)self->argument);
     memcpy(buffer, &time, size);
     *(bool *)self->object = true;
     return (ssize_t)size;
@@ -60,12 +64,13 @@ static int64_t ahead_now(void) {
 
 static int64_t go_on(clockid_t id) {
     int64_t ahead = ahead_now();
-    if (!ahead) return real_time(id);
+    if (!ahead) return later_time(id);
     int64_t time = real_time(CLOCK_MONOTONIC) + ahead;
     return time > rk_thread.clock_last ? time : rk_thread.clock_last;
 }
 
 static int64_t time_given(clockid_t id, const void *caller) {
+    if (!rk_plan.clock) return later_time(id);
     bool is_real = false;
     struct rk_real real = {.get = get_clock, .argument = id, .object = &is_real};
     int64_t time = 0;
@@ -115,14 +120,17 @@ RK_EXPORT time_t time(time_t *copy) {
 
 /* ---- deadlines by the time of day ---------------------------------------------------------------- */
 
+static int64_t time_now(void) {
+    int64_t ahead = rk_plan.clock ? ahead_now() : 0;
+    return ahead ? real_time(CLOCK_MONOTONIC) + ahead : later_time(CLOCK_REALTIME);
+}
+
 /* Where the kernel's clock will be then. A condition variable may be made for either clock. */
 static const struct timespec *deadline(const struct timespec *given, struct timespec *moved) {
     if (!given || !is_on() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST || given->tv_sec > LARGEST ||
         given->tv_nsec < 0 || given->tv_nsec >= SECOND)
         return given;
-    int64_t ahead = ahead_now();
-    if (!ahead) return given;
-    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - (real_time(CLOCK_MONOTONIC) + ahead);
+    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - time_now();
     int64_t until = real_time(CLOCK_REALTIME) + left;
     put(moved, until > 0 ? until : 0);
     return moved;

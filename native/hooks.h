@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
@@ -52,7 +53,7 @@ int pidfd_open(pid_t pid, unsigned flags);
 
 /* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
  * of files written (written.c); time (clock.c); process ids (pids.c); threads and processes (children.c); ends of
- * processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c). */
+ * processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what is told otherwise (varied.c). */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -80,14 +81,16 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(_Fork) X(execve) X(execvpe) X(fexecve) X(execveat) X(posix_spawn) X(posix_spawnp) X(system) \
     X(popen) X(pclose) X(fclose) X(pthread_create) X(thrd_create) \
     \
-    X(_exit) X(_Exit) X(quick_exit) X(dlclose) X(sigaction) X(signal)
+    X(_exit) X(_Exit) X(quick_exit) X(dlclose) X(sigaction) X(signal) \
+    \
+    X(readdir) X(readdir64) X(closedir) X(rewinddir) X(telldir) X(seekdir) X(uname) X(gethostname)
 /* clang-format on */
 
 #define X(name) extern __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)
 #undef X
 
-/* ThreadSanitizer's runtime calls sigaction before it has started, and through it what bears this. */
+/* ThreadSanitizer's runtime calls sigaction and sysconf before it has started, and through them what bears this. */
 #define RK_BEFORE_TSAN __attribute__((no_sanitize("thread")))
 
 /* The real function. Hooks may run before the constructor, which resolves them all. */

@@ -26,10 +26,14 @@ int rk_read_plan(const char *run) {
     if (fd < 0) return fd;
     long n = rk_call(SYS_read, fd, (long)&rk_plan, sizeof(rk_plan), 0, 0, 0);
     rk_close(fd);
-    if (n != sizeof(rk_plan) || !is_plan()) return -EINVAL;
+    if (n != sizeof(rk_plan) || !is_plan()) {
+        memset(&rk_plan, 0, sizeof(rk_plan)); /* varied.c looks at it without asking whether this is a run */
+        return -EINVAL;
+    }
     rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;
     rk_plan.shim[sizeof(rk_plan.shim) - 1] = 0;
     rk_plan.python_path[sizeof(rk_plan.python_path) - 1] = 0;
     rk_plan.rank[sizeof(rk_plan.rank) - 1] = 0;
+    rk_plan.host[sizeof(rk_plan.host) - 1] = 0;
     return 0;
 }

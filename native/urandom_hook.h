@@ -94,7 +94,11 @@ struct rk_plan {
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
     uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids are stood in for */
     uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
-    uint8_t reserved[372];
+    uint32_t backwards;     /* 1: listings of directories are given in the opposite order */
+    int64_t later;          /* nanoseconds that are added to the time of day */
+    uint32_t processors;    /* how many the program is told of; 0: as many as there are */
+    char host[64];          /* what it is told to be the host's name; empty: the real one */
+    uint8_t reserved[292];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

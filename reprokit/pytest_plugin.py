@@ -7,14 +7,17 @@ that has reprokit installed, so that nothing heavy is imported before a marked t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -37,10 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker's description."""
+    """The marker's description; options that lead nowhere are refused."""
+    if config.getoption("reprokit_update") and not config.getini("reprokit_goldens"):
+        raise pytest.UsageError("--reprokit-update needs reprokit_goldens = DIR in the ini file")
     config.addinivalue_line(
         "markers",
-        "reproducible(pairs=1, fidelity=False, patch=()): record and replay the test; its digests must be equal",
+        "reproducible(pairs=1, fidelity=False, patch=(), vary=()): record and replay the test; its digests must be"
+        " equal",
     )
 
 
@@ -68,8 +74,13 @@ class Script:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The test's own fixtures belong to the processes that run it."""
-    if _is_outer(item) and isinstance(item, pytest.Function):
-        item.fixturenames.clear()
+    if not _is_outer(item):
+        return
+    if not isinstance(item, pytest.Function) or isinstance(item, TestCaseFunction):
+        pytest.fail(
+            "reprokit: 'reproducible' is for test functions and methods, not for those of unittest", pytrace=False
+        )
+    item.fixturenames.clear()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,10 +131,11 @@ def _checked(item: pytest.Function) -> Judged:
 
     marker = item.get_closest_marker("reproducible")
     assert marker is not None
+    asked = _asked(marker)
     root, config = item.config.rootpath, item.config
     goldens, keep = config.getini("reprokit_goldens"), config.getoption("reprokit_keep")
     runs = Path(tempfile.mkdtemp(prefix="reprokit-pytest-", dir=_kept(keep)))
-    training = _training(item, **marker.kwargs)
+    training = _training(item, asked)
     work = Work(
         base=root,
         runs=runs,
@@ -133,7 +145,7 @@ def _checked(item: pytest.Function) -> Judged:
     os.environ[INNER] = "1"
     try:
         with Interruption() as interruption:
-            judged = Check(training, work, interruption, patches=tuple(marker.kwargs.get("patch", ()))).judge()
+            judged = Check(training, work, interruption, patches=asked.patch).judge()
     finally:
         del os.environ[INNER]
     if keep is None and all(case.outcome == PASSED for case in judged.cases):
@@ -144,20 +156,52 @@ def _checked(item: pytest.Function) -> Judged:
 def _kept(keep: str | None) -> str | None:
     if keep is not None:
         os.makedirs(keep, exist_ok=True)
-    return keep
+    return keep and os.path.abspath(keep)
 
 
-def _training(item: pytest.Function, *, pairs: int = 1, fidelity: bool = False, **_others: Any) -> Any:
+def _asked(marker: pytest.Mark) -> Asked:
+    """What the marker says; a word that it does not know would be a promise that nobody keeps."""
+    from reprokit.errors import UsageError
+    from reprokit.gate.variations import ALL, VARIATIONS
+
+    try:
+        asked = Asked(*marker.args, **{name: _listed(value) for name, value in marker.kwargs.items()})
+    except TypeError as error:
+        raise UsageError(f"the marker reproducible: {str(error).partition('() ')[2] or error}") from None
+    unknown = next((name for name in asked.vary if name != ALL and name not in VARIATIONS), None)
+    if unknown is not None:
+        raise UsageError(f"the marker reproducible: vary knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
+    return asked
+
+
+def _listed(value: Any) -> Any:
+    """One name as a tuple of it."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a marker asks for."""
+
+    pairs: int = 1
+    fidelity: bool = False
+    patch: tuple[str, ...] = ()
+    vary: tuple[Any, ...] = ()  # of the gate's names
+
+
+def _training(item: pytest.Function, asked: Asked) -> Any:
     from reprokit.gate.trainings import Requirements, Training
 
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-q"]
     if item.config.pluginmanager.get_name(sys.modules[__name__]) == __name__:
         options += ["-p", __name__]  # it was not the installed reprokit that brought it
     if item.config.inipath is not None:
-        options += ["-c", str(item.config.inipath)]
-    command = (sys.executable, "-m", "pytest", *options, f"--rootdir={item.config.rootpath}", item.nodeid)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", item.nodeid).strip("-._")[-64:].lstrip("-._")
-    return Training(name=name, command=command, pairs=pairs, require=Requirements(fidelity=fidelity))
+        options += ["-c", os.path.relpath(item.config.inipath, item.config.rootpath)]
+    command = (sys.executable, "-m", "pytest", *options, "--rootdir=.", item.nodeid)
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", item.nodeid).strip("-._")[-50:].lstrip("-._")
+    name = f"{words}-{hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]}"  # goldens of two tests never meet
+    require = Requirements(fidelity=asked.fidelity)
+    return Training(name=name, command=command, pairs=asked.pairs, vary=asked.vary, require=require)
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import msgspec
+from msgspec.structs import replace
 
 from reprokit import findings as findings_file
 from reprokit import profiling, recipe
 from reprokit.difference import Difference, Verdict
-from reprokit.errors import NothingComparable, ReprokitError
+from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
-from reprokit.gate import goldens
-from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, TROUBLE, Case, Judged
+from reprokit.gate import goldens, varied
+from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, TROUBLE, VARIED, Case, Judged
 from reprokit.gate.trainings import Training
+from reprokit.gate.variations import chosen, vary
+from reprokit.gate.varied import Given, Tried
 from reprokit.launch.apart import execute
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.process import Ended
@@ -32,7 +36,10 @@ from reprokit.verify.rows import sentence
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile
 MAX_CASES = 20_000  # of a comparison; what differs is always among them
-COMPARED = ("trail", "process metrics", "weights", "evaluation metrics", "random states", "outputs", "exit status")
+COMPARED = (
+    *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
+    *("random states", "outputs", "exit status"),
+)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,20 +85,26 @@ class Check:
         )
 
     def _cases(self) -> Iterator[Case]:
+        if not self._directory.is_dir():
+            raise WorkingDirectoryMissing(f"{self._directory}: there is no such directory; say where the training runs")
         if self._training.recipe is not None:
             found, self._recipe = recipe.read(self._work.base / self._training.recipe)
             self._settings = recipe.merged(found, self._settings)
-        recording = None
+        recording, is_identical = None, True
         for number in range(1, self._training.pairs + 1):
             suite = PAIRED if number == 1 else f"{PAIRED} {number}"
             recording = self._record(f"recording-{number}")
             replay = self._replay(recording, f"replay-{number}")
-            yield from _compared(suite, recording, replay)
+            compared = list(_compared(suite, recording, replay))
+            yield from compared
             yield from self._fidelity(suite, replay)
+            repeats = all(case.outcome == PASSED for case in compared)
+            is_identical = is_identical and repeats
+            yield from _told(VARIED, self._varied(number, recording, replay if repeats else None))
         assert recording is not None
-        yield from self._golden(recording)
-        yield from self._overhead()
-        yield from self._unpatched()
+        yield from _told(GOLDEN, self._golden(recording, is_identical))
+        yield from _told(REQUIRED, self._overhead())
+        yield from _told(REQUIRED, self._unpatched())
 
     # Runs
 
@@ -123,6 +136,25 @@ class Check:
         plan = replay_plan(recording, (), self._new(name), False, "derive")
         return self._made(plan)
 
+    def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> Tried:
+        """A replay with these variations, as far as they can be made; a failure is a difference here."""
+        plan = replay_plan(recording, (), self._new(name), False, "derive")
+        with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
+            surroundings = vary(plan, names, Path(place))
+            tried = Tried(words=surroundings.words, refused=surroundings.refused, apart=surroundings.apart)
+            if not tried.words:
+                return tried
+            try:
+                execute(surroundings.plan, self._interruption, surroundings.enter)
+            except ReprokitError as error:
+                case = Case(suite=VARIED, name="the replay", outcome=TROUBLE, message=str(error))
+                return replace(tried, cases=[case])
+        assert plan.output is not None
+        self._runs.append(plan.output)
+        run = RunDirectory(plan.output)
+        cases = [*_compared(VARIED, recording, run), *varied.other_seeds(VARIED, usual, varied.seeds_given_again(run))]
+        return replace(tried, cases=cases)
+
     def _made(self, plan: Plan) -> RunDirectory:
         assert plan.output is not None
         executed = execute(plan, self._interruption)
@@ -132,12 +164,16 @@ class Check:
 
     # Checks
 
-    def _golden(self, recording: RunDirectory) -> Iterator[Case]:
+    def _golden(self, recording: RunDirectory, is_identical: bool) -> Iterator[Case]:
         if self._work.golden is None:
             return
         name = self._training.name
         self.key = goldens.machine_key(goldens.environment_of(recording))
         place = goldens.place(self._work.golden, name, self.key)
+        if self._work.update and not is_identical:
+            message = "the golden was not changed, as a run and its replay are not identical"
+            yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
+            return
         if self._work.update:
             goldens.store(recording.path, place)
         if not place.exists():
@@ -153,6 +189,22 @@ class Check:
         golden.run.working_directory = str(self._directory)
         golden.run.command = list(self._training.command)
         return golden
+
+    def _varied(self, number: int, recording: RunDirectory, replay: RunDirectory | None) -> Iterator[Case]:
+        """What else must not matter: the same replay in other surroundings; without one that is identical, nothing."""
+        names = chosen(self._training.vary)
+        suite = VARIED if number == 1 else f"{VARIED} {number}"
+        if replay is None:
+            message = "not tried, as the replay is different in the same surroundings"
+            yield from (Case(suite=suite, name=name, outcome=TROUBLE, message=message) for name in names)
+        elif names:
+            usual = varied.seeds_given_again(replay)
+
+            def attempt(some: Sequence[str]) -> Tried:
+                what = "all" if len(some) > 1 else some[0]
+                return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{what}")
+
+            yield from varied.judge(suite, names, attempt)
 
     def _fidelity(self, suite: str, replay: RunDirectory) -> Iterator[Case]:
         fidelity = replay.run.fidelity
@@ -190,7 +242,7 @@ class Check:
         require = self._training.require
         if require.findings is None:
             return
-        plan = msgspec.structs.replace(self._plan("profile"), profiling=Profiling(confirm=REPEATS))
+        plan = replace(self._plan("profile"), profiling=Profiling(confirm=REPEATS))
         run = self._made(plan)
         found = profiling.analyse(run)
         findings_file.write(run.path, found)
@@ -199,6 +251,14 @@ class Check:
         if require.accepted is not None:
             accepted = read_accepted(self._work.base / require.accepted)
         yield from findings_judged(found, self._settings.patches, accepted)
+
+
+def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
+    """The cases; what makes them impossible is one of the same suite, and says nothing of others."""
+    try:
+        yield from cases
+    except ReprokitError as error:
+        yield Case(suite=suite, name="the training", outcome=TROUBLE, message=str(error))
 
 
 def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:

@@ -74,13 +74,22 @@ def _message(finding: Finding) -> str:
 
 
 def _place(training: Judged, finding: Finding) -> tuple[str, int] | None:
-    """File and line, relative to where the training runs; None outside of it."""
+    """File and line, from the top of the checkout; None outside of it."""
     for place in finding.where:
         path = os.path.normpath(os.path.join(training.directory, place.file))
-        relative = os.path.relpath(path, os.getcwd())
+        relative = os.path.relpath(path, _checkout())
         if not relative.startswith("..") and place.line > 0:
             return printable(relative.replace(os.sep, "/"), 1000), place.line
     return None
+
+
+def _checkout() -> str:
+    """Where code hosts count paths from: what they say themselves, if this is below it, or this directory."""
+    here = os.getcwd()
+    told = (
+        os.path.realpath(os.environ[name]) for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR") if os.environ.get(name)
+    )
+    return next((place for place in told if os.path.commonpath((place, here)) == place), here)
 
 
 def _fingerprint(finding: Finding) -> str:
@@ -91,7 +100,7 @@ def code_quality(verdict: Verdict) -> list[dict[str, Any]]:
     """GitLab's Code Quality report (https://docs.gitlab.com/ci/testing/code_quality/)."""
     entries = []
     for training, finding in _findings(verdict):
-        path, line = _place(training, finding) or (training.command[-1], 1)
+        path, line = _place(training, finding) or (_script(training), 1)
         entries.append(
             {
                 "description": printable(_message(finding), 1000),
@@ -102,6 +111,11 @@ def code_quality(verdict: Verdict) -> list[dict[str, Any]]:
             }
         )
     return entries
+
+
+def _script(training: Judged) -> str:
+    """What stands for a finding without a place of its own, as GitLab wants one."""
+    return next((word for word in training.command if word.endswith((".py", ".sh"))), training.command[0])
 
 
 def text(content: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, PASSED, SUITES, TROUBLE, Case, Judged, Verdict
 from reprokit.printable import printable
 
 MAX_SUMMARY = 900 << 10  # bytes
@@ -29,10 +29,10 @@ def summary(verdict: Verdict) -> str:
 def _summary(verdict: Verdict) -> Iterator[str]:
     yield f"## {MARKS[verdict.outcome]} reprokit gate: {verdict.outcome}"
     yield ""
-    yield "| training | run against replay | golden | required | cases | seconds |"
-    yield "|---|---|---|---|---|---|"
+    yield "| training | run against replay | varied | golden | required | cases | seconds |"
+    yield "|---|---|---|---|---|---|---|"
     for one in verdict.trainings:
-        cells = [_cell(one, suite) for suite in ("paired", "golden", "required")]
+        cells = [_cell(one, suite) for suite in SUITES]
         yield f"| {_escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
     for one in verdict.trainings:
         unpassed = [case for case in one.cases if case.outcome != PASSED]

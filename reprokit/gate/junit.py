@@ -23,14 +23,15 @@ def write(verdict: Verdict, path: Path) -> None:
         suites: dict[str, list[Case]] = defaultdict(list)
         for case in training.cases:
             suites[case.suite].append(case)
-        for number, (name, cases) in enumerate(suites.items()):
+        seconds = training.seconds  # of all runs together: the first case bears them
+        for name, cases in suites.items():
             suite = junitparser.TestSuite(f"{training.name}: {name}")
             suite.timestamp = verdict.started
             for case in cases:
-                made = junitparser.TestCase(printable(case.name, LONGEST), classname=f"{training.name}.{name}", time=0)
+                made = junitparser.TestCase(printable(case.name, LONGEST), classname=f"{training.name}.{name}")
+                made.time, seconds = seconds, 0.0
                 made.result = [_result(junitparser, case)] if case.outcome in (FAILED, TROUBLE) else []
                 suite.add_testcase(made)
-            suite.time = training.seconds if number == 0 else 0
             document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     document.write(str(path), pretty=True)

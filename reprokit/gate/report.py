@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit.gate.results import FAILED, PASSED, Verdict
+from reprokit.gate.results import FAILED, PASSED, SUITES, Verdict
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 20  # cases of a training that did not pass
@@ -22,7 +22,7 @@ def print_verdict(verdict: Verdict) -> None:
     """Print it: a line a training, then what did not pass."""
     cells = []
     for one in verdict.trainings:
-        words = [f"{suite} {one.outcome(suite)}" for suite in ("paired", "golden", "required") if one.outcome(suite)]
+        words = [f"{suite} {one.outcome(suite)}" for suite in SUITES if one.outcome(suite)]
         outcome = one.outcome() or "trouble"
         cells.append(Cells((one.name, outcome, f"{', '.join(words)}; {len(one.cases)} cases"), STYLES.get(outcome, "")))
         unpassed = [case for case in one.cases if case.outcome != PASSED]

@@ -16,13 +16,14 @@ FAILED: Final = "failed"
 TROUBLE: Final = "trouble"  # nobody can say: no golden for this machine, a training that failed, nothing compared
 
 Outcome = Literal["passed", "failed", "trouble"]
-PAIRED, GOLDEN, REQUIRED = "paired", "golden", "required"
+PAIRED, VARIED, GOLDEN, REQUIRED = "paired", "varied", "golden", "required"
+SUITES: Final = (PAIRED, VARIED, GOLDEN, REQUIRED)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was checked."""
 
-    suite: str  # "paired", "paired 2", "golden", "required"
+    suite: str  # "paired", "paired 2", "varied", "golden", "required"
     name: str  # of an artifact, a metric, a requirement
     outcome: Outcome
     message: str = ""  # a sentence, where it did not pass
@@ -44,7 +45,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     def outcome(self, suite: str = "") -> Outcome | None:
         """What came out of the suites whose names begin so; None where there was none."""
         outcomes = {case.outcome for case in self.cases if case.suite.startswith(suite)}
-        for outcome in (TROUBLE, FAILED, PASSED):
+        for outcome in (FAILED, TROUBLE, PASSED):
             if outcome in outcomes:
                 return outcome
         return None
@@ -63,9 +64,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def outcome(self) -> Outcome:
         """Of all trainings together. Nothing checked is trouble: a gate is never green by silence."""
         outcomes = {one.outcome() or TROUBLE for one in self.trainings}
-        if not outcomes or TROUBLE in outcomes:
-            return TROUBLE
-        return FAILED if FAILED in outcomes else PASSED
+        if FAILED in outcomes:
+            return FAILED
+        return PASSED if outcomes == {PASSED} else TROUBLE
 
     @property
     def exit_status(self) -> int:

@@ -7,6 +7,7 @@ directory = "examples"          # from this file's own; "." if it is left out
 recipe = "recipe.toml"          # likewise; of reprokit reproduce
 data = ["data"]
 pairs = 2
+vary = ["time-zone", "cores"]   # or ["all"]
 [training.require]
 fidelity = true
 overhead = 1.5
@@ -24,6 +25,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.errors import BadGate
+from reprokit.gate.variations import Name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,6 +61,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recipe: Text | None = None
     data: tuple[Text, ...] = ()
     pairs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    vary: tuple[Name | Literal["all"], ...] = ()  # what else a further replay of each pair finds otherwise
     require: Requirements = Requirements()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reprokit.findings import Cure, Finding, FindingsFile
+from reprokit.findings import Cure, Finding, FindingsFile, Place
 from reprokit.gate import findings_reports, github
 from reprokit.gate.check import findings_judged
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
@@ -52,6 +52,7 @@ def test_a_training_that_repeats_passes(project: Reprokit, tmp_path: Path) -> No
     suites = ET.parse(tmp_path / "junit.xml").getroot()
     assert [suite.get("name") for suite in suites] == ["repeats: paired", "repeats: paired 2"]
     assert (suites.get("failures"), suites.get("errors")) == ("0", "0")
+    assert float(suites.get("time", "0")) > 0
     names = [case.get("name") for case in suites[0]]
     assert "outputs: model.bin" in names
     assert "fidelity" in names
@@ -90,6 +91,12 @@ def test_golden_and_paired_are_two_verdicts(project: Reprokit, tmp_path: Path) -
     assert "no golden for this machine" in done.stdout
     assert gate(project, "repeats", *golden, "--update-golden").returncode == 0
     assert gate(project, "repeats", *golden).returncode == 0
+    (place,) = (tmp_path / "golden").glob("repeats/*/run.json")
+    whole = place.read_text()
+    place.write_text("{")
+    done = gate(project, "repeats", *golden)
+    place.write_text(whole)
+    assert (done.returncode, "paired passed, golden trouble" in done.stdout) == (2, True)
     project.script("repeats.py", REPEATS.replace("loss=random.random()", "loss=random.random() * 2"))
     done = gate(project, "repeats", *golden, "--json")
     project.script("repeats.py", REPEATS)
@@ -98,6 +105,13 @@ def test_golden_and_paired_are_two_verdicts(project: Reprokit, tmp_path: Path) -
     outcomes = {suite: {case["outcome"] for case in cases if case["suite"] == suite} for suite in ("paired", "golden")}
     assert outcomes["paired"] == {PASSED}
     assert FAILED in outcomes["golden"]
+
+
+def test_what_does_not_repeat_becomes_no_golden(project: Reprokit, tmp_path: Path) -> None:
+    done = gate(project, "varies", "--golden", str(tmp_path / "golden"), "--update-golden")
+    assert done.returncode == 1
+    assert "the golden was not changed" in done.stdout
+    assert not (tmp_path / "golden").exists()
 
 
 def test_a_list_of_trainings(project: Reprokit) -> None:
@@ -121,6 +135,9 @@ def test_a_list_of_trainings(project: Reprokit) -> None:
     assert [case["name"] for case in found["trainings"][0]["cases"] if case["suite"] == "required"] == ["overhead"]
     assert project.run("gate", "--only", "good").returncode == 0
     assert project.run("gate", "--only", "nobody").returncode == 2
+    (project.directory / "reprokit.toml").write_text(ONE + 'directory = "nowhere"\n')
+    done = project.run("gate")
+    assert (done.returncode, "nowhere: there is no such directory" in done.stdout) == (2, True)
 
 
 ONE = '[[training]]\nname = "a"\ncommand = ["x"]\n'
@@ -150,6 +167,21 @@ def test_what_a_profile_blames_can_be_asserted(project: Reprokit, tmp_path: Path
     (entry,) = json.loads(gitlab.read_text())
     assert entry["location"] == {"path": "unordered.py", "lines": {"begin": 4}}
     assert result["partialFingerprints"]["reprokitFinding/v1"] == entry["fingerprint"]
+
+
+def test_places_count_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As code hosts want them, also where the gate runs further down."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    finding = Finding(id="f", kind="operator", subject="x", verdict="guilty", where=[Place(file="train.py", line=3)])
+    one = Judged(
+        name="a", command=("python", "train.py"), directory=str(tmp_path / "below"), cases=(), findings=(finding,)
+    )
+    verdict = Verdict(reprokit="1", started="", machine="", trainings=(one,))
+    for place, expected in (("", "train.py"), (str(tmp_path), "below/train.py"), ("/elsewhere", "train.py")):
+        monkeypatch.setenv("GITHUB_WORKSPACE", place)
+        (entry,) = findings_reports.code_quality(verdict)
+        assert entry["location"] == {"path": expected, "lines": {"begin": 3}}
 
 
 def test_findings_that_are_patched_or_accepted_pass() -> None:
@@ -222,3 +254,20 @@ def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: P
         assert files["GITHUB_OUTPUT"].read_text().splitlines()[-1] == f"outcome={outcome}"
         subprocess.run(["rm", "-rf", str(tmp_path / "reprokit-runs")], check=True)
     assert "reprokit gate: failed" in files["GITHUB_STEP_SUMMARY"].read_text()
+
+
+def test_metrics_in_files_of_trackers_are_cases(reprokit: Reprokit) -> None:
+    script = """
+import os
+os.makedirs("mlruns/0/" + "a" * 32 + "/metrics", exist_ok=True)
+open("mlruns/0/" + "a" * 32 + "/metrics/loss", "w").write("1 %d 0" % VALUE)
+open("model.bin", "w").write("same")
+"""
+    for value, status in (("7", 0), ("os.getpid()", 1)):
+        reprokit.script("train.py", script.replace("VALUE", value))
+        done = reprokit.run("gate", "--json", "--", sys.executable, "train.py")
+        assert done.returncode == status
+        cases = json.loads(done.stdout)["trainings"][0]["cases"]
+        (case,) = [case for case in cases if case["name"].startswith("metrics in files: ")]
+        assert case["name"] == "metrics in files: loss in mlruns/0/RUN"
+        assert case["outcome"] == ("passed" if status == 0 else "failed")

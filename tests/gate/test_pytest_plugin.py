@@ -11,7 +11,7 @@ import pytest
 
 PLUGIN = ["-p", "reprokit.pytest_plugin"]
 TESTS = """
-import os, random, time
+import os, random, time, unittest
 import pytest
 
 @pytest.mark.reproducible
@@ -37,9 +37,35 @@ def test_says_nothing():
 def test_fails(reprokit):
     assert False, "of itself"
 
+@pytest.mark.reproducible(pair=2)
+def test_misspelt():
+    pass
+
+@pytest.mark.reproducible(vary="moon")
+def test_unknown_surroundings():
+    pass
+
+class TestUnit(unittest.TestCase):
+    @pytest.mark.reproducible
+    def test_of_unittest(self):
+        pass
+
 def test_plain(reprokit):
     assert not reprokit.watched
     reprokit.log(step=0, loss=1.0)
+"""
+
+
+VARIED = """
+import pytest, socket
+
+@pytest.mark.reproducible(vary=["all"])
+def test_sound(reprokit):
+    reprokit.log(step=0, loss=1.0)
+
+@pytest.mark.reproducible(vary="host-name")
+def test_host(reprokit):
+    reprokit.log(step=0, loss=float(len(socket.gethostname())))
 """
 
 
@@ -84,8 +110,14 @@ def test_marked_tests_are_run_twice_and_compared(project: Path) -> None:
         "test_varies": "FAILED",
         "test_says_nothing": "FAILED",
         "test_fails": "FAILED",
+        "test_misspelt": "FAILED",
+        "test_unknown_surroundings": "FAILED",
+        "TestUnit::test_of_unittest": "ERROR",
     }
-    assert "tests that must repeat bit by bit: 3 identical, 1 different, 2 not checked" in output
+    assert "tests that must repeat bit by bit: 3 identical, 1 different, 4 not checked" in output
+    assert "unexpected keyword argument 'pair'" in output
+    assert "vary knows no 'moon'" in output
+    assert "not for those of unittest" in output
     assert "process metrics: log loss" in output
     assert "the training ended with exit status 1" in output
 
@@ -107,6 +139,22 @@ def test_goldens_and_workers(project: Path) -> None:
     assert outcomes(output)["test_repeats"] == "FAILED"
     assert "golden: process metrics" in output
     assert list((project / "runs").glob("reprokit-pytest-*/*/replay-of-golden/run.json"))
+
+
+@pytest.mark.extended
+def test_other_surroundings(project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\n")
+    (project / "test_it.py").write_text(VARIED)
+    output, status = run(project)
+    assert outcomes(output) == {"test_sound": "PASSED", "test_host": "FAILED"}, output
+    assert "varied: host-name: it makes the training differ" in output
+    assert status == 1
+
+
+def test_goldens_are_updated_where_there_are_some(project: Path) -> None:
+    (project / "pytest.ini").write_text("[pytest]\n")
+    output, status = run(project, "--reprokit-update")
+    assert (status, "needs reprokit_goldens" in output) == (4, True)
 
 
 def test_without_a_marker_or_with_skip_nothing_is_started(project: Path) -> None:

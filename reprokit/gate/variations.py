@@ -1,0 +1,206 @@
+"""What a replay is started in that its recording was not: each variation, and how it is made on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from reprokit.gate.copying import Copy, TooLarge
+from reprokit.launch.elsewhere import Elsewhere
+from reprokit.plan import Plan, Varied
+
+Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]
+ALL: Final = "all"
+
+LATER = 7 * 3600 + 23 * 60  # seconds: another hour, and another minute of it
+HOSTS = ("localhost", "localhost.localdomain")  # names that can be looked up everywhere
+FAR_EAST, FAR_WEST = ("Etc/GMT-14", "<+14>-14", 14 * 3600), ("Etc/GMT+12", "<-12>+12", -12 * 3600)
+ZONES = Path("/usr/share/zoneinfo")
+PLAIN = frozenset({"", "c", "posix", "c.utf8"})  # locales that put letters in the same order
+PATIENCE = 20.0  # seconds for a list of locales
+
+
+class CannotVary(Exception):
+    """Why this machine does not allow a variation."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay, and what it is started in."""
+
+    plan: Plan
+    elsewhere: Elsewhere = Elsewhere()
+    directory: Path | None = None  # what PWD says
+    words: dict[str, str] = {}  # of each variation: what is different
+    refused: dict[str, str] = {}  # of those that cannot be made: why
+    apart: tuple[str, ...] = ()  # of those that must be tried alone
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether files lie in another directory than in the recording."""
+        return self.plan.moved is not None and self.elsewhere.bound is None
+
+    def enter(self) -> None:
+        """In the launcher's own process, before it does anything else."""
+        self.elsewhere.enter()
+        if self.directory is not None and "PWD" in os.environ:
+            os.environ["PWD"] = str(self.directory)
+
+    def told(self, **changes: object) -> Surroundings:
+        """With more that the shim tells otherwise."""
+        varied = replace(self.plan.varied or Varied(), **changes)
+        return replace(self, plan=replace(self.plan, varied=varied))
+
+    def given(self, name: str, value: str) -> Surroundings:
+        """With another variable."""
+        return replace(self, plan=replace(self.plan, variables={**(self.plan.variables or {}), name: value}))
+
+    def variable(self, name: str) -> str:
+        """What the recording had."""
+        return (self.plan.variables or {}).get(name, "")
+
+
+def chosen(names: Iterable[str]) -> tuple[str, ...]:
+    """These variations in a fixed order, each once."""
+    wanted = set(names)
+    return tuple(name for name in VARIATIONS if name in wanted or ALL in wanted)
+
+
+def vary(plan: Plan, names: Iterable[str], place: Path) -> Surroundings:
+    """Everything that can be made of these; `place` is an empty directory for what needs one."""
+    surroundings = Surroundings(plan=plan)
+    apart: tuple[str, ...] = ()
+    words, refused = {}, {}
+    for name in names:
+        if name == "file-order" and surroundings.is_copied:
+            apart = (name,)  # a copy's files may stand in the opposite order already
+            continue
+        try:
+            surroundings, words[name] = VARIATIONS[name](surroundings, place)
+        except CannotVary as error:
+            refused[name] = str(error)
+    told = tuple(f"{name} on purpose: {text}" for name, text in words.items())
+    plan = replace(surroundings.plan, changed=(*surroundings.plan.changed, *told))
+    return replace(surroundings, plan=plan, words=words, refused=refused, apart=apart)
+
+
+def _working_directory(now: Surroundings, place: Path) -> tuple[Surroundings, str]:
+    """The checkout in another place: by a mount that only the run sees, or a copy."""
+    before = now.plan.working_directory.resolve()
+    root = checkout(before)
+    target = place / f"{root.name or 'root'}-elsewhere"
+    target.mkdir()
+    after = target / before.relative_to(root)
+    plan = replace(now.plan, working_directory=after, moved=(root, target))
+    moved = replace(now, plan=plan, directory=after)
+    bound = replace(now.elsewhere, bound=(root, target))
+    refused = bound.refused()
+    if not refused:
+        return replace(moved, elsewhere=bound), f"{after}, where {root} is mounted too"
+    copy = Copy(root, target)
+    try:
+        copy.make()
+    except (TooLarge, OSError) as error:
+        raise CannotVary(f"{root} can be neither mounted in another place ({refused}) nor copied: {error}") from None
+    linked = f", {copy.links} large, ignored or foreign ones linked" if copy.links else ""
+    return moved, f"{after}, a copy ({copy.files} files{linked})"
+
+
+def checkout(directory: Path) -> Path:
+    """The directory above that git works in, as scripts name files beside their own; else the directory itself."""
+    above = (path for path in (directory, *directory.parents) if path.parent != path and (path / ".git").exists())
+    return next(above, directory)
+
+
+def _host_name(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    """By a namespace, or by the shim where none is allowed."""
+    name = next(name for name in HOSTS if name != os.uname().nodename)
+    named = replace(now.elsewhere, host=name)
+    if not named.refused():
+        return replace(now, elsewhere=named), name
+    return now.told(host=name), f"{name}, as the C library tells it"
+
+
+def _time_zone(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    name, rule, offset = FAR_EAST
+    if time.localtime().tm_gmtoff == offset or now.variable("TZ") in (name, rule):
+        name, rule, offset = FAR_WEST
+    zone = name if (ZONES / name).is_file() else rule
+    return now.given("TZ", zone), f"{zone} ({offset // 3600:+d} hours from UTC)"
+
+
+def _locale(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    before = now.variable("LC_ALL") or now.variable("LANG")
+    name = other_locale(before, installed_locales())
+    if name is None:
+        raise CannotVary("the system has no other locale; install one (the package locales, or glibc-langpack-de)")
+    weak = "; it orders letters in the same way, as no other language is installed" if _is_plain(name, before) else ""
+    return now.given("LC_ALL", name), f"{name} in place of {before or 'C'}{weak}"
+
+
+def _is_plain(*names: str) -> bool:
+    return {_canonical(name) for name in names} <= PLAIN
+
+
+def installed_locales() -> list[str]:
+    """What the C library knows, also in directories that the user names."""
+    found = ["C"]
+    with suppress(OSError, subprocess.SubprocessError, UnicodeError):
+        done = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        found += done.stdout.split()
+    for directory in filter(None, os.environ.get("LOCPATH", "").split(os.pathsep)):
+        with suppress(OSError):
+            found += [path.name for path in Path(directory).iterdir() if path.is_dir()]
+    return found
+
+
+def other_locale(before: str, installed: Iterable[str]) -> str | None:
+    """One of another language in UTF-8 if there is one, else of another character set."""
+    names = sorted(installed)
+    language = before.partition("_")[0]
+    foreign = [name for name in names if _canonical(name) not in PLAIN and name.partition("_")[0] != language]
+    candidates = [*(name for name in foreign if _canonical(name).endswith(".utf8")), *foreign, *names]
+    same = {"c", "posix", ""} if _canonical(before) in ("", "c", "posix") else {_canonical(before)}
+    return next((name for name in candidates if _canonical(name) not in same), None)
+
+
+def _canonical(name: str) -> str:
+    """As `locale -a` writes it."""
+    return name.lower().replace("utf-8", "utf8")
+
+
+def _file_order(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    return now.told(backwards=True), "listings of directories begin at their end"
+
+
+def _cores(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    usable = len(os.sched_getaffinity(0))
+    if usable < 2:
+        raise CannotVary("only one processor is free, so that there cannot be fewer")
+    count = usable // 2
+    fewer = now.told(processors=count)
+    return replace(fewer, plan=replace(fewer.plan, processors=count)), f"{count} of {usable}"
+
+
+def _later_hour(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+    hours, minutes = divmod(LATER // 60, 60)
+    given = "; times that were recorded (--clock) are given again" if now.plan.clock else ""
+    return now.told(later=LATER), f"{hours} hours {minutes} minutes later{given}"
+
+
+VARIATIONS: Final[dict[str, Callable[[Surroundings, Path], tuple[Surroundings, str]]]] = {
+    "working-directory": _working_directory,
+    "host-name": _host_name,
+    "time-zone": _time_zone,
+    "locale": _locale,
+    "file-order": _file_order,
+    "cores": _cores,
+    "later-hour": _later_hour,
+}
