@@ -7,7 +7,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from reprokit import pending
 from reprokit.rundir import (
+    AGENT_PLAN,
     ENTROPY,
     ENVIRONMENT,
     EVALUATION,
@@ -16,8 +18,14 @@ from reprokit.rundir import (
     METRICS,
     MODULES,
     OUTPUTS,
+    PROFILE,
     READ,
+    RESERVE,
     RUN,
+    SEEDS,
+    SHIM_PLAN,
+    SNAPSHOTS,
+    STOPPED,
     SYSTEM_CALLS,
     TRAIL,
     WRITTEN,
@@ -28,21 +36,29 @@ LIST: Final = "bundle.json"  # the first member
 HOME: Final = "run/"  # before the names of all others
 
 WHOLE = (OUTPUTS, FINDINGS, SYSTEM_CALLS)  # JSON files
-PATHS = (READ, WRITTEN, MODULES)  # a path a line
+TEXTS = (READ, WRITTEN, MODULES, STOPPED)  # a path a line, or a sentence
 DIRECTORIES = (KEPT, EVALUATION, TRAIL)  # files that are taken as they are
-SECRET = (ENTROPY,)
+FRESH = f"{ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given
+HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
 JSON = (RUN, ENVIRONMENT, *WHOLE)
 
-MAX_FILES = 1_000_000
+# Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json.
+NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
+
+MAX_FILES = 100_000
 MAX_SIZE = 1 << 40  # bytes of all files
-MAX_LIST = 512 << 20  # bytes of bundle.json
+MAX_LIST = 64 << 20  # bytes of bundle.json
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
+_ENTROPY = rf"{ENTROPY}/[A-Za-z0-9][A-Za-z0-9_-]{{0,200}}\.entropy"
+_SNAPSHOT = rf"{SNAPSHOTS}/{_NAME}/(?:{re.escape(HEADER)}|{re.escape(TENSORS)})"
 _ALLOWED = re.compile(
     "|".join(
         [
-            *(re.escape(name) for name in (*JSON, METRICS, *PATHS)),
-            *(f"{re.escape(directory)}/{_NAME}" for directory in (*DIRECTORIES, *SECRET)),
+            *(re.escape(name) for name in (*JSON, METRICS, *TEXTS, FRESH)),
+            *(f"{re.escape(directory)}/{_NAME}" for directory in DIRECTORIES),
+            _ENTROPY,
+            _SNAPSHOT,
         ]
     )
 )
@@ -66,6 +82,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run_id: str
     entropy: bool  # whether the random profile is in it
     normalised: bool  # whether paths and names were replaced
+    snapshots: bool = False  # whether captured states, with data that was trained on, are in it
     original: Digest  # of run.json as it was
     left_out: list[str]  # what is not in it, and why
     files: dict[str, Packed]

@@ -9,6 +9,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,36 +18,60 @@ import msgspec
 from reprokit import rundir
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents, Packed
-from reprokit.bundle.normalise import Normaliser, Verbatim
-from reprokit.errors import CannotWriteReport, ExtraMissing, RunDamaged, RunExists
+from reprokit.bundle.normalise import Normaliser
+from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, RunDamaged
 from reprokit.launch.variables import is_kept
+from reprokit.redaction import Secrets
 from reprokit.rundir import Bundled, RunDirectory
 from reprokit.version import VERSION
 
+_OF_SURROUNDINGS = frozenset(
+    ["command", "directory", "environment", "host", "notes"]
+)  # what a snapshot's digest leaves out
 LEVEL = 10  # of zstd: its result depends on this and on the library's version
 
 
-def pack(path: Path, output: Path, *, with_entropy: bool = False, keep_paths: bool = False) -> Contents:
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for beyond what every bundle holds."""
+
+    entropy: bool = False
+    snapshots: bool = False
+    paths: bool = False  # as they are
+
+
+def pack(path: Path, output: Path, wanted: Wanted = Wanted()) -> Contents:
     """Write the bundle of a finished run; the file is there whole or not at all."""
     run = RunDirectory(path)
     run.require_finished()
     if os.path.lexists(output):
-        raise RunExists(f"{output} exists already; choose another name with -o")
-    normaliser = Verbatim() if keep_paths else Normaliser(run.run.working_directory)
+        raise CannotWriteReport(f"{output} exists already; choose another name with -o")
+    zstandard_library()  # said before anything is copied
     try:
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=output.parent) as scratch:
             staging = Path(scratch)
-            listed = _stage(run, staging, normaliser, with_entropy=with_entropy)
+            listed = _stage(run, staging, wanted)
             partial = staging / "partial"
             _archive(staging, listed, partial)
             os.replace(partial, output)
     except OSError as error:
         raise CannotWriteReport(f"{output}: {error.strerror}; choose another place with -o") from None
+    except CannotWriteRun as error:
+        raise CannotWriteReport(f"{output}: {error}") from None
     return listed
 
 
-def _stage(run: RunDirectory, staging: Path, normaliser: Normaliser, *, with_entropy: bool) -> Contents:
+def _normaliser(run: RunDirectory, wanted: Wanted) -> Secrets:
+    """What takes names away: those of homes can stand anywhere in what the run was made of."""
+    if wanted.paths:
+        return Secrets()
+    texts = json.dumps([run.run.command, run.run.variables, run.environment()])
+    return Normaliser(run.run.working_directory, run.run.host, texts)
+
+
+def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
     """Write what goes into the bundle, file by file, and list it."""
+    normaliser = _normaliser(run, wanted)
     directory = staging / "run"
     directory.mkdir()
     for name in contents.WHOLE:
@@ -57,34 +82,40 @@ def _stage(run: RunDirectory, staging: Path, normaliser: Normaliser, *, with_ent
         _rewrite(directory / rundir.ENVIRONMENT, normaliser.value(_without_variables(environment)))
     if run.has(rundir.METRICS):
         _metrics(run, directory / rundir.METRICS, normaliser)
-    for name in contents.PATHS:
+    for name in contents.TEXTS:
         if run.has(name):
             text = os.fsdecode(run.read(name, rundir.MAX_JSON))
             (directory / name).write_bytes(os.fsencode(normaliser.text(text)))
-    for name in (*contents.DIRECTORIES, *(contents.SECRET if with_entropy else ())):
+    for name in contents.DIRECTORIES:
         _copies(run, name, directory)
+    _entropy(run, directory, wanted)
+    if wanted.snapshots:
+        _snapshots(run, directory, normaliser)
     original = rundir.seal_file(run.path / rundir.RUN)
     assert original is not None
-    _run_file(run, directory, normaliser, Bundled(entropy=with_entropy, original=original.digest))
+    _run_file(run, directory, normaliser, Bundled(entropy=wanted.entropy, original=original.digest))
     return Contents(
         reprokit=VERSION,
         run_id=run.run.run_id,
-        entropy=with_entropy,
-        normalised=not isinstance(normaliser, Verbatim),
+        entropy=wanted.entropy,
+        normalised=not wanted.paths,
+        snapshots=wanted.snapshots,
         original=original.digest,
-        left_out=list(_left_out(run, with_entropy=with_entropy)),
+        left_out=list(_left_out(run, wanted)),
         files={name: _packed(directory / name) for name in _names(directory)},
     )
 
 
-def _left_out(run: RunDirectory, *, with_entropy: bool) -> Iterator[str]:
-    if not with_entropy:
+def _left_out(run: RunDirectory, wanted: Wanted) -> Iterator[str]:
+    if not wanted.entropy:
         yield "the random profile and its key, which can be secret: --with-entropy adds them"
-    if run.has("snapshots"):
-        yield "snapshots, which hold data that was trained on: hand them over by themselves"
+    if run.has(rundir.SNAPSHOTS) and not wanted.snapshots:
+        yield "snapshots, which hold data that was trained on: --with-snapshots adds them"
+    if run.has(rundir.PROFILE):
+        yield f"what each process of the profiled run wrote, which {rundir.FINDINGS} sums up"
 
 
-def _run_file(run: RunDirectory, directory: Path, normaliser: Normaliser, bundled: Bundled) -> None:
+def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: Bundled) -> None:
     """run.json, with seals of what the files have become."""
     facts = msgspec.convert(normaliser.value(msgspec.to_builtins(run.run)), rundir.RunFile)
     facts.variables = {name: value for name, value in facts.variables.items() if is_kept(name, value)}
@@ -100,11 +131,11 @@ def _without_variables(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rewrite(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     rundir.write_json(path, content)
 
 
-def _metrics(run: RunDirectory, path: Path, normaliser: Normaliser) -> None:
+def _metrics(run: RunDirectory, path: Path, normaliser: Secrets) -> None:
     """metrics.jsonl, line by line, as it can be large."""
     with open(path, "w", encoding="ascii") as file:
         for line in run.metrics():
@@ -113,19 +144,56 @@ def _metrics(run: RunDirectory, path: Path, normaliser: Normaliser) -> None:
 
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:
     """The files of a part of the run, those of names that reprokit gives."""
+    for entry in _entries(run, name):
+        if contents.is_allowed(f"{name}/{entry}"):
+            _copy(run, f"{name}/{entry}", directory)
+
+
+def _entries(run: RunDirectory, name: str) -> list[str]:
+    """What a directory of the run holds; nothing if there is none."""
     place = run.path / name
     try:
         if not stat.S_ISDIR(os.lstat(place).st_mode):
             raise RunDamaged(f"{place} is not a directory; the run cannot be packed")
     except FileNotFoundError:
-        return
-    (directory / name).mkdir()
-    for entry in sorted(os.listdir(place)):
-        member = f"{name}/{entry}"
-        if contents.is_allowed(member):
-            with os.fdopen(run.open(member), "rb") as source, open(directory / member, "wb") as target:
-                for block in iter(lambda: source.read(1 << 20), b""):
-                    target.write(block)
+        return []
+    return sorted(os.listdir(place))
+
+
+def _copy(run: RunDirectory, member: str, directory: Path) -> None:
+    """One file as it is."""
+    (directory / member).parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(run.open(member), "rb") as source, open(directory / member, "wb") as target:
+        for block in iter(lambda: source.read(1 << 20), b""):
+            target.write(block)
+
+
+def _entropy(run: RunDirectory, directory: Path, wanted: Wanted) -> None:
+    """The random profile if it is asked for; how much of it is missing always."""
+    for entry in _entries(run, rundir.ENTROPY):
+        member = f"{rundir.ENTROPY}/{entry}"
+        if contents.is_allowed(member) and (wanted.entropy or member == contents.FRESH):
+            _copy(run, member, directory)
+
+
+def _snapshots(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
+    """Captured states: tensors as they are, and in their headers what no digest is over without its names."""
+    for entry in _entries(run, rundir.SNAPSHOTS):
+        place = f"{rundir.SNAPSHOTS}/{entry}"
+        header, tensors = f"{place}/{contents.HEADER}", f"{place}/{contents.TENSORS}"
+        if contents.is_allowed(header) and {contents.HEADER, contents.TENSORS} <= set(_entries(run, place)):
+            _copy(run, tensors, directory)
+            _rewrite(directory / header, _header(run.decode(header, dict[str, Any]), normaliser))
+
+
+def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
+    """The header of a snapshot: its tensors' names, values and digest stay."""
+    for key in _OF_SURROUNDINGS & header.keys():
+        header[key] = normaliser.value(header[key], key)
+    for trigger in (header.get("trigger"), *(header.get("also") or ())):
+        if isinstance(trigger, dict) and "where" in trigger:
+            trigger["where"] = normaliser.value(trigger["where"])
+    return header
 
 
 def _names(directory: Path) -> list[str]:

@@ -15,17 +15,39 @@ import msgspec
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents
 from reprokit.bundle.pack import zstandard_library
-from reprokit.errors import BadBundle, CannotWriteReport, RunExists
+from reprokit.errors import BadBundle, CannotWriteReport
 from reprokit.rundir import RUN, RunDirectory
 
 WINDOW = 128 << 20  # bytes that a decompressor may take
+MAX_EXTENSION = 64 << 10  # bytes of an extended header, in which long names and sizes stand
+_EXTENSIONS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class Member(tarfile.TarInfo):
+    """A member of the archive. What tarfile reads of it into memory, before anybody sees its name, is bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+        """The header, unless it announces a longer one, or a file with holes."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _EXTENSIONS and member.size > MAX_EXTENSION:
+            raise tarfile.ReadError("a header is too long")
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("it holds a file with holes")
+        return member
 
 
 def unpack(path: Path, output: Path) -> Contents:
     """Make a run directory of a bundle; nothing is left of one that is refused."""
     library = zstandard_library()
     if os.path.lexists(output):
-        raise RunExists(f"{output} exists already; choose another directory with -o")
+        raise CannotWriteReport(f"{output} exists already; choose another directory with -o")
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".unpack-", dir=output.parent))
     except OSError as error:
@@ -49,10 +71,14 @@ def _extract(path: Path, scratch: Path, library: Any) -> Contents:
         raise BadBundle(f"{path}: {error.strerror}") from None
     decompressor = library.ZstdDecompressor(max_window_size=WINDOW)
     try:
-        with file, decompressor.stream_reader(file) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with file, decompressor.stream_reader(file) as stream, _opened(stream) as archive:
             return _members(path, archive, scratch)
     except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
         raise BadBundle(f"{path} is no bundle, or was cut or changed: {_line(error)}") from None
+
+
+def _opened(stream: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=stream, mode="r|", tarinfo=Member)
 
 
 def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
@@ -61,6 +87,7 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
     for member in archive:
         if listed is None:
             listed = _list(path, archive, member)
+            _require_room(path, listed, scratch)
             continue
         name = member.name.removeprefix(contents.HOME)
         if member.name == name or not member.isreg() or name in seen or not contents.is_allowed(name):
@@ -92,10 +119,17 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Cont
     return listed
 
 
+def _require_room(path: Path, listed: Contents, scratch: Path) -> None:
+    """Refuse what the disk cannot hold: a small bundle can unpack into very much."""
+    size, free = sum(one.size for one in listed.files.values()), shutil.disk_usage(scratch).free
+    if size > free:
+        raise CannotWriteReport(f"{path} unpacks into {size} bytes, and {free} are free; choose another place with -o")
+
+
 def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> None:
     """One file, of which no more is written than was listed."""
     assert source is not None
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    _make_parents(target.parent)
     running = hashlib.sha256()
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
         for block in iter(lambda: source.read(1 << 20), b""):
@@ -103,6 +137,13 @@ def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> N
             file.write(block)
     if "sha256:" + running.hexdigest() != digest:
         raise BadBundle(f"{path}: {target.name} is not as its list says")
+
+
+def _make_parents(directory: Path) -> None:
+    """Directories that only their owner may read; with parents, mkdir's mode is for the last alone."""
+    if not directory.exists():
+        _make_parents(directory.parent)
+        directory.mkdir(mode=0o700)
 
 
 def _line(error: Exception) -> str:

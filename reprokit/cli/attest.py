@@ -39,7 +39,8 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, partial: bool
     predicate = found.statement.get("predicate")
     said = predicate if isinstance(predicate, dict) else {}
     verdict = said.get("sentence") or said.get("result") or "no verdict"
-    click.echo(f"signed by key {found.key}; {len(found.checked)} artifacts are those that were signed")
+    count = len(found.checked)
+    click.echo(f"signed by key {found.key}; {count} of {count + len(found.unchecked)} artifacts checked: as signed")
     if found.unchecked:
         click.echo(f"not checked: {len(found.unchecked)} artifacts, first {printable(found.unchecked[0])}")
     click.echo(f"{printable(str(found.statement.get('predicateType', '')))}: {printable(str(verdict), 2000)}")

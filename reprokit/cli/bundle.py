@@ -20,20 +20,22 @@ from reprokit.printable import printable
     help="Write it there [default: RUN's id and .tar.zst in this directory].",
 )
 @click.option("--with-entropy", is_flag=True, help="Pack the random profile and its key too, which can be secret.")
+@click.option("--with-snapshots", is_flag=True, help="Pack captured states too, which hold data that was trained on.")
 @click.option("--keep-paths", is_flag=True, help="Leave paths, user names and the host name as they are.")
-def command(run: str, output: Path | None, with_entropy: bool, keep_paths: bool) -> None:
+def command(run: str, output: Path | None, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
     """Pack RUN, a run directory or 'last', into one file for somebody else.
 
-    Left out are the random profile, without which the run can be compared but not replayed, and variables
-    that are not on the list of those that can change results. Working directory, home directories and host
-    name are replaced. The same run gives the same bytes. 'reprokit unpack' makes a run directory of it.
+    Left out are the random profile, without which the run can be compared but not replayed, snapshots,
+    variables that are not on the list of those that can change results, and values of options that look like
+    secrets. Working directory, home directories, user and host name are replaced. The same run gives the same
+    bytes. 'reprokit unpack' makes a run directory of it.
     """
-    from reprokit.bundle.pack import pack
+    from reprokit.bundle.pack import Wanted, pack
     from reprokit.rundir import RunDirectory
 
     path = run_path(run)
     output = output or Path(f"{RunDirectory(path).run.run_id}.tar.zst")
-    listed = pack(path, output, with_entropy=with_entropy, keep_paths=keep_paths)
+    listed = pack(path, output, Wanted(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
     size = sum(one.size for one in listed.files.values())
     click.echo(f"{printable(str(output))}: {len(listed.files)} files of {size} bytes")
     for line in listed.left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -16,8 +17,24 @@ if TYPE_CHECKING:
     from reprokit.report.facts import AuditFacts
 
 STATEMENTS = ("test-result", "bitwise-rerun")
-FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "model-card", *STATEMENTS)
-SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cyclonedx", ".json": "json"}
+FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "spdx", "prov", "model-card", *STATEMENTS)
+PRESENTERS = {  # imported when they are asked for: module and function
+    "html": ("html", "page"),
+    "markdown": ("markdown", "page"),
+    "model-card": ("markdown", "model_card"),
+    "cyclonedx": ("cyclonedx", "document"),
+    "spdx": ("spdx", "document"),
+    "prov": ("prov", "document"),
+}
+SUFFIXES = {
+    ".md": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".cdx.json": "cyclonedx",
+    ".spdx3.json": "spdx",
+    ".prov.json": "prov",
+    ".json": "json",
+}
 
 
 @click.command()
@@ -42,8 +59,9 @@ def command(run: str, run2: str | None, kind: str | None, output: Path | None, k
 
     RUN and RUN2 are run directories, or 'last'; RUN is a recording and RUN2 its replay, or another recording.
     With RUN alone nothing is compared, and the report says so. The page that html makes holds all that it
-    needs. cyclonedx is a bill of materials, model-card a section for a model's README. test-result
-    and bitwise-rerun are in-toto statements, which --sign puts into a signed envelope for 'reprokit attest'.
+    needs. cyclonedx and spdx are bills of materials, prov says what came from what, model-card is a section for a
+    model's README. test-result and bitwise-rerun are in-toto statements, which --sign puts into a signed
+    envelope for 'reprokit attest'. Exits with 0 if the report was written, whatever it says, and with 2 if not.
     """
     from reprokit.report.gather import gather
 
@@ -76,22 +94,10 @@ def _by_name(output: Path | None) -> str:
 
 def _text(facts: AuditFacts, kind: str, key: Path | None) -> str:
     """The report in this format."""
-    if kind == "html":
-        from reprokit.report import html
-
-        return html.page(facts)
-    if kind == "markdown":
-        from reprokit.report import markdown
-
-        return markdown.page(facts)
-    if kind == "model-card":
-        from reprokit.report import markdown
-
-        return markdown.model_card(facts)
-    if kind == "cyclonedx":
-        from reprokit.report import cyclonedx
-
-        return cyclonedx.document(facts)
+    if kind in PRESENTERS:
+        module, function = PRESENTERS[kind]
+        presenter = importlib.import_module(f"reprokit.report.{module}")
+        return str(getattr(presenter, function)(facts))
     if kind in STATEMENTS:
         return _statement(facts, kind, key)
     from reprokit.report.facts import document

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from reprokit.artifacts.logged import is_finite
 from reprokit.report.facts import Curve, Point
 from reprokit.rundir import RunDirectory
+from reprokit.verify import logged
 
 POINTS = 512  # kept of a curve, at least half of it filled
 MAX_CURVES = 64  # read of a run
@@ -65,13 +67,30 @@ def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
 def read(run: RunDirectory) -> dict[Name, Thinned]:
     """The curves of a run; raises a RunError where its metrics are damaged."""
     found: dict[Name, Thinned] = {}
-    for line in run.metrics():
-        for name, step, value in _values(line):
-            if name not in found and len(found) >= MAX_CURVES:
-                continue
-            curve = found.setdefault(name, Thinned())
-            curve.add(curve.count if step is None else step, value)
+    for name, step, value in values(run):
+        if name not in found and len(found) >= MAX_CURVES:
+            continue
+        curve = found.setdefault(name, Thinned())
+        curve.add(curve.count if step is None else step, value)
     return found
+
+
+def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]:
+    """Every value of the curves: its step where it has one, and None for one that is not finite."""
+    for line in run.metrics():
+        yield from _values(line)
+
+
+def in_files(found: logged.Found) -> dict[Name, Thinned]:
+    """The curves in the files that experiment trackers wrote; a value alone is no curve."""
+    curves: dict[Name, Thinned] = {}
+    for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
+        numbers = [point for point in points if point.number is not None]
+        if len(numbers) > 1 and len(curves) < MAX_CURVES:
+            curve = curves[("", str(name), "step")] = Thinned()
+            for point in numbers:
+                curve.add(point.step, point.number if is_finite(point) else None)
+    return curves
 
 
 def _values(line: dict[str, Any]) -> Iterator[tuple[Name, int | None, float | None]]:
@@ -104,14 +123,14 @@ def _number(value: object) -> tuple[float | None] | None:
 
 def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[Curve]:
     """The curves of two runs, those with a second one first; a run alone has nothing on the right."""
-    names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name))
+    names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
         one, other = left.get(name, Thinned()), right.get(name, Thinned())
         process, metric, unit = name
         points = one.points(), other.points()
         if any(points) or one.not_finite or other.not_finite:
             yield Curve(
-                name=f"{metric} of process {process}",
+                name=f"{metric} of process {process}" if process else metric,
                 unit=unit,
                 left=points[0],
                 right=points[1],

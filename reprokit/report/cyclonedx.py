@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from reprokit.errors import ExtraMissing, ReprokitError
-from reprokit.report.facts import AuditFacts
+from reprokit.report.facts import AuditFacts, Package
 
 VERSION: Final = "1.6"
 NAMESPACE = uuid.UUID("5f7a2f0e-3f52-5c6a-9a4b-6f1f0b5f2d11")  # of serial numbers, which follow from the run ids
 MODEL = "model"
+MAX_FILES = 1000  # of outputs: the validator holds each component against all the others
 
 
 def document(facts: AuditFacts) -> str:
@@ -63,7 +64,7 @@ def _model(facts: AuditFacts) -> dict[str, Any]:
         "bom-ref": MODEL,
         "name": f"model of run {facts.runs[0].run_id}",
         "version": facts.runs[0].run_id,
-        "description": facts.verdict.sentence,
+        "description": " ".join([*facts.attention, facts.verdict.sentence]),
         "modelCard": {
             "quantitativeAnalysis": {"performanceMetrics": list(_metrics(facts))},
             "considerations": {"technicalLimitations": list(facts.limits)},
@@ -83,6 +84,8 @@ def _properties(facts: AuditFacts) -> Iterator[dict[str, str]]:
     yield _property("reproducibility", facts.verdict.outcome)
     yield _property("random-profile", facts.entropy.profile)
     yield _property("replay-fidelity", facts.entropy.fidelity_sentence)
+    if len(facts.outputs) > MAX_FILES:
+        yield _property("outputs-left-out", str(len(facts.outputs) - MAX_FILES))
     for run in facts.runs:
         yield _property(f"{run.side}-run", f"{run.kind} {run.run_id}: {run.state}")
     for item in facts.environment:
@@ -96,22 +99,26 @@ def _property(name: str, value: str) -> dict[str, str]:
 
 def _packages(facts: AuditFacts) -> Iterator[dict[str, Any]]:
     for one in facts.packages:
-        name = re.sub(r"[-_.]+", "-", one.name).lower()
-        purl = f"pkg:pypi/{_quoted(name)}@{_quoted(one.version)}"
         yield {
             "type": "library",
-            "bom-ref": purl,
+            "bom-ref": purl(one),
             "name": one.name,
             "version": one.version,
-            "purl": purl,
+            "purl": purl(one),
             "scope": "required" if one.imported else "optional",
         }
+
+
+def purl(package: Package) -> str:
+    """Where a package of Python's index is, as a package URL."""
+    name = re.sub(r"[-_.]+", "-", package.name).lower()
+    return f"pkg:pypi/{_quoted(name)}@{_quoted(package.version)}"
 
 
 def _quoted(text: str) -> str:
     from urllib.parse import quote
 
-    return quote(text, safe=".+-_~")
+    return quote(text, safe=".+-_~", errors="surrogatepass")
 
 
 def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
@@ -122,7 +129,7 @@ def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
         if re.fullmatch("[0-9a-f]{64}", digest):
             component["hashes"] = [{"alg": "SHA-256", "content": digest}]
         yield {**component, "data": [{"type": "dataset", "name": one.name}]}
-    for number, file in enumerate(facts.outputs):
+    for number, file in enumerate(facts.outputs[:MAX_FILES]):
         if file.digest:
             hashes = [{"alg": "SHA-256", "content": file.digest.removeprefix("sha256:")}]
             yield {"type": "file", "bom-ref": f"output-{number}", "name": file.path, "hashes": hashes}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from reprokit.errors import BadEnvelope, Refused
 from reprokit.report import keys
-from reprokit.report.statement import STATEMENT
+from reprokit.report.statement import PREDICATES, STATEMENT
 
 PAYLOAD: Final = "application/vnd.in-toto+json"
 MAX_ENVELOPE = 256 << 20  # bytes
@@ -88,6 +88,9 @@ def _verified(path: Path, key: Any) -> dict[str, Any]:
     statement = _object(path, envelope.payload)
     if statement.get("_type") != STATEMENT:
         raise Refused(f"{path} holds no in-toto Statement of version 1")
+    if statement.get("predicateType") not in PREDICATES.values():
+        said = str(statement.get("predicateType"))[:200]
+        raise Refused(f"{path} states {said}, and nothing of a re-run: it is another tool's")
     return statement
 
 

@@ -42,6 +42,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     outcome: Outcome
     sentence: str
+    counts: dict[str, int] = {}  # of things that were compared each by itself, by what came out
     first_difference: str = ""
     causes: tuple[str, ...] = ()  # of the surroundings, what can be why
 
@@ -71,6 +72,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     reprokit: str
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
+    original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,8 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.askers import Asked as HowMuch
 from reprokit.entropy.askers import Asker as WhoAsked
 from reprokit.errors import NothingComparable, RunError
+from reprokit.plan import RECORD
+from reprokit.redaction import Secrets
 from reprokit.report import curves
 from reprokit.report.facts import (
     NOT_COMPARED,
@@ -132,9 +135,18 @@ def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, proble
     return Told(
         outcome=outcome,
         sentence=_sentence(rows.verdict_line(comparison), outcome),
+        counts=_counts(comparison),
         first_difference="" if first is None else rows.sentence(first),
-        causes=tuple(rows.causes(comparison)),
+        causes=tuple(text.removesuffix(": --all shows them") for text in rows.causes(comparison)),
     )
+
+
+def _counts(comparison: Comparison) -> dict[str, int]:
+    """How many things were compared, and what came out; their surroundings are shown and decide nothing."""
+    leaves = (leaf for child in comparison.tree.children if child.name not in WORK for leaf in child.leaves())
+    found = Counter(leaf.verdict for leaf in leaves)
+    decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
+    return {verdict.value: found[verdict] for verdict in decided if found[verdict]}
 
 
 def _sentence(line: str, outcome: str) -> str:
@@ -227,10 +239,13 @@ def _host(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _curves(summaries: Sequence[Summary]) -> tuple[tuple[Curve, ...], int]:
-    left = curves.read(summaries[0].directory)
-    right = curves.read(summaries[1].directory) if len(summaries) > 1 else {}
+    left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
     found = tuple(curves.laid_over(left, right))
     return found[: curves.SHOWN], max(0, len(found) - curves.SHOWN)
+
+
+def _curves_of(summary: Summary) -> dict[curves.Name, curves.Thinned]:
+    return {**curves.read(summary.directory), **curves.in_files(summary.logged)}
 
 
 # What was trained
@@ -246,7 +261,7 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
         path=str(summary.directory.path),
         state=summary.state,
         whole=not (summary.in_progress or summary.directory.unfinished),
-        command=tuple(run.command),
+        command=tuple(Secrets().value(run.command)),
         working_directory=run.working_directory,
         started=run.started,
         ended=run.ended or "",
@@ -255,13 +270,14 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
         reprokit=run.reprokit,
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
         digest=sealed.digest if sealed is not None else "",
+        original=run.bundled.original if run.bundled is not None else "",
     )
 
 
 def _trained(summary: Summary) -> Trained:
     run = summary.run
     return Trained(
-        command=shlex.join(run.command),
+        command=shlex.join(Secrets().value(run.command)),
         code=tuple(islice(_code(summary.environment), MAX_STATED)),
         data=tuple(islice(_data(summary.environment), MAX_STATED)),
         seeds=tuple(seeds.summary(summary.scan)),
@@ -273,13 +289,22 @@ def _code(environment: dict[str, Any]) -> Iterator[Stated]:
     git = environment.get("git")
     if isinstance(git, dict):
         yield Stated("git commit", str(git.get("commit") or "unknown"))
-        changes = "changes that were not committed" if git.get("dirty") else "none that were not committed"
-        yield Stated("git changes", changes)
+        yield Stated("git changes", _changes(git))
     else:
         yield Stated("git commit", "not in a git repository, or git was not there")
     code = environment.get("code")
     for name, digest in sorted(code.items()) if isinstance(code, dict) else ():
         yield Stated(str(name), str(digest))
+
+
+def _changes(git: dict[str, Any]) -> str:
+    """What the commit does not say, by its digest."""
+    untracked = git.get("untracked")
+    count = len(untracked) if isinstance(untracked, dict) else 0
+    files = f"; {count} files that git does not know" if count else ""
+    if not git.get("dirty"):
+        return f"none that were not committed{files}"
+    return f"changes that were not committed, as a diff {git.get('changes') or 'whose digest is not known'}{files}"
 
 
 def _data(environment: dict[str, Any]) -> Iterator[Stated]:
@@ -387,14 +412,16 @@ def _limits(summaries: Sequence[Summary]) -> Iterator[str]:
 
 
 def _check_it(summaries: Sequence[Summary]) -> Iterator[Stated]:
-    paths = [str(summary.directory.path) for summary in summaries]
+    first = summaries[0]
+    paths = [shlex.quote(str(summary.directory.path)) for summary in summaries]
     if len(paths) > 1:
-        yield Stated("Compare the two run directories again", shlex.join(["reprokit", "verify", *paths]))
-    yield Stated(
-        "Run the training again with the recorded randomness", f"reprokit replay {shlex.quote(paths[0])} -o rerun"
-    )
-    yield Stated("Compare that run with the recording", f"reprokit verify {shlex.quote(paths[0])} rerun")
-    yield Stated("See who asked for randomness", f"reprokit show {shlex.quote(paths[0])} --entropy")
-    for file in summaries[0].outputs.files[:3]:
+        yield Stated("Compare the two run directories again", f"reprokit verify {' '.join(paths)}")
+    if first.run.kind == RECORD and first.run.profile is not None and first.run.has_profile:
+        yield Stated("Run the training again with the recorded randomness", f"reprokit replay {paths[0]} -o rerun")
+        yield Stated("Compare that run with the recording", f"reprokit verify {paths[0]} rerun")
+        yield Stated("See who asked for randomness", f"reprokit show {paths[0]} --entropy")
+    for file in first.outputs.files[:3]:
         if file.digest:
             yield Stated(f"Compare an output's digest with {file.digest}", shlex.join(["sha256sum", file.path]))
+    for path in paths:
+        yield Stated("Compare the digest of a record with the one below", f"sha256sum {path}/{rundir.RUN}")

@@ -5,34 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from reprokit.errors import ExtraMissing
+from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.report import svg
 from reprokit.report.facts import AuditFacts, Curve, document
-from reprokit.report.words import MARKS, OUTCOMES, entropy_rows, run_rows
+from reprokit.report.words import JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
-LONGEST = 2000  # characters of one text
+URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
 
 def page(facts: AuditFacts) -> str:
     """The whole file."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise ExtraMissing(
-            "an HTML report needs jinja2; pip install 'reprokit-harness[report]', or --format markdown"
-        ) from None
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("reprokit.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"short": _short, "pairs": _pairs, "heading": _heading}
-    template = environment.get_template("report.html.jinja")
-    style = environment.loader.get_source(environment, "report.css")[0]  # type: ignore[union-attr]
-    shown = _printable(document(facts))
-    drawn = [{"svg": Markup(svg.drawing(curve, n)), "caption": _caption(curve)} for n, curve in enumerate(facts.curves)]
+    templates = pages.environment("reprokit.report", "or --format markdown")
+    templates.filters |= {"pairs": _pairs, "urgent": _urgent}
+    template = templates.get_template("report.html.jinja")
+    shown = pages.all_printable(document(facts))
+    drawn = [
+        {"svg": pages.unescaped(_drawing(curve, n)), "caption": _caption(curve)} for n, curve in enumerate(facts.curves)
+    ]
     return template.render(
-        facts=shown, two=len(facts.runs) > 1, style=Markup(style), marks=MARKS, curves=drawn, **_tables(facts, shown)
+        facts=shown,
+        two=len(facts.runs) > 1,
+        style=pages.style(templates, "page.css", "report.css"),
+        marks=JUDGEMENTS,
+        curves=drawn,
+        **_tables(facts, shown),
     )
 
 
@@ -41,41 +38,43 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
     runs = shown["runs"]
     return {
         "outcome": OUTCOMES[facts.verdict.outcome],
+        "counted": counted(facts),
         "run_heads": ["what", *(["first run", "second run"] if len(runs) > 1 else ["this run"])],
-        "runs": [_printable(row) for row in run_rows(facts)],
-        "digests": [[run["run_id"], run["digest"]] for run in runs],
-        "entropy": [_printable(row) for row in entropy_rows(facts)],
-        "askers": [list(asker.values()) for asker in shown["entropy"]["askers"]],
+        "runs": [pages.all_printable(row) for row in run_rows(facts)],
+        "digests": [[run["run_id"], run["digest"], run["original"] or "the same"] for run in runs],
+        "entropy": [pages.all_printable(row) for row in entropy_rows(facts)],
+        "askers": [list(map(_grouped, asker.values())) for asker in shown["entropy"]["askers"]],
         "findings": [
             [one["subject"], one["verdict"], one["why"], one["where"], "; ".join(one["cures"])]
             for one in shown["findings"]
         ],
         "patches": [[one["name"], one["state"], one["why"], "; ".join(one["warnings"])] for one in shown["patches"]],
-        "packages": [[one["name"], one["version"], "yes" if one["imported"] else ""] for one in shown["packages"]],
+        "packages": [[one["name"], one["version"], "yes" if one["imported"] else ""] for one in _imported_first(shown)],
     }
 
 
+def _drawing(curve: Curve, number: int) -> str:
+    return svg.drawing(curve, number) if svg.is_drawn(curve) else ""
+
+
 def _caption(curve: Curve) -> str:
-    sides = "First run: wide solid line; second run: thin dashed line. " if curve.right else ""
-    return printable(f"{curve.name}. {sides}{svg.description(curve).capitalize()}.", LONGEST)
-
-
-def _printable(value: Any) -> Any:
-    """The same without anything that a reader's screen might act upon."""
-    if isinstance(value, str):
-        return printable(value, LONGEST)
-    if isinstance(value, dict):
-        return {key: _printable(inner) for key, inner in value.items()}
-    return [_printable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _short(text: str, limit: int) -> str:
-    return printable(text, limit)
+    both = bool(curve.right) and svg.is_drawn(curve)
+    sides = "First run: wide solid line; second run: thin dashed line. " if both else ""
+    return printable(f"{curve.name}. {sides}{svg.description(curve).capitalize()}.", pages.LONGEST)
 
 
 def _pairs(stated: Iterable[dict[str, str]]) -> list[tuple[str, str]]:
     return [(one["name"], one["value"]) for one in stated]
 
 
-def _heading(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _grouped(value: Any) -> Any:
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def _imported_first(shown: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(shown["packages"], key=lambda one: not one["imported"])
+
+
+def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What differs stands first: among ten thousand tensors nobody would find it."""
+    return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))

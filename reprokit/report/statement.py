@@ -83,6 +83,8 @@ def _rerun(facts: AuditFacts) -> dict[str, Any]:
     return {
         "verdict": facts.verdict.outcome,
         "sentence": facts.verdict.sentence,
+        "attention": list(facts.attention),
+        "counts": facts.verdict.counts,
         "firstDifference": facts.verdict.first_difference,
         "verifier": {"name": "reprokit", "version": facts.reprokit},
         "made": facts.made,
@@ -132,6 +134,8 @@ def schema() -> dict[str, Any]:
     properties = {
         "verdict": {"enum": ["identical", "different", "tolerated"]},
         "sentence": text,
+        "attention": texts,
+        "counts": counts,
         "firstDifference": text,
         "verifier": _object({"name": text, "version": text}),
         "made": text,

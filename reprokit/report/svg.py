@@ -1,11 +1,11 @@
-"""Curves as SVG, written by hand: a plotting library would weigh a thousand times as much as what is drawn."""
+"""The curves of one metric in both runs, drawn over each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
+from collections.abc import Iterable, Iterator, Sequence
 
-from reprokit.printable import printable
+from reprokit.pages import drawing as drawings
+from reprokit.pages.drawing import Axis
 from reprokit.report.facts import Curve, Point
 
 WIDTH, HEIGHT = 720, 240
@@ -14,69 +14,46 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
 
 def drawing(curve: Curve, number: int) -> str:
     """The curves of one metric in both runs, over each other, with their description for who cannot see it."""
-    points = [point for point in (*curve.left, *curve.right) if point.value is not None]
-    title, text = f"curve{number}-title", f"curve{number}-text"
-    head = (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{title} {text}">'
-        f'<title id="{title}">{escape(printable(curve.name))}</title>'
-        f'<desc id="{text}">{escape(description(curve))}</desc>'
-    )
-    if not points:
-        return head + f'<text x="{LEFT}" y="{HEIGHT // 2}">no finite value</text></svg>'
-    scale = _Scale(points)
-    lines = _line(curve.left, "first", scale) + _line(curve.right, "second", scale)
-    return head + _axes(scale, curve.unit) + lines + "</svg>"
+    points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]
+    body = [drawings.text((LEFT, HEIGHT // 2), "no finite value")]
+    if points:
+        across = drawings.axis([step for step, _ in points], LEFT, WIDTH - RIGHT)
+        up = drawings.axis([value for _, value in points], HEIGHT - BOTTOM, TOP)
+        lines = [_line(curve.left, "first", across, up), _line(curve.right, "second", across, up)]
+        body = [*_axes(across, up, curve.unit), *lines]
+    return drawings.drawing((WIDTH, HEIGHT), f"curve{number}", curve.name, description(curve), body)
+
+
+def is_drawn(curve: Curve) -> bool:
+    """Whether there is a line to draw: of single values the words say all."""
+    return max(curve.values) > 1
 
 
 def description(curve: Curve) -> str:
     """What the drawing shows, in words."""
-    told = []
-    for side, points, count, bad in zip(
-        ("first", "second"), (curve.left, curve.right), curve.values, curve.not_finite, strict=True
-    ):
-        if not count:
-            continue
-        values = [point.value for point in points if point.value is not None]
-        span = f", from {values[0]:.6g} to {values[-1]:.6g}, least {min(values):.6g}" if values else ""
-        told.append(f"{side} run: {count} {curve.unit}s{span}" + (f", {bad} not finite" if bad else ""))
-    return "; ".join(told)
+    sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
+    if curve.right and sides[0] == sides[1]:
+        return f"both runs: {_side(curve.unit, *sides[0])}"
+    told = zip(("first", "second"), sides, strict=True)
+    return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in told if side[1])
 
 
-class _Scale:
-    """From steps and values to places in the drawing."""
-
-    def __init__(self, points: list[Point]) -> None:
-        values = [point.value for point in points if point.value is not None]
-        steps = [point.step for point in points]
-        self.low, self.high = min(values), max(values)
-        self.first, self.last = min(steps), max(steps)
-
-    def x(self, step: int) -> float:
-        share = (step - self.first) / (self.last - self.first) if self.last > self.first else 0.5
-        return LEFT + share * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        span = self.high - self.low
-        share = (value - self.low) / span if span > 0 else 0.5
-        return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+def _side(unit: str, points: Sequence[Point], count: int, bad: int) -> str:
+    values = [point.value for point in points if point.value is not None]
+    span = f", from {values[0]:.6g} to {values[-1]:.6g}, least {min(values):.6g}" if values else ""
+    span = f", {values[0]:.6g}" if count == 1 and values else span
+    return f"{count:,} {unit}{'' if count == 1 else 's'}{span}" + (f", {bad:,} not finite" if bad else "")
 
 
-def _line(points: Iterable[Point], name: str, scale: _Scale) -> str:
-    places = [f"{scale.x(point.step):.1f},{scale.y(point.value):.1f}" for point in points if point.value is not None]
-    if len(places) == 1:
-        x, y = places[0].split(",")
-        return f'<circle class="{name}" cx="{x}" cy="{y}" r="{4 if name == "first" else 2}"/>'
-    return f'<polyline class="{name}" points="{" ".join(places)}"/>' if places else ""
+def _line(points: Iterable[Point], name: str, across: Axis, up: Axis) -> str:
+    places = [(across.place(point.step), up.place(point.value)) for point in points if point.value is not None]
+    return drawings.line(places, name, 4 if name == "first" else 2)
 
 
-def _axes(scale: _Scale, unit: str) -> str:
+def _axes(across: Axis, up: Axis, unit: str) -> Iterator[str]:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    axis = f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{right}"/>'
-    marks = [
-        (LEFT - 6, TOP + 8, "end", f"{scale.high:.4g}"),
-        (LEFT - 6, bottom, "end", f"{scale.low:.4g}"),
-        (LEFT, HEIGHT - 10, "start", f"{unit} {scale.first}"),
-        (right, HEIGHT - 10, "end", f"{unit} {scale.last}"),
-    ]
-    texts = (f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in marks)
-    return axis + "".join(texts)
+    yield drawings.path("axis", f"M{LEFT} {TOP}V{bottom}H{right}")
+    yield drawings.text((LEFT - 6, TOP + 8), f"{up.high:.4g}", "end")
+    yield drawings.text((LEFT - 6, bottom), f"{up.low:.4g}", "end")
+    yield drawings.text((LEFT, HEIGHT - 10), f"{unit} {across.low}")
+    yield drawings.text((right, HEIGHT - 10), f"{unit} {across.high}", "end")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.report.facts import AuditFacts
-from reprokit.report.words import MARKS, OUTCOMES, entropy_rows
+from reprokit.report.words import MARKS, OUTCOMES, counted, entropy_rows
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 6
@@ -26,6 +26,8 @@ def _after(head: list[str]) -> list[Cells]:
 
 
 def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
+    if counted(facts):
+        yield "compared", counted(facts)
     yield "trained", facts.trained.command
     for run in facts.runs:
         yield run.kind, f"{run.path} ({run.run_id}): {run.state}, {run.started}, on {run.host}"

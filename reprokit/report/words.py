@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from reprokit.report.facts import AuditFacts
+from reprokit.report.facts import AuditFacts, Run
 
 OUTCOMES = {
     "identical": "Identical, bit for bit",
@@ -12,31 +12,49 @@ OUTCOMES = {
     "tolerated": "Not identical, within the tolerance asked for",
     "not-compared": "Not compared",
 }
-MARKS = {
-    "identical": "\N{CHECK MARK} identical",
-    "different": "\N{MULTIPLICATION X} different",
-    "missing": "\N{MULTIPLICATION X} on one side only",
-    "tolerated": "\N{ALMOST EQUAL TO} within tolerance",
+JUDGEMENTS = {
+    "identical": "identical",
+    "different": "different",
+    "missing": "on one side only",
+    "tolerated": "within tolerance",
     "information": "for information",
     "not-recorded": "not recorded",
     "not-compared": "not compared",
 }
-_RUN_ROWS = (
-    ("kind", "kind"),
-    ("state", "how it ended"),
-    ("run_id", "run id"),
-    ("path", "run directory"),
-    ("working_directory", "working directory"),
-    ("started", "started"),
-    ("ended", "ended"),
-    ("host", "machine"),
+_GLYPHS = {
+    "identical": "\N{CHECK MARK} ",
+    "different": "\N{MULTIPLICATION X} ",
+    "missing": "\N{MULTIPLICATION X} ",
+    "tolerated": "\N{ALMOST EQUAL TO} ",
+}
+MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGEMENTS.items()}
+_RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    ("kind", lambda run: run.kind),
+    ("how it ended", lambda run: run.state),
+    ("run id", lambda run: run.run_id),
+    ("run directory", lambda run: run.path),
+    ("working directory", lambda run: run.working_directory),
+    ("started", lambda run: run.started),
+    ("ended", lambda run: run.ended),
+    ("took", lambda run: "" if run.seconds is None else f"{run.seconds:,.2f} s"),
+    ("machine", lambda run: run.host),
+    ("recorded by", lambda run: f"reprokit {run.reprokit}"),
 )
 
 
 def run_rows(facts: AuditFacts) -> Iterator[tuple[str, ...]]:
     """The runs beside each other: what, and the value of each."""
-    for name, title in _RUN_ROWS:
-        yield (title, *(getattr(run, name) or "unknown" for run in facts.runs))
+    for title, value in _RUN_ROWS:
+        yield (title, *(value(run) or "unknown" for run in facts.runs))
+
+
+def counted(facts: AuditFacts) -> str:
+    """How many things were compared, in a sentence; empty where nothing was."""
+    counts = facts.verdict.counts
+    if not counts:
+        return ""
+    told = ", ".join(f"{count:,} {JUDGEMENTS[verdict]}" for verdict, count in counts.items())
+    return f"{sum(counts.values()):,} things were compared, each by itself: {told}."
 
 
 def entropy_rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:

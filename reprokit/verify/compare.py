@@ -17,6 +17,7 @@ from reprokit.verify import (
     entropy,
     environment,
     evaluation,
+    logged,
     metrics,
     outputs,
     processes,
@@ -24,6 +25,7 @@ from reprokit.verify import (
     seeds,
     snapshots,
     status,
+    trackers,
     trails,
     weights,
 )
@@ -77,7 +79,10 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     matched = match(left, right, normalisations)
     files = left.outputs(), right.outputs()
     has_outcomes = matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
-    if not (any(map(outputs.comparable, files)) or has_outcomes or any(map(snapshots.comparable, (left, right)))):
+    found = [logged.read(run, listed, normalisations) for run, listed in zip((left, right), files, strict=True)]
+    in_files = logged.compare(found[0], found[1], accepted.get("metrics"))
+    has_results = has_outcomes or any(map(outputs.comparable, files)) or any(map(logged.compared, in_files))
+    if not (has_results or any(map(snapshots.comparable, (left, right)))):
         raise NothingComparable(_nothing(left, right))
     trail = trails.Pair(left, right)
     near = Near((left, right), matched, tolerances) if tolerances else None
@@ -90,6 +95,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *_training(trail, matched, near, accepted.get("trail")),
         judged(weights.compare(matched), accepted.get("weights")),
         evaluation.compare((left, right), matched, near),
+        *in_files,
         random_states.compare(matched),
         outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
         *snapshots.compare(left, right),
@@ -147,7 +153,13 @@ def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Dif
             yield f"the {side} run's agent stepped aside: {warning}"
     results = next(child for child in tree.children if child.name == "outputs")
     skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
+    of_trackers = [leaf for leaf in skipped if leaf.detail.startswith(trackers.NOT_COMPARED)]
+    if of_trackers:
+        count = f"{len(of_trackers)} of the outputs, first {of_trackers[0].name}"
+        yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
+    skipped = [leaf for leaf in skipped if not leaf.detail.startswith(trackers.BESIDE)]
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
-    if not (matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+    has_metrics = any(map(logged.compared, tree.children)) or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
+    if not has_metrics:
         yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"

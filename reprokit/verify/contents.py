@@ -67,19 +67,19 @@ class _Outputs:
 
 def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> File | None:
     """The file with the recorded digest, until those files are closed."""
-    found = _found(run, file)
-    if found is not None:
-        files.callback(found.close)
-    return found
+    opened = found(run, file)
+    if opened is not None:
+        files.callback(opened.close)
+    return opened
 
 
-def _found(run: RunDirectory, file: OutputFile) -> File | None:
+def found(run: RunDirectory, file: OutputFile) -> File | None:
     """The run's own copy, else the file that the run wrote."""
     if file.kept is not None:
         with suppress(OSError, ReprokitError):
-            found = _with_digest(run.open_kept(file), file)
-            if found is not None:
-                return found
+            kept = _with_digest(run.open_kept(file), file)
+            if kept is not None:
+                return kept
     path = Path(run.run.working_directory) / file.path
     with suppress(OSError, ValueError):
         return _with_digest(rundir.open_regular(os.fspath(path), os.O_RDONLY), file)

@@ -233,6 +233,15 @@ class Listing(Line, frozen=True, tag="listing"):
     whole: bool
 
 
+class Tracker(Line, frozen=True, tag="tracker"):
+    """A run of an experiment tracker was opened: never compared."""
+
+    name: str
+    run: str
+    place: str
+    group: str
+
+
 class Warned(Line, frozen=True, tag="warning"):
     """The agent stepped aside."""
 
@@ -270,6 +279,7 @@ KINDS: dict[str, type[Line]] = {
     "compute": Compute,
     "listing": Listing,
     "patch": Patched,
+    "tracker": Tracker,
     "warning": Warned,
     "end": End,
 }

@@ -75,11 +75,16 @@ def _entry(one: Listed) -> dict[str, Any]:
 
 def print_runs(directory: Path, found: list[Listed]) -> None:
     """Print it."""
-    headline = f"{directory}: {len(found)} run{'' if len(found) == 1 else 's'}"
-    print_rows(headline, [Cells(_cells(one), _style(one)) for one in found])
+    print_rows(headline(directory, found), [Cells(cells(one), _style(one)) for one in found])
 
 
-def _cells(one: Listed) -> tuple[str, ...]:
+def headline(directory: Path, found: list[Listed]) -> str:
+    """How many there are."""
+    return f"{directory}: {len(found)} run{'' if len(found) == 1 else 's'}"
+
+
+def cells(one: Listed) -> tuple[str, ...]:
+    """When, name, kind, how long, how it ended, and what was run."""
     if one.run is None:
         return "", one.path.name, "", "", one.problem, ""
     run = one.run.run

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+Replacement: TypeAlias = "str | Callable[[re.Match[str]], str]"
 
 TEMPORARY_NAMES = "names that tempfile made up"
 ADDRESSES = "memory addresses in the arguments of seeding calls"
 INTERPRETER = "the directory of the Python interpreter in the command"
 WORKING_DIRECTORY = "the working directory in the command"
 EVENT_FILES = "time, host and process id in the names of TensorBoard event files"
+TRACKER_RUNS = "times and run ids in the paths of files that Weights & Biases and MLflow write"
 CONTAINERS = "time stamps inside zip containers"
 CONTENTS = "what formats of files add by themselves: time stamps, the order of members, spaces"
 ORDER = "the order in which threads wrote their lines"
@@ -21,6 +26,10 @@ TIMES = "start times and durations"
 _TEMPORARY = re.compile(r"(?<![A-Za-z0-9])(tmp|pymp-|torchelastic_)[a-z0-9_]{8}(?![A-Za-z0-9_])")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 _EVENTS = re.compile(r"events\.out\.tfevents\.\d+\.[^/]*?\.\d+\.(\d+)(?=[./]|$)")
+_WANDB = re.compile(r"(?<![^/])((?:offline-)?run)-\d{8}_\d{6}-[^/]+(/|$)(?:run-[^/]+(\.wandb)$)?")
+_MLFLOW = re.compile(
+    r"(?<=/)[0-9a-f]{32}(?=/(?:artifacts|metrics|params|tags|inputs|outputs)/|/meta\.yaml$)|(?<=/m-)[0-9a-f]{32}(?=/)"
+)
 
 
 class Normalisations:
@@ -46,14 +55,22 @@ class Normalisations:
     def path(self, path: str) -> str:
         """The path of an output without what is another in every run."""
         path = self._rewrite(_TEMPORARY, r"\1????????", path, TEMPORARY_NAMES)
+        path = self._rewrite(_WANDB, _wandb_run, path, TRACKER_RUNS)
+        path = self._rewrite(
+            _MLFLOW, lambda found: "ID" if path[: found.start()].endswith("m-") else "RUN", path, TRACKER_RUNS
+        )
         return self._rewrite(_EVENTS, r"events.out.tfevents.TIME.HOST.PID.\1", path, EVENT_FILES)
 
     def argument(self, text: str) -> str:
         """The argument of a seeding call without addresses of objects."""
         return self._rewrite(_ADDRESS, "0x...", text, ADDRESSES)
 
-    def _rewrite(self, pattern: re.Pattern[str], replacement: str, text: str, name: str) -> str:
+    def _rewrite(self, pattern: re.Pattern[str], replacement: Replacement, text: str, name: str) -> str:
         changed = pattern.sub(replacement, text)
         if changed != text:
             self.add(name)
         return changed
+
+
+def _wandb_run(found: re.Match[str]) -> str:
+    return f"{found[1]}-TIME-ID{found[2]}{'run-ID.wandb' if found[3] else ''}"

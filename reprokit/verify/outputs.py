@@ -9,9 +9,12 @@ from itertools import zip_longest
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.rundir import OutputFile, OutputsFile
 from reprokit.tolerance import Tolerance
+from reprokit.verify import trackers
 from reprokit.verify.contents import Contents
 from reprokit.verify.normalise import CONTAINERS, CONTENTS, Normalisations
 from reprokit.verify.scan import natural
+
+UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
 def compare(
@@ -28,6 +31,9 @@ def compare(
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
+            if why := trackers.why_not_compared((one or other or UNKNOWN).path, path):
+                leaves.append(Difference(path, Verdict.NOT_RECORDED, _described(one), _described(other), why))
+                continue
             leaf = _file(path, one, other, normalisations)
             if contents is not None and one is not None and other is not None and leaf.verdict.differs:
                 leaf = _looked_into(leaf, contents.compare(path, one, other), normalisations, contents.tolerance)
@@ -38,8 +44,13 @@ def compare(
 
 
 def comparable(outputs: OutputsFile | None) -> bool:
-    """Whether there is any file whose digest is known."""
-    return outputs is not None and any(file.digest or file.content for file in outputs.files)
+    """Whether there is any file that is compared, and whose digest is known."""
+    files = outputs.files if outputs is not None else ()
+    return any((file.digest or file.content) and not _is_of_tracker(file.path) for file in files)
+
+
+def _is_of_tracker(path: str) -> bool:
+    return bool(trackers.why_not_compared(path, Normalisations().path(path)))
 
 
 def _by_path(outputs: OutputsFile, normalisations: Normalisations) -> dict[str, list[OutputFile]]:

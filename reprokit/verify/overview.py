@@ -10,27 +10,35 @@ from reprokit import findings
 from reprokit.capture import files
 from reprokit.rundir import OutputFile, Proof, RunFile
 from reprokit.screen import Cells, print_rows
-from reprokit.verify import seeds, words
+from reprokit.verify import logged, seeds, words
 from reprokit.verify.entropy import in_words
-from reprokit.verify.lines import END_WEIGHTS
+from reprokit.verify.lines import END_WEIGHTS, Tracker
 from reprokit.verify.metrics import WORDINGS, text
 from reprokit.verify.rows import shortened
 from reprokit.verify.scan import Key, Series
 from reprokit.verify.status import failed, seconds
 from reprokit.verify.summary import Summary, not_covered, warnings
 
+TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 SHOWN = 6  # things of a kind on one screen
 
 
 def print_summary(summary: Summary) -> None:
     """Print it: the state first, so that nobody overlooks that a run is not whole."""
-    run = summary.run
-    kind = words.KINDS[run.kind]
-    headline = f"{kind} {summary.directory.path}: {summary.state}"
     style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
+    print_rows(headline(summary), [Cells(row) for row in rows(summary)], style=style)
+
+
+def headline(summary: Summary) -> str:
+    """What run it is, and how it ended."""
+    return f"{words.KINDS[summary.run.kind]} {summary.directory.path}: {summary.state}"
+
+
+def rows(summary: Summary) -> list[tuple[str, str]]:
+    """The lines behind the headline, each with its label, which stands once where several follow each other."""
     sections = [*_what(summary), *_environment(summary)]
     sections += [
-        *_limited("patches", _patches(run)),
+        *_limited("patches", _patches(summary.run)),
         *_entropy(summary),
         *_results(summary),
         *_captured(summary),
@@ -38,8 +46,7 @@ def print_summary(summary: Summary) -> None:
     ]
     before = ["", *(label for label, _ in sections)]
     labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
-    cells = [Cells((label, shortened(line))) for label, (_, line) in zip(labels, sections, strict=True)]
-    print_rows(headline, cells, style=style)
+    return [(label, shortened(line)) for label, (_, line) in zip(labels, sections, strict=True)]
 
 
 def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -147,6 +154,8 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
     kinds = ("epoch", "history", "evaluation", "evaluate", "predict")
     yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
+    yield from _limited("in files", _in_files(summary))
+    yield from _limited("tracked by", (_tracker(one) for one in summary.scan.trackers))
     weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
     yield from _limited("weights", weights)
     yield from _limited("trail", map(str, summary.trails))
@@ -155,6 +164,19 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.findings is not None:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
     yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
+
+
+def _in_files(summary: Summary) -> Iterator[str]:
+    """The metrics that experiment trackers wrote, and what of them cannot be read."""
+    found = summary.logged
+    for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
+        yield f"{name} ({found.trackers[name.place]}): {logged.summary(points)}"
+    yield from (f"{place}: {problem}" for place, problem in sorted({**found.problems, **found.unread}.items()))
+
+
+def _tracker(line: Tracker) -> str:
+    group = f" of {line.group}" if line.group else ""
+    return f"{TRACKERS.get(line.name, line.name)} run {line.run}{group}, in {line.place}"
 
 
 def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:

@@ -125,6 +125,7 @@ class Scan:
     kept: int = 0
     all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
     replaced: dict[str, Replaced] = field(default_factory=dict)
+    trackers: list[lines.Tracker] = field(default_factory=list)
 
     def has(self, kinds: frozenset[str]) -> bool:
         """Whether there is a line of one of these kinds."""
@@ -221,6 +222,9 @@ def _note(result: Scan, place: Place) -> bool:
     elif isinstance(line, lines.Seed):
         _note_replaced(result, place.key.process, line)
         return False
+    elif isinstance(line, lines.Tracker):
+        if len(result.trackers) < 100:
+            result.trackers.append(line)
     elif isinstance(line, lines.Warned):
         if len(result.warnings) < 100:
             result.warnings.append(line.text)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
 from reprokit.rundir import ENTROPY, FAILED, OutputsFile, RunDirectory, RunFile
+from reprokit.verify import logged
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
 from reprokit.verify.normalise import Normalisations
@@ -42,6 +44,11 @@ class Summary:
     trails: list[Holding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # with reading the trails and findings
     findings: FindingsFile | None = None
+
+    @cached_property
+    def logged(self) -> logged.Found:
+        """The metrics in the files that experiment trackers wrote."""
+        return logged.read(self.directory, self.outputs, Normalisations())
 
     @property
     def run(self) -> RunFile:
@@ -189,6 +196,10 @@ def document(summary: Summary) -> dict[str, Any]:
         "processes": [_process(name, summary) for name in summary.scan.processes],
         "epochs": summary.epochs,
         "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
+        "metrics_in_files": logged.document(summary.logged),
+        "trackers": [
+            {"name": one.name, "run": one.run, "place": one.place, "group": one.group} for one in summary.scan.trackers
+        ],
         "trails": trails_document(summary.trails),
         "findings": findings.counts(summary.findings),
         "outputs": msgspec.to_builtins(summary.outputs.files),

@@ -71,6 +71,21 @@ def browser(directory: Path = HOME) -> Iterator[Any]:
             started.close()
 
 
+def picture(page: Any, path: Path) -> None:
+    """A screenshot, asked for again where a busy machine had none ready."""
+    from playwright.sync_api import Error
+
+    for _ in range(4):
+        try:
+            page.screenshot(path=str(path))
+            return
+        except Error as error:
+            if "Unable to capture" not in str(error):
+                raise
+            page.wait_for_timeout(200)
+    page.screenshot(path=str(path))
+
+
 def violations(page: Any, directory: Path = HOME) -> list[str]:
     """What axe-core objects to in a page, in any of its rules."""
     page.add_script_tag(path=str(directory / "axe-core" / "package" / "axe.min.js"))

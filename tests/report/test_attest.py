@@ -12,8 +12,10 @@ from typing import Any
 import jsonschema
 import pytest
 from in_toto_attestation.v1.statement import Statement
+from securesystemslib.dsse import Envelope
+from securesystemslib.signer._crypto_signer import CryptoSigner
 
-from reprokit.report import statement
+from reprokit.report import keys, statement
 from tests.support import Done, Reprokit
 
 
@@ -80,10 +82,20 @@ def test_everything_false_is_refused(signed: Reprokit) -> None:
         (signed.directory / "signed.json").write_text(whole)
 
     refused("not signed by this key", key="other.pub")
-    statement = payload(signed)
-    statement["predicate"]["verdict"] = "different"
-    change(signed, lambda envelope: envelope.update(payload=base64.b64encode(json.dumps(statement).encode()).decode()))
-    refused("was changed since")
+
+    def altered(edit: Callable[[dict[str, Any]], object]) -> str:
+        content = payload(signed)
+        edit(content)
+        return base64.b64encode(json.dumps(content).encode()).decode()
+
+    for edit in (
+        lambda content: content["predicate"].update(verdict="different"),
+        lambda content: content.update(subject=[]),
+        lambda content: content["subject"][0]["digest"].update(sha256="0" * 64),
+    ):
+        forged = altered(edit)
+        change(signed, lambda envelope, forged=forged: envelope.update(payload=forged))  # type: ignore[misc]
+        refused("was changed since")
     change(signed, lambda envelope: envelope.update(signatures=[]))
     refused("holds no signature")
     change(signed, lambda envelope: envelope.pop("signatures"))
@@ -96,6 +108,30 @@ def test_everything_false_is_refused(signed: Reprokit) -> None:
     refused("not among", "key.pub", "model.bin")
     (signed.directory / "model.bin").write_bytes(b"another model")
     refused("not the artifact that was signed")
+
+
+def test_the_envelopes_of_other_tools_are_refused(signed: Reprokit) -> None:
+    """Signed by the same key, and whole: a statement of where something was built is none of a re-run."""
+    key = keys.read_private(signed.directory / "key")
+    statement = {
+        **payload(signed),
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {"result": "PASSED"},
+    }
+    for kind, content in [
+        ("application/vnd.in-toto+json", statement),
+        ("application/vnd.in-toto+json", {"_type": "link", "name": "build"}),
+        ("application/vnd.dev.cosign.simplesigning.v1+json", {"critical": {}}),
+    ]:
+        envelope = Envelope(json.dumps(content).encode(), kind, {})
+        envelope.sign(CryptoSigner(key))
+        (signed.directory / "signed.json").write_text(json.dumps(envelope.to_dict()))
+        done = verify(signed, "model.bin")
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert "PASSED" not in done.stdout
+    bundle = {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json", "dsseEnvelope": envelope.to_dict()}
+    (signed.directory / "signed.json").write_text(json.dumps(bundle))
+    assert verify(signed, "model.bin").returncode == 1
 
 
 def test_what_cannot_be_read_is_trouble(signed: Reprokit) -> None:

@@ -11,10 +11,20 @@ import pytest
 from reprokit.report import html
 from reprokit.report.gather import gather
 from reprokit.rundir import OutputFile
-from tests.report.browser import HOME, browser, violations
+from tests.report.browser import HOME, browser, picture, violations
 from tests.verify.runs import Building, digest, replayed, tensor, training
 
 pytestmark = pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
+
+
+SHAPES = """
+Object.fromEntries(["identical", "different"].flatMap(verdict => {
+  const mark = document.querySelector(`.mark.${verdict}`);
+  if (!mark) return [];
+  const shape = getComputedStyle(mark, "::before");
+  return [[verdict, [shape.borderTopLeftRadius, shape.transform, shape.borderTopWidth].join(" ")]];
+}))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,11 @@ def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], start
         assert said == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over the side
         assert violations(page) == []
-        assert page.screenshot(path=str(tmp_path / f"{name}-{scheme}-{width}.png"))
+        picture(page, tmp_path / f"{name}-{scheme}-{width}.png")
+        # What came out is told by shapes too, which are there on paper and whatever glyphs the fonts have.
+        shapes = page.evaluate(SHAPES)
+        assert set(shapes) == {"identical", "different"} if name == "different" else "different" not in shapes
+        assert len(set(shapes.values())) == len(shapes)
         context.close()
 
 

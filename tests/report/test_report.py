@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -13,17 +17,20 @@ import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 
+from reprokit.report import cyclonedx, html, markdown, prov, spdx, statement
 from reprokit.report import facts as audit
-from reprokit.report import html, markdown, statement
 from reprokit.report.curves import POINTS, Thinned
 from reprokit.report.facts import AuditFacts, document
 from reprokit.report.gather import gather
-from reprokit.rundir import RUN, RUNNING, OutputFile
-from tests.support import Reprokit, wait_until
+from reprokit.report.text import print_report
+from reprokit.rundir import RUN, RUNNING, Bundled, OutputFile
+from tests.support import COMMAND, Reprokit, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 
 Pair = tuple[Building, Building]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> [x](javascript:alert(3)) `| \x1b]0;owned\x07 \u202e"
+DOCS = Path(__file__).parents[2] / "docs"
+CODE = re.compile("`([^`]+)`")
 ORDER = ["trained", "how", "artifacts", "curves", "entropy", "findings", "environment", "limits", "check"]
 
 
@@ -64,6 +71,35 @@ def schema(name: str) -> Any:
 def test_the_published_schemas_are_those_of_the_code() -> None:
     assert schema("report") == json.loads(json.dumps(audit.schema()))
     assert schema("rerun") == json.loads(json.dumps(statement.schema()))
+
+
+def test_each_fact_says_for_what_it_is_evidence() -> None:
+    """The first column of the table names facts of the schema, and every one of them."""
+    text = (DOCS / "evidence.md").read_text()
+    table = text.partition("## The facts")[2].partition("## The sources")[0]
+    named = [name for row in table.splitlines() if row.startswith("| `") for name in CODE.findall(row.split("|")[1])]
+    definitions = schema("report")["$defs"]
+    for name in named:
+        parts = [part for part in name.split(".") if not part.startswith("--")]
+        properties = definitions["AuditFacts"]["properties"]
+        for part in parts:
+            found = properties[part]
+            kind = (found.get("items") or found).get("$ref", "").rpartition("/")[2]
+            properties = definitions.get(kind, {}).get("properties", {})
+    stated = {name.partition(".")[0] for name in (*named, *CODE.findall(table))}
+    assert definitions["AuditFacts"]["properties"].keys() <= stated
+    assert "compliant with" not in text
+
+
+def test_the_page_of_statements_has_every_key() -> None:
+    table = (DOCS / "attestations.md").read_text().partition("| key | meaning |")[2].split("\n\n")[0]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
+    properties = schema("rerun")["properties"]
+    assert [CODE.findall(row[1])[0] for row in rows] == list(properties)
+    for row in rows:
+        inner = properties[CODE.findall(row[1])[0]]
+        keys = (inner.get("items") or inner).get("properties", {}).keys() - {"sha256"}
+        assert keys <= set(CODE.findall(row[2])), row
 
 
 def test_the_facts_fit_their_schema(pair: Pair) -> None:
@@ -112,6 +148,112 @@ def test_a_run_that_goes_on_or_was_killed_says_so_first(real: Reprokit, tmp_path
     assert "still in progress" in shown.stdout.splitlines()[0]
 
 
+def ending(real: Reprokit, name: str, code: str) -> tuple[str, str, str]:
+    """The beginnings of three reports of a run that ends in its own way, each without marks."""
+    process = real.start("record", "-o", name, "--", sys.executable, "-c", code, stdin=subprocess.PIPE)
+    if "killed" in name:
+        wait_until((real.directory / name / "began").exists, "the training")
+        process.kill()
+    process.communicate("\n")  # which ends a training that waits for it
+    found = gather([real.directory / name])
+    shown = real.run("report", name)
+    assert shown.returncode == 0
+    texts = [text.strip() for text in Page(html.page(found).partition("<main>")[2]).texts]
+    return shown.stdout.splitlines()[0], markdown.page(found).splitlines()[0].strip("*"), next(filter(None, texts))
+
+
+def test_a_run_that_failed_or_whose_launcher_was_killed_says_so_first(real: Reprokit) -> None:
+    began = "import os; open(os.path.join(os.environ['REPROKIT_RUN'], 'began'), 'w'); input()"
+    for name, code, said in [
+        ("failed", "raise SystemExit(3)", "This run failed: exit code 3"),
+        ("aborted", "import os; os.abort()", "This run failed: killed by SIGABRT"),
+        ("killed", began, "This run did not come to its end: its launcher died"),
+    ]:
+        for line in ending(real, name, code):
+            assert line.replace("\\", "").startswith(said[:24]), (name, line)
+    card = markdown.model_card(gather([real.directory / "failed"]))
+    assert "This run failed" in card.splitlines()[2]
+
+
+def test_a_run_with_no_metrics_has_a_report_in_every_format(real: Reprokit) -> None:
+    assert real.run("record", "-o", "bare", "--", "true").returncode == 0
+    assert real.run("replay", "bare", "-o", "bare-again").returncode == 0
+    for runs in (["bare"], ["bare", "bare-again"]):
+        found = gather([real.directory / name for name in runs])
+        assert (found.verdict.outcome, found.curves, found.verdict.counts) == ("not-compared", (), {})
+        assert "No loss or metric was recorded" in html.page(found)
+        for presenter in (markdown.page, markdown.model_card, cyclonedx.document, spdx.document, prov.document):
+            assert presenter(found)
+    done = real.run("report", "bare", "bare-again")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Not compared. Nothing was compared")
+
+
+def test_what_a_run_prints_is_nowhere_in_it(real: Reprokit) -> None:
+    """A hundred megabytes of stdout pass through: neither the run nor its page grows by them."""
+    code = "import sys\nfor _ in range(100): sys.stdout.write('x' * (1 << 20))"
+    with open("/dev/null", "wb") as nowhere:
+        command = [COMMAND, "record", "-o", "loud", "--", sys.executable, "-c", code]
+        assert subprocess.run(command, cwd=real.directory, stdout=nowhere, stderr=nowhere).returncode == 0
+    assert sum(path.stat().st_size for path in (real.directory / "loud").rglob("*") if path.is_file()) < 1 << 20
+    assert len(html.page(gather([real.directory / "loud"]))) < 1 << 20
+
+
+def test_a_report_that_was_written_is_a_success_whatever_it_says(real: Reprokit) -> None:
+    """verify and gate turn verdicts into exit statuses."""
+    assert real.run("report", "first", "other").returncode == 0
+    assert real.run("verify", "first", "other").returncode == 1
+    assert real.run("report", "first").returncode == 0
+
+
+def test_what_differs_stands_first_among_thousands(tmp_path: Path) -> None:
+    left = training(tmp_path / "left")
+    end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#1", "class": "Net"}
+    names = [f"layer{number}.weight" for number in range(1000)]
+    left.add("weights", **end, digest=digest("all"), tensors=[tensor(name, name) for name in names])
+    right = replayed(left, tmp_path / "right")
+    right.lines[-1]["tensors"][777] = tensor(names[777], "changed")
+    right.lines[-1]["digest"] = digest("changed")
+    found = facts_of((left, right))
+    text = html.page(found)
+    assert text.index('id="artifacts"') < text.index("layer777.weight", text.index('id="artifacts"'))
+    assert text.index("layer777.weight", text.index("<h3>Weights")) < text.index("layer0.weight")
+    assert found.verdict.counts["different"] == 2
+    assert f"{sum(found.verdict.counts.values()):,} things were compared" in text
+
+
+def test_how_to_check_it_names_only_what_can_be_done(pair: Pair) -> None:
+    left, right = pair
+    commands = [step.value for step in facts_of(pair).check_it]
+    assert f"reprokit verify {left.path} {right.path}" in commands
+    assert f"reprokit replay {left.path} -o rerun" in commands
+    left.run.bundled = Bundled(entropy=False, original=digest("run.json"))
+    shutil.rmtree(left.path)
+    found = gather([left.write()])
+    assert (found.runs[0].original, found.runs[0].original in html.page(found)) == (digest("run.json"), True)
+    commands = [step.value for step in found.check_it]
+    assert not [command for command in commands if command.startswith("reprokit replay")]
+    assert f"sha256sum {left.path}/run.json" in commands
+
+
+def test_secrets_of_the_command_line_are_not_reported(pair: Pair) -> None:
+    for building in pair:
+        building.run.command = [
+            "python",
+            "train.py",
+            "--api-key",
+            "hunter2",
+            "s3://ann:hunter2@place/x",
+            "a.token=hunter2",
+        ]
+    found = facts_of(pair)
+    assert found.runs[1].command[-1] == "a.token=left-out"
+    presenters = (html.page, markdown.page, markdown.model_card, cyclonedx.document, spdx.document, prov.document)
+    shown = [present(found) for present in presenters]
+    shown += [json.dumps(document(found)), json.dumps(statement.statement(found, "bitwise-rerun"))]
+    assert not [text for text in shown if "hunter2" in text]
+
+
 def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
     page = Page(html.page(facts_of(pair)))
     assert [one for one in page.ids if one in ORDER] == ORDER
@@ -120,7 +262,7 @@ def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
     assert page.tags.count("h1") == page.tags.count("main") == 1
 
 
-def test_hostile_texts_are_texts(tmp_path: Path) -> None:
+def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = training(tmp_path / "left")
     left.run.command = ["python", HOSTILE]
     left.run.uncovered = [HOSTILE]
@@ -136,8 +278,11 @@ def test_hostile_texts_are_texts(tmp_path: Path) -> None:
     assert "script" not in page.tags
     assert "img" not in page.tags
     assert sum("<script>alert(1)" in one for one in page.texts) >= 5
-    for shown in (text, markdown.page(found), markdown.model_card(found)):
+    print_report(found)
+    documents = (json.dumps(document(found)), cyclonedx.document(found), spdx.document(found), prov.document(found))
+    for shown in (text, markdown.page(found), markdown.model_card(found), capsys.readouterr().out, *documents):
         assert "\x1b" not in shown
+        assert "\x07" not in shown
         assert "\u202e" not in shown
     for shown in (markdown.page(found), markdown.model_card(found)):
         page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(shown))
@@ -209,3 +354,50 @@ def test_a_bill_of_materials_is_valid_and_the_same_twice(real: Reprokit) -> None
     content = json.loads(texts[0])
     assert content["metadata"]["component"]["type"] == "machine-learning-model"
     assert [one["name"] for one in content["components"] if one["type"] == "file"] == ["model.bin"]
+
+
+def test_a_bill_of_materials_of_many_files_says_what_it_leaves_out(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cyclonedx, "MAX_FILES", 10)
+    pair[0].outputs = [OutputFile(path=f"part-{number}", size=1, digest=digest(str(number))) for number in range(12)]
+    content = json.loads(cyclonedx.document(gather([pair[0].write()])))
+    assert len([one for one in content["components"] if one["type"] == "file"]) == 10
+    properties = content["metadata"]["component"]["modelCard"]["properties"]
+    assert {"name": "reprokit:outputs-left-out", "value": "2"} in properties
+
+
+def test_a_document_of_spdx_is_whole_and_the_same_twice(pair: Pair) -> None:
+    """Read again by the library, which knows what elements must have, and to what they may be related."""
+    from spdx_python_model import v3_0_1 as model
+
+    pair[0].environment |= {"packages": {"torch": "2.13.0", "pip": "25.0"}, "imported": ["torch"]}
+    pair[0].environment["data"] = [{"path": "train.npy", "digest": digest("train.npy"), "size": 3}]
+    found = facts_of(pair)
+    text = spdx.document(found)
+    assert spdx.document(found) == text
+    read = model.SHACLObjectSet()
+    model.JSONLDDeserializer().read(io.BytesIO(text.encode()), read)
+    assert read.link() == set()
+    (training_model,) = read.foreach_type(model.ai_AIPackage)
+    (build,) = read.foreach_type(model.build_Build)
+    relations = {
+        (one.from_, one.relationshipType.rpartition("/")[2]): one.to for one in read.foreach_type(model.Relationship)
+    }
+    assert [one.name for one in relations[training_model, "dependsOn"]] == ["torch"]
+    assert [one.name for one in relations[build, "hasInput"]] == ["train.npy"]
+    assert {one.name for one in relations[build, "hasOutput"]} == {training_model.name, "model.pt", "log.txt"}
+    (file,) = (one for one in read.foreach_type(model.software_File) if one.name == "model.pt")
+    assert f"sha256:{file.verifiedUsing[0].hashValue}" == digest("model.pt")
+    assert build.build_buildStartTime.year == 2026
+
+
+def test_provenance_is_read_again_as_it_was_written(pair: Pair) -> None:
+    from prov.model import ProvActivity, ProvDocument
+
+    text = prov.document(facts_of(pair))
+    read = ProvDocument.deserialize(content=text, format="json")
+    assert {str(one.label) for one in read.get_records(ProvActivity)} == {"recording id-left", "replay id-right"}
+    content = json.loads(text)
+    assert content["entity"]["output-0"]["reprokit:digest"] == digest("model.pt")
+    assert len(content["wasInformedBy"]) == 1
+    assert len(content["wasGeneratedBy"]) == 4
+    assert ProvDocument.deserialize(content=read.serialize(format="json"), format="json") == read

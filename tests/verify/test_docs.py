@@ -21,7 +21,21 @@ FORMAT = (DOCS / "format.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "name", ["verify", "show", "ls", "gate", "report", "keygen", "attest verify", "bundle", "unpack"]
+    "name",
+    [
+        "verify",
+        "show",
+        "ls",
+        "gate",
+        "report",
+        "keygen",
+        "attest verify",
+        "bundle",
+        "unpack",
+        "export",
+        "export mlflow",
+        "export dvc",
+    ],
 )
 def test_the_help_text_stands_on_the_command_s_page(name: str) -> None:
     page = (DOCS / "commands" / f"{name.split()[0]}.md").read_text()

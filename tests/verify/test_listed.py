@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import pty
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reprokit.rundir import RUN, RUNNING
-from tests.support import Reprokit
+from tests.support import COMMAND, Reprokit
 
 from .runs import recording, replayed
 
@@ -57,3 +62,42 @@ def test_no_runs_and_no_directory(reprokit: Reprokit) -> None:
     assert reprokit.run("ls", ".").stdout == ".: 0 runs\n"
     done = reprokit.run("ls")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_hostile_names_and_a_running_run_in_a_pipe_and_on_a_terminal(tmp_path: Path, reprokit: Reprokit) -> None:
+    hostile = "\x1b]0;owned\x07\u202e<b>[bold]"
+    building = recording(tmp_path / f"run{hostile}")
+    building.run.command, building.run.host = ["python", hostile], platform.node()
+    building.run.status, building.run.exit_code, building.run.ended = RUNNING, None, None
+    process = psutil.Process()
+    building.run.launcher_pid, building.run.launcher_started = process.pid, process.create_time()
+    building.write()
+    piped = [reprokit.run("ls", "."), reprokit.run("show", f"run{hostile}")]
+    on_terminal = [on_a_terminal(tmp_path, "ls", "."), on_a_terminal(tmp_path, "show", f"run{hostile}")]
+    for text in [*(done.stdout for done in piped), *on_terminal]:
+        assert "in progress" in text
+        assert "\\x1b]0;owned\\x07\\u202e<b>[bold]" in "".join(text.split())
+        assert "\x1b]" not in text
+        assert "\u202e" not in text
+    assert piped[1].stdout.splitlines()[0].endswith(f": in progress (process {process.pid})")
+
+
+def on_a_terminal(directory: Path, *arguments: str) -> str:
+    """What is written to a terminal of 400 columns."""
+    reader, writer = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "400", "TERM": "xterm-256color"}
+    with subprocess.Popen([COMMAND, *arguments], cwd=directory, env=environment, stdout=writer) as process:
+        os.close(writer)
+        text = b""
+        while block := read_or_end(reader):
+            text += block
+    os.close(reader)
+    assert process.returncode == 0
+    return text.decode()
+
+
+def read_or_end(reader: int) -> bytes:
+    try:
+        return os.read(reader, 1 << 16)
+    except OSError:  # Linux says so that nobody writes any more
+        return b""

@@ -40,6 +40,7 @@ FORMATS: tuple[Format, ...] = (
     Format("graph", matching.is_meta_graph, _reader("meta_graph")),
     Format("onnx", matching.is_onnx, _reader("onnx"), beside=True),
     Format("tfrecord", matching.is_tfrecord, _reader("tfrecord")),
+    Format("wandb", matching.is_wandb, _reader("wandb")),
     Format("hdf5", matching.is_hdf5, _reader("hdf5")),
     Format("safetensors", matching.is_safetensors, _reader("safetensors")),
     Format("keras", matching.is_keras, _reader("keras")),

@@ -113,6 +113,10 @@ def is_tfrecord(name: str, head: bytes) -> bool:
     return named or "tfevents" in name.lower() or head[21:].startswith(b"\x1a\x0dbrain.Event:")
 
 
+def is_wandb(name: str, head: bytes) -> bool:
+    return head.startswith(b":W&B\xe1\xbe\x00")
+
+
 def is_gzip(name: str, head: bytes) -> bool:
     return head.startswith(b"\x1f\x8b\x08")
 

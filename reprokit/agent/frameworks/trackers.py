@@ -1,0 +1,142 @@
+"""MLflow and Weights & Biases: which of their runs the training opened; a replay opens runs of its own.
+
+Their ids come from the randomness that a replay is given again. A tracker that is given the id of the recording's run
+once more refuses the run or writes over it. In a replay the id is therefore made of the recorded one and of the
+replay, after the library has asked for the same bytes as before.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..patching import replace
+from .version_only import VersionOnly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..agent import Agent
+
+    Function = Callable[..., Any]
+
+STORES = ("mlflow.store.tracking.file_store", "mlflow.store.tracking.sqlalchemy_store")
+LONGEST = 1000  # characters of what is written down
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of ids of Weights & Biases
+
+
+class Adapter(VersionOnly):
+    """Watches both libraries."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._noted: set[tuple[str, str]] = set()
+        self._starting = 0  # calls of wandb.init at work
+        self._replay: str | None = None  # the id of this replay; empty in a recording
+
+    def forget(self) -> None:
+        self._noted.clear()
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name == "mlflow.tracking.fluent":
+            replace(module, "start_run", self._make_start_run)
+        elif name == "mlflow.tracking.client":
+            replace(module.MlflowClient, "create_run", self._make_start_run)
+        elif name in STORES:
+            if self._of_replay():
+                module.uuid = _Uuids(module.uuid, self._new_uuid)
+        elif name == "wandb.sdk.wandb_init":
+            replace(module, "init", self._make_init)
+        elif name == "wandb.sdk.lib.runid":
+            if self._of_replay():
+                replace(module, "generate_id", self._make_generate_id)
+        else:
+            super().instrument(name, module)
+
+    def _of_replay(self) -> str:
+        if self._replay is None:
+            import json
+
+            with open(self._agent.run + "/run.json", encoding="utf-8", errors="surrogateescape") as file:
+                run = json.load(file)
+            self._replay = str(run["run_id"]) if run["kind"] == "replay" else ""
+        return self._replay
+
+    def _new_uuid(self, recorded: Any) -> Any:
+        """The UUID of this replay in the place of the recorded one, of the same version."""
+        return type(recorded)(bytes=self._mixed(recorded.bytes), version=4)
+
+    def _mixed(self, recorded: bytes) -> bytes:
+        from hashlib import sha256
+
+        return sha256(b"\0".join([b"reprokit-tracker-1", self._of_replay().encode(), recorded])).digest()[:16]
+
+    def _make_start_run(self, original: Function) -> Function:
+        def start_run(*arguments: Any, **keywords: Any) -> Any:
+            run = original(*arguments, **keywords)
+            self._agent.attempt(self._note_mlflow, run)
+            return run
+
+        return start_run
+
+    def _note_mlflow(self, run: Any) -> None:
+        mlflow: Any = sys.modules["mlflow"]
+        self._note("mlflow", run.info.run_id, str(mlflow.get_tracking_uri()), str(run.info.experiment_id))
+
+    def _make_init(self, original: Function) -> Function:
+        def init(*arguments: Any, **keywords: Any) -> Any:
+            self._starting += 1
+            try:
+                run = original(*arguments, **keywords)
+            finally:
+                self._starting -= 1
+            self._agent.attempt(self._note_wandb, run)
+            return run
+
+        return init
+
+    def _note_wandb(self, run: Any) -> None:
+        if getattr(run, "id", None):
+            self._note("wandb", str(run.id), str(getattr(run, "dir", "")), str(getattr(run, "project", "") or ""))
+
+    def _make_generate_id(self, original: Function) -> Function:
+        def generate_id(*arguments: Any, **keywords: Any) -> Any:
+            recorded = original(*arguments, **keywords)
+            if not self._starting:
+                return recorded
+            mixed = self._mixed(recorded.encode())
+            return "".join([_LETTERS[byte % len(_LETTERS)] for byte in mixed * (1 + len(recorded) // 16)])[
+                : len(recorded)
+            ]
+
+        return generate_id
+
+    def _note(self, name: str, run: str, place: str, group: str) -> None:
+        """Write a run down, once a process."""
+        if (name, run) not in self._noted:
+            self._noted.add((name, run))
+            fields = {"name": name, "run": run, "place": _without_password(place), "group": group}
+            self._agent.journal.write("tracker", {key: text[:LONGEST] for key, text in fields.items()}, aside=True)
+
+
+class _Uuids:
+    """The module uuid as a store sees it."""
+
+    def __init__(self, module: Any, change: Function) -> None:
+        self._module, self._change = module, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def uuid4(self) -> Any:
+        return self._change(self._module.uuid4())
+
+
+def _without_password(place: str) -> str:
+    """An address without who asks there, and without what stands behind a question mark."""
+    scheme, mark, rest = place.partition("://")
+    if not mark:
+        return place
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

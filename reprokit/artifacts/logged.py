@@ -1,0 +1,211 @@
+"""Metrics in the files that experiment trackers write: TensorBoard's events, Weights & Biases, MLflow's file store.
+
+A file becomes series of values by step, each by its bits. Wall times, run ids and what a tracker measures by itself
+are left out. Files may come from somebody else: sizes and counts are bounded, and what is read of a damaged file is
+what stands before the damage.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from reprokit.artifacts.formats import tfrecord, wandb
+from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire, signed
+from reprokit.artifacts.parts import Limits, Source
+from reprokit.artifacts.sources import whole
+from reprokit.errors import ArtifactDamaged
+
+MOST_POINTS = 500_000  # of one file
+MOST_SERIES = 10_000
+LONGEST_NAME = 1000  # characters
+LONGEST_TEXT = 4096  # of a value that is no number
+LARGEST = 1 << 30  # bytes of a file that is read
+MLFLOW_LARGEST = 64 << 20
+
+TENSORBOARD, WANDB, WANDB_SUMMARY, MLFLOW = "TensorBoard", "Weights & Biases", "Weights & Biases' summary", "MLflow"
+_KINDS = (
+    (re.compile(r"(?:.*/)?events\.out\.tfevents\.[^/]*"), TENSORBOARD),
+    (re.compile(r"(?:.*/)?[^/]*\.wandb"), WANDB),
+    (re.compile(r"(?:.*/)?wandb-summary\.json"), WANDB_SUMMARY),
+    (re.compile(r"(?:.*/)?[0-9a-f]{32}/metrics/.+"), MLFLOW),
+)
+_CODES = {"float32": "<f", "float64": "<d", "int": "<q"}
+
+
+class Point(NamedTuple):
+    """A value at a step."""
+
+    step: int
+    dtype: str  # float32, float64, int or text
+    bits: bytes  # of a number little-endian, of a text its UTF-8
+
+    @property
+    def number(self) -> float | None:
+        """The number that it is; None for a text."""
+        code = _CODES.get(self.dtype)
+        return struct.unpack(code, self.bits)[0] if code is not None else None
+
+    def __str__(self) -> str:
+        number = self.number
+        if number is None:
+            return repr(self.bits.decode("utf-8", "backslashreplace"))
+        text = f"{number:.9g}" if self.dtype == "float32" else repr(number)
+        return text if self.dtype == "int" else f"{text} ({self.bits[::-1].hex()})"
+
+
+@dataclass
+class Logged:
+    """What was found in one file."""
+
+    kind: str
+    series: dict[str, list[Point]] = field(default_factory=dict)
+    problem: str = ""  # why there may be more
+
+    def add(self, name: str, point: Point) -> None:
+        """The next value of a series."""
+        if name not in self.series and len(self.series) >= MOST_SERIES:
+            raise ArtifactDamaged(f"it has more than the {MOST_SERIES} series that are read")
+        self.series.setdefault(name[:LONGEST_NAME], []).append(point)
+
+
+def kind_of(path: str) -> str:
+    """Which tracker writes files of such a name; empty for none."""
+    return next((kind for pattern, kind in _KINDS if pattern.fullmatch(path)), "")
+
+
+def read(path: str, source: Source) -> Logged:
+    """The series of a file of that name, as far as it can be read."""
+    found = Logged(kind_of(path))
+    try:
+        if source.size > LARGEST:
+            raise ArtifactDamaged(f"it has {source.size} bytes, more than the {LARGEST} that are read")
+        for number, (name, point) in enumerate(_points(found.kind, path, source)):
+            if number >= MOST_POINTS:
+                raise ArtifactDamaged(f"it has more than the {MOST_POINTS} values that are read")
+            found.add(name, point)
+    except ArtifactDamaged as error:
+        found.problem = str(error)
+    return found
+
+
+def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, Point]]:
+    if kind == TENSORBOARD:
+        return _tensorboard(source)
+    if kind == WANDB:
+        return _wandb(source)
+    if kind == WANDB_SUMMARY:
+        return _summary(source)
+    return _mlflow(path.rpartition("/metrics/")[2], source)
+
+
+# TensorBoard: https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto
+
+
+def _tensorboard(source: Source) -> Iterator[tuple[str, Point]]:
+    for record in tfrecord.records(source):
+        wire, step, summaries = Wire(record, Limits()), 0, []
+        for one in wire.fields(0, record.size):
+            if one.number == 2 and one.kind == VARINT:
+                step = signed(one.value)
+            elif one.number == 5 and one.kind == BYTES:
+                summaries.append(one)
+        for summary in summaries:
+            for value in wire.fields(summary.at, summary.end):
+                if value.number == 1 and value.kind == BYTES:
+                    yield from _scalar(wire, value, step)
+
+
+def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, Point]]:
+    """A value of a summary where it is one number: of the old kind a float, of the new a tensor."""
+    tag, found = "", None
+    for one in wire.fields(value.at, value.end):
+        if one.number == 1 and one.kind == BYTES and one.value <= 4 * LONGEST_NAME:
+            tag = wire.content(one).decode("utf-8", "backslashreplace")
+        elif one.number == 2 and one.kind == FIXED32:
+            found = Point(step, "float32", one.value.to_bytes(4, "little"))
+        elif one.number == 8 and one.kind == BYTES:
+            found = _of_tensor(wire, one, step)
+    if found is not None:
+        yield tag, found
+
+
+_TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # of a data type: its name, size, and the field of its values
+
+
+def _of_tensor(wire: Wire, tensor: Field, step: int) -> Point | None:
+    """The one number of a tensor without dimensions."""
+    fields = {one.number: one for one in wire.fields(tensor.at, tensor.end)}
+    known = _TENSORS.get(fields[1].value) if 1 in fields else None
+    has_dimensions = 2 in fields and any(one.number == 2 for one in wire.fields(fields[2].at, fields[2].end))
+    if known is None or has_dimensions:
+        return None
+    dtype, size, place = known
+    for number in (4, place):
+        one = fields.get(number)
+        if one is not None and one.kind == BYTES and one.value == size:
+            return Point(step, dtype, wire.content(one))
+        if one is not None and one.kind in (FIXED32, FIXED64):
+            return Point(step, dtype, one.value.to_bytes(size, "little"))
+    return Point(step, dtype, bytes(size))  # zero is not written
+
+
+# Weights & Biases
+
+
+def _wandb(source: Source) -> Iterator[tuple[str, Point]]:
+    number = 0
+    for kind, wire, found in wandb.entries(source, Limits()):
+        if kind == wandb.HISTORY:
+            step, values = wandb.history(wire, found, number)
+            number += 1
+            for name in sorted(values):
+                if not name.startswith(wandb.VOLATILE):
+                    yield name, _of_json(step, values[name])
+
+
+def _summary(source: Source) -> Iterator[tuple[str, Point]]:
+    try:
+        content = json.loads(whole(source, LONGEST_TEXT * LONGEST_NAME))
+    except (ValueError, RecursionError):
+        raise ArtifactDamaged("it is no JSON") from None
+    for name, value in sorted(content.items()) if isinstance(content, dict) else ():
+        if not name.startswith(wandb.VOLATILE):
+            yield name, _of_json(0, json.dumps(value))
+
+
+def _of_json(step: int, text: str) -> Point:
+    """A value as JSON has it; numbers by their bits, so that their spelling does not matter."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    if isinstance(value, float):
+        return Point(step, "float64", struct.pack("<d", value))
+    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+        return Point(step, "int", struct.pack("<q", value))
+    return Point(step, "text", text.encode("utf-8", "backslashreplace")[:LONGEST_TEXT])
+
+
+# MLflow's file store: a file a metric, and in each line a time, a value and a step
+
+
+def _mlflow(name: str, source: Source) -> Iterator[tuple[str, Point]]:
+    for number, line in enumerate(whole(source, MLFLOW_LARGEST).splitlines()):
+        words = line.split()
+        try:
+            value = float(words[1])
+            step = int(words[2]) if len(words) > 2 else number
+        except (IndexError, ValueError):
+            raise ArtifactDamaged(f"line {number + 1} is no time, value and step") from None
+        yield name, Point(step, "float64", struct.pack("<d", value))
+
+
+def is_finite(point: Point) -> bool:
+    """Whether it is a number that can be drawn."""
+    return point.number is not None and math.isfinite(point.number)

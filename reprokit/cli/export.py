@@ -1,0 +1,109 @@
+"""``reprokit export``: what is known of a run, in the place where experiments are tracked."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from reprokit.cli.paths import run_path
+from reprokit.errors import ExtraMissing
+from reprokit.printable import printable
+
+
+@click.group()
+def command() -> None:
+    """Write what is known of a run where experiments are tracked: 'mlflow', or files for 'dvc'."""
+
+
+@command.command()
+@click.argument("run")
+@click.argument("run2", required=False)
+@click.option("--tracking-uri", metavar="URI", help="MLflow's store [default: as MLflow itself finds it].")
+@click.option("--experiment-name", metavar="NAME", help="Of a new run [default: reprokit].")
+@click.option("--run-id", metavar="ID", help="MLflow's run [default: the one that RUN opened, else a new one].")
+@click.option("--bundle", is_flag=True, help="Add RUN, packed as 'reprokit bundle' does, to the artifacts.")
+def mlflow(
+    run: str,
+    run2: str | None,
+    tracking_uri: str | None,
+    experiment_name: str | None,
+    run_id: str | None,
+    bundle: bool,
+) -> None:
+    """Write verdict, digests and report of RUN into MLflow, compared with RUN2 where it is given.
+
+    If the training opened a run of MLflow, that run gets the tags, else a new one that holds the command's
+    options and the recorded metrics too. The report goes to its artifacts. Prints the id of MLflow's run.
+    """
+    from reprokit.report.gather import gather
+    from reprokit.report.mlflow import Target, export
+
+    paths = [run_path(name) for name in (run, run2) if name is not None]
+    facts = gather(paths)
+    with tempfile.TemporaryDirectory(prefix="reprokit-export-") as scratch:
+        files = _reports(facts, Path(scratch))
+        if bundle:
+            files.append(_bundle(paths[0], Path(scratch)))
+        written = export(facts, paths, files, Target(tracking_uri, experiment_name, run_id))
+    opened = "new run" if written.is_new else "run"
+    click.echo(printable(f"{opened} {written.run} of MLflow in {_shown(written.store)}: {facts.verdict.outcome}"))
+
+
+def _reports(facts: object, directory: Path) -> list[Path]:
+    """The report as JSON, and as a page where its library is installed, else as Markdown."""
+    from reprokit.report import html, markdown
+    from reprokit.report.facts import AuditFacts, document
+
+    assert isinstance(facts, AuditFacts)
+    content = {"report.json": json.dumps(document(facts), indent=2) + "\n"}
+    try:
+        content["report.html"] = html.page(facts)
+    except ExtraMissing:
+        content["report.md"] = markdown.page(facts)
+    for name, text in content.items():
+        (directory / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    return [directory / name for name in content]
+
+
+def _bundle(path: Path, directory: Path) -> Path:
+    from reprokit.bundle.pack import pack
+    from reprokit.rundir import RunDirectory
+
+    packed = directory / f"{RunDirectory(path).run.run_id}.tar.zst"
+    pack(path, packed)
+    return packed
+
+
+def _shown(store: str) -> str:
+    """An address without the password in it."""
+    scheme, mark, rest = store.partition("://")
+    host, slash, place = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{place}" if mark else store
+
+
+@command.command()
+@click.argument("run")
+@click.argument("run2", required=False)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    default=Path("reprokit-metrics.json"),
+    help="Metrics for 'dvc metrics' [default: reprokit-metrics.json].",
+)
+@click.option("--plots", metavar="DIR", type=click.Path(path_type=Path), help="Curves for 'dvc plots', a CSV each.")
+def dvc(run: str, run2: str | None, output: Path, plots: Path | None) -> None:
+    """Write what came out of RUN, compared with RUN2 where it is given, as files that DVC reads.
+
+    The metrics file has the verdict, 1 for identical and 0 for different, the replay's fidelity, and the last
+    value of each recorded metric. A stage that must fail where trainings differ runs 'reprokit gate'.
+    """
+    from reprokit.report import dvc as presenter
+    from reprokit.report.gather import gather
+
+    paths = [run_path(name) for name in (run, run2) if name is not None]
+    presenter.write(gather(paths), output, plots)

@@ -1,0 +1,131 @@
+"""Runs, comparisons and studies in a notebook: what the commands of these names say, as small tables.
+
+    from reprokit import notebook
+    notebook.show("last")
+    notebook.verify("first", "second")
+
+Each is a value to look at (`_repr_html_`, and text where there is no HTML), with the facts as data in `document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from reprokit.printable import printable
+
+LONGEST = 400  # characters of one text
+MAX_ROWS = 100
+
+GREEN, RED, AMBER, PLAIN = "#2e7d32", "#c62828", "#b26a00", "currentColor"
+_COLOURS = {"identical": GREEN, "different": RED, "tolerated": AMBER}
+_STRONG = ("different", "missing", "tolerated")
+_CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0;overflow-wrap:anywhere;white-space:pre-wrap"
+
+
+@dataclass(frozen=True)
+class View:
+    """Something to look at: a headline, rows, and closing lines; texts as they were found."""
+
+    headline: str
+    rows: tuple[tuple[str, ...], ...] = ()
+    footer: tuple[str, ...] = ()
+    colour: str = PLAIN  # of the bar beside the headline
+    document: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        rows = ("  ".join(_short(cell) for cell in row if cell) for row in self.rows[:MAX_ROWS])
+        return "\n".join([_short(self.headline), *rows, *self._more(), *map(_short, self.footer)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(cells) for cells in self.rows[:MAX_ROWS])
+        closing = "".join(f'<div style="opacity:.75">{_html(line)}</div>' for line in (*self._more(), *self.footer))
+        # Texts have the notebook's own colours, light or dark; ours stands beside the headline.
+        head = f"font-weight:bold;border-left:4px solid {self.colour};padding-left:6px"
+        return (
+            f'<div style="font-size:90%"><div style="{head}">{_html(self.headline)}</div>'
+            f'<table style="border-collapse:collapse;margin:4px 0">{rows}</table>{closing}</div>'
+        )
+
+    def _more(self) -> list[str]:
+        count = len(self.rows) - MAX_ROWS
+        return [f"{count} more rows; document has them all"] if count > 0 else []
+
+
+def show(run: str | Path = "last") -> View:
+    """What a run is and what is in it."""
+    from reprokit.verify import overview
+    from reprokit.verify.summary import document, summarise
+
+    summary = summarise(_path(run))
+    is_well = summary.run.exit_code == 0 and not summary.in_progress
+    colour = GREEN if is_well else AMBER if summary.in_progress else RED
+    return View(overview.headline(summary), tuple(overview.rows(summary)), (), colour, document(summary))
+
+
+def verify(left: str | Path, right: str | Path) -> View:
+    """Whether two runs agree, bit for bit."""
+    from reprokit.verify.compare import compare, require_whole
+    from reprokit.verify.document import document
+    from reprokit.verify.rows import causes, rows, verdict_line
+
+    paths = _path(left), _path(right)
+    for path in paths:
+        require_whole(path)
+    comparison = compare(*paths)
+    listed = [("likely cause", "information", text) for text in causes(comparison)]
+    listed += [(row.name, row.verdict.value, row.text) for row in rows(comparison, every_leaf=False)]
+    notes = [f"{side}: {path}" for side, path in zip(("left", "right"), paths, strict=True)]
+    notes += [f"note: {note}" for note in comparison.notes]
+    colour = _COLOURS[comparison.verdict.value]
+    return View(verdict_line(comparison), tuple(listed), tuple(notes), colour, document(comparison))
+
+
+def ls(directory: str | Path = ".reprokit") -> View:
+    """The runs in a directory, the newest first."""
+    from reprokit.verify import listed
+
+    place = Path(directory)
+    found = listed.runs(place)
+    return View(listed.headline(place, found), tuple(map(listed.cells, found)), document=listed.document(found))
+
+
+def study(directory: str | Path) -> View:
+    """What came of a study: its sentences, and the pairs of each setup."""
+    from reprokit.study.analysis import analyse
+    from reprokit.study.document import document
+
+    found = analyse(Path(directory))
+    counted = (
+        (one.name, f"{one.pairs.identical} identical", f"{one.pairs.different} different", one.pairs.sentence)
+        for one in found.setups
+    )
+    headline = f"study {found.name}: {found.runs_made} of {found.planned} runs, {len(found.setups)} setups"
+    return View(headline, tuple(counted), (*found.attention, *found.verdicts), document=document(found))
+
+
+def _path(run: str | Path) -> Path:
+    from reprokit.cli.paths import run_path
+
+    return run_path(str(run))
+
+
+def _short(text: str) -> str:
+    return printable(text, LONGEST)
+
+
+def _html(text: str) -> str:
+    return escape(_short(text))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(_cells(cells))}</tr>"
+
+
+def _cells(cells: Iterable[str]) -> Iterable[str]:
+    for number, cell in enumerate(cells):
+        weight = "" if number and cell not in _STRONG else ";font-weight:bold;white-space:nowrap"
+        yield f'<td style="{_CELL}{weight}">{_html(cell)}</td>'

@@ -1,0 +1,57 @@
+"""The audit facts as files that DVC reads: metrics as JSON, curves as CSV."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from reprokit.errors import CannotWriteReport
+from reprokit.report.facts import AuditFacts, Curve
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> None:
+    """Write the metrics, and the curves where a directory for them is named."""
+    try:
+        output.write_text(json.dumps(metrics(facts), indent=2) + "\n", encoding="utf-8")
+        if plots is not None:
+            plots.mkdir(parents=True, exist_ok=True)
+            for name, curve in _named(facts.curves):
+                (plots / f"{name}.csv").write_text(_table(curve), encoding="utf-8")
+    except OSError as error:
+        raise CannotWriteReport(f"{error.filename}: {error.strerror}; choose another with -o") from None
+
+
+def metrics(facts: AuditFacts) -> dict[str, Any]:
+    """Numbers that 'dvc metrics' shows and compares between commits; no times, so that equal runs write the same."""
+    found: dict[str, Any] = {}
+    if facts.verdict.outcome != "not-compared":
+        found["identical"] = int(facts.verdict.outcome == "identical")
+        judged = [item for category in facts.categories for item in category.items]
+        count = sum(item.verdict in ("different", "missing") for item in judged)
+        found["different"] = max(count, int(facts.verdict.outcome == "different"))  # also in the command alone
+    if fidelity := facts.entropy.fidelity:
+        asked = sum(fidelity[kind] for kind in ("exact", "moved", "derived", "live"))
+        found["fidelity"] = fidelity["exact"] / asked if asked else 1.0
+    last = {name: curve.left[-1].value for name, curve in _named(facts.curves) if curve.left}
+    return {"reprokit": found, "last": {name: value for name, value in last.items() if value is not None}}
+
+
+def _named(curves: tuple[Curve, ...]) -> list[tuple[str, Curve]]:
+    """Each curve by a name that is fit for files."""
+    found: dict[str, Curve] = {}
+    for curve in curves:
+        name = _UNFIT.sub("_", curve.name.removesuffix(" of process 0")).strip("._")[:100] or "curve"
+        while name in found:
+            name += "_"
+        found[name] = curve
+    return list(found.items())
+
+
+def _table(curve: Curve) -> str:
+    """Step and value of the first run."""
+    lines = [f"{point.step},{point.value!r}" for point in curve.left if point.value is not None]
+    return "\n".join([f"{curve.unit},value", *lines]) + "\n"

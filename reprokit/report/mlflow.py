@@ -1,0 +1,222 @@
+"""The audit facts in MLflow: tags, metrics and files of the run that the training opened there, or of a new one."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reprokit.errors import ExtraMissing, TrackerFailed, UsageError
+from reprokit.printable import printable
+from reprokit.report import curves
+from reprokit.report.facts import NOT_COMPARED, AuditFacts
+from reprokit.report.words import OUTCOMES
+from reprokit.rundir import RunDirectory
+from reprokit.verify import scan
+
+EXPERIMENT = "reprokit"
+FOLDER = "reprokit"  # of the artifacts
+MAX_METRICS = 100_000
+BATCH = 1000  # metrics that MLflow takes at once
+LONGEST = 1000  # characters of a tag or parameter
+MAX_PARAMETERS = 50
+_UNFIT = re.compile(r"[^\w.\- /]")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to write."""
+
+    tracking_uri: str | None = None  # MLflow's own setting where there is none
+    experiment: str | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was done."""
+
+    run: str
+    store: str
+    is_new: bool
+    metrics: int
+
+
+def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], target: Target) -> Written:
+    """Write the facts of one run, or of two compared, into MLflow."""
+    client_class, refused = _library()
+    runs = [RunDirectory(path) for path in paths]
+    opened = [opened_runs(run) for run in runs]
+    chosen = target.run or _only(opened[0])
+    try:
+        client = client_class(tracking_uri=target.tracking_uri)
+        store = str(client.tracking_uri)
+        run = _existing(client, chosen, refused, store) if chosen else _new(client, facts, target.experiment)
+        has_metrics = bool(chosen) and bool(client.get_run(run).data.metrics)
+        count = 0 if has_metrics else _log_metrics(client, run, runs[0])
+        _log_verdict(client, run, facts)
+        for file in files:
+            client.log_artifact(run, str(file), FOLDER)
+        if not chosen:
+            _close(client, run, runs[0])
+        if len(opened) > 1 and len(opened[1]) == 1 and opened[1][0] != run:
+            _mark_replay(client, opened[1][0], run, facts, refused)
+    except refused as error:
+        raise TrackerFailed(f"MLflow refused: {' '.join(str(error).split())[:LONGEST]}") from None
+    return Written(run, store, not chosen, count)
+
+
+def _library() -> tuple[Any, type[Exception]]:
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError:
+        raise ExtraMissing("it needs MLflow; pip install 'reprokit-harness[mlflow]'") from None
+    return MlflowClient, MlflowException
+
+
+def opened_runs(run: RunDirectory) -> list[str]:
+    """The MLflow runs that a training opened, each once."""
+    found = (place.line for place in scan.read(run) if place.key.kind == "tracker")
+    return list(dict.fromkeys(line.run for line in found if getattr(line, "name", "") == "mlflow"))  # type: ignore[union-attr]
+
+
+def _only(opened: list[str]) -> str | None:
+    if len(opened) > 1:
+        raise UsageError(f"the training opened {len(opened)} runs of MLflow; choose one with --run-id {opened[0]}")
+    return opened[0] if opened else None
+
+
+def _existing(client: Any, run: str, refused: type[Exception], store: str) -> str:
+    try:
+        client.get_run(run)
+    except refused:
+        raise TrackerFailed(
+            f"MLflow's run {run} is not in {store}; name its store with --tracking-uri, or MLFLOW_TRACKING_URI"
+        ) from None
+    return run
+
+
+def _new(client: Any, facts: AuditFacts, experiment: str | None) -> str:
+    name = experiment or EXPERIMENT
+    found = client.get_experiment_by_name(name)
+    number = found.experiment_id if found is not None else client.create_experiment(name)
+    first = facts.runs[0]
+    run = client.create_run(number, start_time=_milliseconds(first.started), run_name=Path(first.path).name)
+    for key, value in islice(parameters(facts), MAX_PARAMETERS):
+        client.log_param(run.info.run_id, key, value)
+    return str(run.info.run_id)
+
+
+def parameters(facts: AuditFacts) -> Iterator[tuple[str, str]]:
+    """What a training was given: its command, the options in it, the commit."""
+    yield "command", _cut(facts.trained.command)
+    words = facts.runs[0].command
+    seen = {"command", "git commit"}
+    for place, word in enumerate(words):
+        name, mark, value = word.partition("=")
+        key = key_of(name.lstrip("-"))
+        following = words[place + 1] if place + 1 < len(words) else "-"
+        if not (word.startswith("--") and name.strip("-")) or key in seen:
+            continue
+        seen.add(key)
+        yield key, _cut(value if mark else "true" if following.startswith("-") else following)
+    yield from ((one.name, _cut(one.value)) for one in facts.trained.code[:1] if one.name == "git commit")
+
+
+def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
+    """The curves of the run, value by value."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    count = 0
+    found = islice(metrics(recorded), MAX_METRICS)
+    while batch := [Metric(name, value, now, step) for name, step, value in islice(found, BATCH)]:
+        client.log_batch(run, metrics=batch)
+        count += len(batch)
+    return count
+
+
+def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
+    """Name, step and value of what the run recorded; a process other than the first has its name before it."""
+    counts: dict[str, int] = {}
+    for (process, name, _), step, value in curves.values(run):
+        key = key_of(name if process == "0" else f"{name} of process {process}")
+        place = counts.get(key, 0)
+        counts[key] = place + 1
+        yield key, place if step is None else step, math.nan if value is None else value
+
+
+def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
+    """What came out, as tags."""
+    yield "verdict", facts.verdict.outcome
+    sentence = facts.verdict.sentence.replace(" (see below)", "")
+    yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {sentence}")
+    if facts.verdict.first_difference:
+        yield "first_difference", _cut(facts.verdict.first_difference)
+    for run, name in zip(facts.runs, ("run", "second_run"), strict=False):
+        yield f"{name}.id", run.run_id
+        yield f"{name}.kind", run.kind
+        yield f"{name}.digest", run.digest
+    if facts.entropy.profile:
+        yield "profile.digest", facts.entropy.profile
+    if facts.entropy.fidelity_sentence:
+        yield "fidelity", facts.entropy.fidelity_sentence
+    artifacts = (item for item in facts.digests if item.left and item.verdict != "not-recorded")
+    for item in islice(artifacts, MAX_PARAMETERS):
+        yield f"digest.{key_of(item.name).replace('/', '_')}", _cut(item.left)
+    yield "version", facts.reprokit
+
+
+def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
+    known = client.get_run(run).data.tags
+    for name, value in verdict(facts):
+        if facts.verdict.outcome == NOT_COMPARED and name.startswith("verdict") and "reprokit.verdict" in known:
+            continue  # a run alone takes back nothing that a comparison said
+        client.set_tag(run, f"reprokit.{name}"[:250], value)
+    if facts.verdict.outcome != NOT_COMPARED:
+        client.log_metric(run, "reprokit/identical", float(facts.verdict.outcome == "identical"))
+    if fidelity := facts.entropy.fidelity:
+        asked = sum(fidelity[kind] for kind in ("exact", "moved", "derived", "live"))
+        client.log_metric(run, "reprokit/fidelity", fidelity["exact"] / asked if asked else 1.0)
+
+
+def _mark_replay(client: Any, replay: str, run: str, facts: AuditFacts, refused: type[Exception]) -> None:
+    """The run that the replay opened says whose replay it is, where it is in the same store."""
+    try:
+        client.get_run(replay)
+    except refused:
+        return
+    client.set_tag(replay, "reprokit.verdict", facts.verdict.outcome)
+    client.set_tag(replay, "reprokit.compared_with", run)
+    client.set_tag(replay, "reprokit.run.id", facts.runs[1].run_id)
+
+
+def _close(client: Any, run: str, recorded: RunDirectory) -> None:
+    facts = recorded.run
+    status = "FINISHED" if facts.exit_code == 0 else "RUNNING" if recorded.in_progress else "FAILED"
+    if status != "RUNNING":
+        client.set_terminated(run, status, _milliseconds(facts.ended or facts.started))
+
+
+def key_of(name: str) -> str:
+    """A name as MLflow takes it: no path that leads out of its place."""
+    words = _UNFIT.sub("_", printable(name, 200)).split("/")
+    return "/".join(word if word.strip(". ") else "_" for word in words)
+
+
+def _cut(text: str) -> str:
+    return printable(text, LONGEST)
+
+
+def _milliseconds(when: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
