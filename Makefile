@@ -27,6 +27,9 @@ PYTHON37 ?= $(shell for python in \
 OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn 'tensorflow-determinism==0.3.0'
 TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)/$(OLD_VENV)/bin/python')
 
+TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc
+TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
+
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
 DEMO_PACKAGES_numpy := numpy scikit-learn
@@ -45,7 +48,7 @@ test: $(VENV)/.test old-environment .browser/fonts.conf ## Install all that the 
 	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not extended" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment ## Run the long tests that vary what others have
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed ## Run the long tests that vary what others have
 	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
@@ -91,7 +94,7 @@ wheel: $(VENV)/.installed ## Build a wheel into dist/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .demo .browser build dist *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .demo .browser build dist *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -136,6 +139,12 @@ $(OLD_VENV)/.installed: Makefile
 	@echo "making $(OLD_VENV): TensorFlow 1.14 on $(PYTHON37)"
 	@test -x $(OLD_VENV)/bin/python || $(PYTHON37) -m venv $(OLD_VENV)
 	@$(OLD_VENV)/bin/python -m pip install $(PIP_FLAGS) $(OLD_PACKAGES)
+	@touch $@
+
+.venv-trackers/.installed: Makefile
+	@echo "making .venv-trackers: MLflow, Weights & Biases, TensorBoard, DVC"
+	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
+	@.venv-trackers/bin/python -m pip install $(PIP_FLAGS) $(TRACKERS) $(TRACKERS_NEED)
 	@touch $@
 
 $(DEMO)/.installed: $(BUILD)

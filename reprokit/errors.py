@@ -227,10 +227,46 @@ class ExtraMissing(ReprokitError):
     slug = "extra-missing"
 
 
+class TrackerFailed(ReprokitError):
+    """An experiment tracker did not take what it was given."""
+
+    slug = "tracker-failed"
+
+
 class BadGate(ReprokitError):
     """The list of trainings to check is missing, or is not what it must be."""
 
     slug = "bad-gate"
+
+
+class BadStudy(ReprokitError):
+    """What a study is to run is missing, or is not what it must be."""
+
+    slug = "bad-study"
+
+
+class StudyChanged(ReprokitError):
+    """A study that is to go on is no longer the one that was begun."""
+
+    slug = "study-changed"
+
+
+class StudyDamaged(ReprokitError):
+    """A directory holds no study, or one that was damaged."""
+
+    slug = "study-damaged"
+
+
+class StudyInProgress(ReprokitError):
+    """A run of the study is still at work."""
+
+    slug = "study-in-progress"
+
+
+class StudyTooLarge(ReprokitError):
+    """What a study would need does not fit on the disk."""
+
+    slug = "study-too-large"
 
 
 class BadKey(ReprokitError):

@@ -12,9 +12,12 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reprokit.errors import LibraryMissing, ShimMissing
+
+if TYPE_CHECKING:
+    from reprokit.plan import Varied
 
 _PACKAGE = Path(__file__).parent / "_shim"
 _BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"
@@ -23,7 +26,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIII372s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIIIIqI64s292s")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in native/identity.c
 
 
@@ -185,6 +188,7 @@ def write_shim_plan(
     keyed: bool = False,
     clock: bool = False,
     hide_rdrand: bool = False,
+    varied: Varied | None = None,
 ) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
@@ -204,6 +208,10 @@ def write_shim_plan(
         keyed,
         clock,
         hide_rdrand,
+        varied is not None and varied.backwards,
+        0 if varied is None else varied.later * 10**9,
+        0 if varied is None else varied.processors,
+        b"" if varied is None else varied.host.encode("ascii")[:63],
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

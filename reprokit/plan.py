@@ -102,6 +102,15 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class Varied(msgspec.Struct, frozen=True, kw_only=True):
+    """What the shim tells a replay otherwise than its recording was told, to see whether that matters."""
+
+    backwards: bool = False  # listings of directories, from their end
+    later: int = 0  # seconds that are added to the time of day
+    processors: int = 0  # how many there are; 0: as many as there are
+    host: str = ""  # the host's name; empty: the real one
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run to be made: what to execute, where, and what shim and agent must do in it."""
 
@@ -130,8 +139,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
     profiling: Profiling | None = None
     capture: Capture | None = None
+    observed: bool = False  # run: take down metrics, weights, predictions and outputs, as recording does
+    untouched: bool = False  # run: with nothing of reprokit in it; only its end and its outputs are taken down
+    aside: tuple[Path, ...] = ()  # run: directories in which nothing is an output of the command
+    timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
+    varied: Varied | None = None  # replay: what is made different on purpose
+    moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run
 
     def __repr__(self) -> str:
         return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret
@@ -141,13 +156,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ) -> dict[str, Any]:
         """plan.json: all that the agent needs to know; patches are those that agents apply."""
         pools = {"pools": dict(self.pools)} if self.pools else {}
+        is_quiet = self.mode == RUN and not self.observed
         trails = {"trail": str(trail)} if self.trail.startswith(ON) else {}
         if self.trail == WITH_GRADIENTS:
             trails["trail_gradients"] = "in graphs"
         patched = {"patches": list(patches)} if patches else {}
         profiling = {} if self.profiling is None else {"profiling": self.profiling.for_agent()}
         capture = {} if self.capture is None else {"capture": self.capture.for_agent(snapshots, trail)}
-        quiet = {"quiet": True} if self.mode == RUN else {}
+        watched = {"observed": True} if self.observed else {}
+        quiet = {"quiet": True} if is_quiet else {}
         return {
             "format": AGENT_PLAN_FORMAT,
             "mode": self.mode,
@@ -157,5 +174,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             **patched,
             **profiling,
             **capture,
+            **watched,
             **quiet,
         }

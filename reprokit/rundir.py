@@ -54,6 +54,7 @@ EVALUATION = "evaluation"
 TRAIL = "trail"
 SNAPSHOTS = "snapshots"
 STOPPED = "stopped"
+BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run
 RESERVE = "reserve"  # room on the disk for what is written at the end
 
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json

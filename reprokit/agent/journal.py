@@ -46,6 +46,18 @@ class Journal:
         self._announced = True
         self.written = False
         self.first_write_of_fork: Callable[[], None] | None = None
+        self._forks: int | None = None  # counted here where there is no shim
+        self._forked_as = ""
+
+    def name_processes(self) -> None:
+        """Without the shim: count this process's forks, and let programs that it starts have another name."""
+        self._forks = 0
+        os.environ["REPROKIT_ID"] = self.identity + "/started"
+        os.register_at_fork(before=self._before_fork)
+
+    def _before_fork(self) -> None:
+        self._forks = (self._forks or 0) + 1
+        self._forked_as = f"{self.identity}/{self._forks}"
 
     @property
     def identity(self) -> str:
@@ -149,13 +161,16 @@ class Journal:
     def forget(self) -> None:
         """In a forked child: begin anew, under a name that is found when there is something to write."""
         self._identity = None
+        if self._forks is not None:
+            self._forks = 0
+            os.environ["REPROKIT_ID"] = self._forked_as + "/started"
         self._numbers = itertools.count()
         self._held, self._guard = Held(self._run), allocate_lock()
         self._broken = self._announced = self.written = False
 
     def _name_fork(self) -> None:
         try:
-            self._identity = _identity_by_shim(self._run) or self._environment_identity + "/?"
+            self._identity = self._forked_as or _identity_by_shim(self._run) or self._environment_identity + "/?"
         except Exception:  # no shim in this process
             self._identity = self._environment_identity + "/?"
         self._quoted = to_json(self._identity)

@@ -36,6 +36,7 @@ MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
 _ON_BEHALF = frozenset({"lightgbm", "scipy", "sklearn", "xgboost"})  # whose random_state becomes a seed inside
 _CALLED_BY = "joblib"  # stands between scikit-learn and itself
 _OWN = __name__.partition(".")[0]
+_FROM_OUTSIDE = _OWN + ".patches.seeding"  # the launcher's seed, which is no script's
 _BETWEEN = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _DRAWN_BY = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
 _FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name in WATCHED)
@@ -198,6 +199,8 @@ def _arguments(value: object, arguments: tuple[Any, ...], keywords: dict[str, An
 def _origin(caller: FrameType) -> FrameType | None:
     """Who seeds: the caller, or the script that it acts for; None where a framework does for its own purposes."""
     while _package(caller) == _OWN and caller.f_back is not None:  # another adapter stands in between
+        if caller.f_globals.get("__name__") == _FROM_OUTSIDE:
+            return None
         caller = caller.f_back
     package = _package(caller)
     if package not in _FRAMEWORKS:

@@ -41,6 +41,8 @@ def _follow_plan(agent: Agent) -> None:
 
         observing.start(agent, text)
     agent.quiet = b'"quiet"' in text
+    if b'"observed"' in text:
+        agent.journal.name_processes()  # no shim does
     if b'"capture"' in text:
         from . import capture
 

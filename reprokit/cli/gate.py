@@ -25,6 +25,14 @@ FILE = click.Path(path_type=Path)
 @click.option("--file", "config", metavar="FILE", type=FILE, help="List of trainings [default: reprokit.toml].")
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Check this training of the list; repeatable.")
 @click.option("--pairs", metavar="N", type=click.IntRange(1, 1000), help="Record and replay N times, not once.")
+@click.option(
+    "--vary",
+    metavar="[NAME,...]",
+    is_flag=False,
+    flag_value="all",
+    help="Also replay where all or some of these differ: cores, locale, time-zone, file-order, host-name, later-hour,"
+    " working-directory.",
+)
 @click.option("--recipe", metavar="FILE", type=FILE, help="Run with what 'reprokit reproduce' found.")
 @click.option("--require-fidelity", is_flag=True, help="Every request of each replay must be answered exactly.")
 @click.option("--max-overhead", metavar="X", type=click.FloatRange(0, min_open=True), help="At most X times as long.")
@@ -44,6 +52,7 @@ def command(
     config: Path | None,
     names: tuple[str, ...],
     pairs: int | None,
+    vary: str | None,
     recipe: Path | None,
     require_fidelity: bool,
     max_overhead: float | None,
@@ -62,8 +71,8 @@ def command(
 
     Two verdicts are kept apart: paired, a run of today against its replay of today, and golden, a stored run
     against a replay of today. A machine without a golden has no verdict, which is no success. Exits with
-    0 if everything passed, 1 if something differs or a requirement does not hold, 2 if something could not
-    be checked or there was nothing to compare.
+    0 if everything passed, 1 if something differs or a requirement does not hold, 2 if nothing does but something
+    could not be checked, or there was nothing to compare.
     """
     from reprokit.launch.supported import require_supported
 
@@ -76,7 +85,8 @@ def command(
     asked |= {"findings": "none"} if no_findings else {}
     asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
     trainings, base = _trainings(context.obj, config, names, base)
-    trainings = [_with(one, pairs, recipe, asked) for one in trainings]
+    varied = _names(vary) if vary is not None else None
+    trainings = [_with(one, pairs, varied, recipe, asked) for one in trainings]
     kept = 1 if not as_json else _training_on_stderr()
     verdict = _judge(trainings, base, output, golden, update_golden)
     _write_reports(verdict, junit, sarif, gitlab, summary)
@@ -100,12 +110,31 @@ def _trainings(
     return trainings.read(path, names), path.absolute().parent
 
 
-def _with(training: Training, pairs: int | None, recipe: Path | None, asked: dict[str, object]) -> Training:
+def _names(text: str) -> tuple[str, ...]:
+    """The variations that --vary names."""
+    from reprokit.gate.variations import ALL, VARIATIONS
+
+    names = tuple(text.split(","))
+    unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)
+    if unknown is not None:
+        raise UsageError(f"--vary knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
+    return names
+
+
+def _with(
+    training: Training,
+    pairs: int | None,
+    varied: tuple[str, ...] | None,
+    recipe: Path | None,
+    asked: dict[str, object],
+) -> Training:
     """The training with what the command line asks for beyond its own."""
     from msgspec.structs import replace
 
     if pairs is not None:
         training = replace(training, pairs=pairs)
+    if varied is not None:
+        training = replace(training, vary=varied)
     if recipe is not None:
         training = replace(training, recipe=str(recipe.absolute()))
     return replace(training, require=replace(training.require, **asked)) if asked else training

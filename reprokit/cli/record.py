@@ -16,6 +16,7 @@ from reprokit.cli.arguments import (
     ON_NAN,
     OWN_DIRECTORY,
     PATCH,
+    ROLLBACK_EVERY,
     SNAPSHOT_SIZE,
     TRAIL_GRADIENTS,
     CaptureOptions,
@@ -71,6 +72,7 @@ from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_o
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@ROLLBACK_EVERY
 @ON_CAPTURE
 @NO_TRAIL
 @TRAIL_GRADIENTS
@@ -100,6 +102,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    rollback_every: int | None,
     on_capture: str | None,
     no_trail: bool,
     trail_gradients: bool,
@@ -133,7 +136,7 @@ def command(
         keep_outputs=keep_outputs,
         data=data,
         patches=chosen_patches(patches, behind_dashes),
-        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture).asked(),
+        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked(),
     )
     end_as(run(plan if recipe is None else _with_recipe(plan, recipe)))
 

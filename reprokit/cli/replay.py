@@ -14,6 +14,7 @@ from reprokit.cli.arguments import (
     ON_CAPTURE,
     ON_NAN,
     OWN_DIRECTORY,
+    ROLLBACK_EVERY,
     SNAPSHOT_SIZE,
     CaptureOptions,
     CommandBehindDashes,
@@ -47,6 +48,7 @@ from reprokit.rundir import RunDirectory
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@ROLLBACK_EVERY
 @ON_CAPTURE
 @NO_TRAIL
 @KEEP
@@ -62,6 +64,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    rollback_every: int | None,
     on_capture: str | None,
     no_trail: bool,
     keep_outputs: int,
@@ -87,7 +90,7 @@ def command(
         supervisor=not no_supervisor,
         trail=WITHOUT_TRAIL if no_trail else ON,
         keep_outputs=keep_outputs,
-        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture).asked(),
+        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked(),
     )
     end_as(execute(plan))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -12,9 +13,10 @@ import msgspec
 from reprokit import errors
 from reprokit.errors import LaunchError, ReprokitError
 from reprokit.launch.interruption import Interruption
-from reprokit.launch.process import Ended
-from reprokit.launch.run import run
-from reprokit.plan import Plan
+from reprokit.launch.process import Ended, Used
+from reprokit.launch.run import Made
+from reprokit.launch.run import execute as execute_here
+from reprokit.plan import RUN, Plan
 
 MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
 
@@ -23,6 +25,7 @@ class Report(msgspec.Struct, frozen=True):
     """What a launcher process has to say at its end."""
 
     ended: Ended | None = None
+    used: Used = Used()
     error: str = ""  # the class of reprokit's error
     text: str = ""
 
@@ -32,10 +35,14 @@ class Executed(msgspec.Struct, frozen=True):
 
     ended: Ended
     processor: float
+    used: Used = Used()  # by the command alone, without the launcher's work before and after it
 
 
-def execute(plan: Plan, interruption: Interruption) -> Executed:
-    """Execute the plan in a process of its own; raises its error here, and Interrupted if a signal came."""
+def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] | None = None) -> Executed:
+    """Execute the plan in a process of its own; raises its error here, and Interrupted if a signal came.
+
+    `before` is called in that process first.
+    """
     reader, writer = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -43,18 +50,23 @@ def execute(plan: Plan, interruption: Interruption) -> Executed:
     pid = os.fork()
     if pid == 0:
         interruption.restore()
-        _launch(plan, writer)
+        _launch(plan, writer, before)
     os.close(writer)
     with os.fdopen(reader, "rb") as file, interruption.handing_to(pid):
         _, status, used = os.wait4(pid, 0)
         os.set_blocking(file.fileno(), False)  # what outlives the run may hold the other end
         data = file.read(MAX_REPORT) or b""
-    return Executed(_ended(data, status), used.ru_utime + used.ru_stime)
+    report = _report(data, status)
+    assert report.ended is not None
+    return Executed(report.ended, used.ru_utime + used.ru_stime, report.used)
 
 
-def _launch(plan: Plan, writer: int) -> NoReturn:
+def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoReturn:
     try:
-        report = Report(ended=run(plan))
+        if before is not None:
+            before()
+        made = _made(plan)
+        report = Report(ended=made.ended, used=made.used)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
         report = Report(error=name or "ReprokitError", text=str(error) if name else f"{type(error).__name__}: {error}")
@@ -66,13 +78,21 @@ def _launch(plan: Plan, writer: int) -> NoReturn:
     os._exit(0)
 
 
-def _ended(data: bytes, status: int) -> Ended:
+def _made(plan: Plan) -> Made:
+    if plan.mode == RUN:
+        from reprokit.launch import plain
+
+        return plain.execute(plan)
+    return execute_here(plan)
+
+
+def _report(data: bytes, status: int) -> Report:
     try:
         report = msgspec.json.decode(data, type=Report)
     except msgspec.MsgspecError:
         how = f"wait status {status}"
         raise LaunchError(f"the process that launched the run did not come to its end ({how}); try again") from None
     if report.ended is not None:
-        return report.ended
+        return report
     kind = getattr(errors, report.error, ReprokitError)
     raise kind(report.text)

@@ -84,7 +84,7 @@ def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> Chi
     """The user's variables with those that start the agent, and nothing of the shim's."""
     result = without_own(variables)
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
-    result[RUN] = str(run)
+    result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
     result[IDENTITY] = "0"
     return ChildEnvironment(result, size_of(result))
 

@@ -163,7 +163,7 @@ class Finish:
 
     def _take_outputs(self) -> None:
         plan = self._plan
-        found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs)
+        found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
 
     def _take_modules(self) -> None:

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ NOISE = frozenset(
         "__pycache__",
     }
 )
+WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
 ESCAPED = re.compile(rb"\\(.)")  # in written.paths a backslash and a line feed stand as two characters each
 NOISE_SUFFIXES = (".pyc", ".pyo")
 
@@ -60,19 +62,57 @@ class Refused(Exception):
     """Why a file or container has no digest."""
 
 
-def collect(run: Path, working_directory: Path, interrupted: Callable[[], bool], keep: int = 0) -> OutputsFile:
-    """All that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept."""
-    found = sorted(_results(run, working_directory))
+def collect(
+    run: Path,
+    working_directory: Path,
+    interrupted: Callable[[], bool],
+    keep: int = 0,
+    moved: tuple[Path, Path] | None = None,
+) -> OutputsFile:
+    """All that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept.
+
+    What was written below the second directory of `moved` is listed as if it had been below the first.
+    """
+    places = Places(working_directory, moved)
+    found = sorted(_results(run, places), key=places.named)
     budget = Budget(interrupted, MAX_BYTES)
     keeper = Keeper(run, keep, interrupted)
-    files = [_describe(path, working_directory, budget, keeper) for path in found[:MAX_FILES]]
+    files = [_describe(path, places, budget, keeper) for path in found[:MAX_FILES]]
     return OutputsFile(files=[file for file in files if file is not None], left_out=max(0, len(found) - MAX_FILES))
 
 
-def _results(run: Path, working_directory: Path) -> set[str]:
-    here, own = os.path.realpath(working_directory), os.path.realpath(run)
+class Places:
+    """What directories are called that the run worked in."""
+
+    def __init__(self, working_directory: Path, moved: tuple[Path, Path] | None) -> None:
+        self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
+        self.here = self.named(os.path.realpath(working_directory))
+
+    def named(self, path: str) -> str:
+        """The path as the recording would have had it."""
+        if self._moved is None or not _below(path, self._moved[1]):
+            return path
+        return os.path.normpath(os.path.join(self._moved[0], os.path.relpath(path, self._moved[1])))
+
+    def name(self, path: str) -> str:
+        """Below the working directory the way from there."""
+        named = self.named(path)
+        return os.path.relpath(named, self.here) if _below(named, self.here) else named
+
+
+def _results(run: Path, places: Places) -> set[str]:
+    own = os.path.realpath(run)
     paths = {os.path.realpath(path) for path in noted(run / rundir.WRITTEN)}
-    return {path for path in paths if _is_result(path, here, own) and _is_regular(path)}
+    paths |= set(_wandb_files(paths))
+    return {path for path in paths if _is_result(places.named(path), places.here, own) and _is_regular(path)}
+
+
+def _wandb_files(paths: set[str]) -> Iterator[str]:
+    """What Weights & Biases keeps of runs whose directories were written to: by a Go program, which no shim sees."""
+    for directory in {found[1] for path in paths if (found := WANDB_RUN.fullmatch(path))}:
+        with suppress(OSError), os.scandir(directory) as entries:
+            yield from (entry.path for entry in islice(entries, MAX_FILES) if entry.name.endswith(".wandb"))
+        yield os.path.join(directory, "files", "wandb-summary.json")
 
 
 def noted(names: Path) -> Iterator[str]:
@@ -111,9 +151,8 @@ def _is_regular(path: str) -> bool:
         return False
 
 
-def _describe(path: str, working_directory: Path, budget: Budget, keeper: Keeper) -> OutputFile | None:
-    here = os.path.realpath(working_directory)
-    name = os.path.relpath(path, here) if _below(path, here) else path
+def _describe(path: str, places: Places, budget: Budget, keeper: Keeper) -> OutputFile | None:
+    name = places.name(path)
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size

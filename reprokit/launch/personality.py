@@ -36,9 +36,9 @@ def forbid_core_dump() -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
 
 
-def end_with_parent() -> None:
-    """This process is killed when the one that started it ends, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """This process is killed, or sent another signal, when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
 
 
 def _switch(call: ctypes._NamedFuncPointer, before: int) -> str:

@@ -39,6 +39,7 @@ FORWARDED = frozenset(
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 POLL = 0.2  # seconds between two looks at what may have to end the child
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+KIB = 1024  # the unit of ru_maxrss
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -57,6 +58,13 @@ class Ended(msgspec.Struct, frozen=True):
             return f"SIG{self.signal_number}"
 
 
+class Used(msgspec.Struct, frozen=True):
+    """What a command took, with those of its processes that were waited for."""
+
+    processor: float = 0.0  # seconds of processors, with what the launcher did meanwhile
+    memory: int = 0  # bytes at its peak, of the process that had most
+
+
 class Child:
     """The training's process, from its start to its end."""
 
@@ -71,6 +79,8 @@ class Child:
     ):
         self._early: list[int] = []
         self.pid = 0
+        self.used = Used()  # known at its end
+        self._began = time.process_time()
         watched = _not_ignored(FORWARDED)
         # Handlers, not a blocked mask, until the child is there: it would inherit the mask.
         for number in watched:
@@ -107,7 +117,7 @@ class Child:
 
     def _changed_status(self) -> Ended | None:
         """How the child ended; None while it has not. Stops with it when the terminal stopped it."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+        pid, status, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
             return None
         if os.WIFSTOPPED(status):
@@ -115,6 +125,8 @@ class Child:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 self.send(signal.SIGCONT)
             return None
+        meanwhile = time.process_time() - self._began
+        self.used = Used(used.ru_utime + used.ru_stime + meanwhile, used.ru_maxrss * KIB)
         if os.WIFSIGNALED(status):
             return Ended(signal_number=os.WTERMSIG(status))
         return Ended(exit_code=os.WEXITSTATUS(status))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
@@ -31,8 +34,8 @@ def replay_plan(
     capture: Capture | None = None,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
-    run = recording.run
     _require_replayable(recording)
+    run = recording.run = _here(recording.run)
     place = Path(os.path.realpath(recording.path))
     if output is not None and place in (wanted := Path(os.path.realpath(output)), *wanted.parents):
         raise NotReplayable(f"{output} is the recording itself, or inside of it; choose another directory with -o")
@@ -72,6 +75,19 @@ def replay_plan(
         capture=capture or _capture(run),
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
+
+
+def _here(run: RunFile) -> RunFile:
+    """A run that came in a bundle without its paths runs in the current directory, where its code must be."""
+    if run.bundled is None or run.working_directory != rundir.BUNDLED_DIRECTORY:
+        return run
+    here, placeholder = os.getcwd(), re.compile(re.escape(rundir.BUNDLED_DIRECTORY) + r"(?![A-Za-z0-9._-])")
+
+    def placed(text: str) -> str:
+        return placeholder.sub(lambda _: here, text)
+
+    names = {name: placed(value) for name, value in run.variables.items()}
+    return msgspec.structs.replace(run, working_directory=here, command=list(map(placed, run.command)), variables=names)
 
 
 def _trail(recording: RunDirectory, wanted: str) -> str:

@@ -29,7 +29,7 @@ from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say, warn
 from reprokit.launch.placing import Placed, placed
-from reprokit.launch.process import Child, Ended, Interruption, Termination
+from reprokit.launch.process import Child, Ended, Interruption, Termination, Used
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
 from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, Profiling, past_tense
@@ -63,6 +63,7 @@ class Made(msgspec.Struct, frozen=True):
 
     path: Path
     ended: Ended
+    used: Used = Used()
 
 
 def run(plan: Plan) -> Ended:
@@ -87,7 +88,7 @@ def execute(plan: Plan) -> Made:
         except BaseException:
             new.discard()
             raise
-        return Made(prepared.path, _execute(prepared))
+        return Made(prepared.path, *_execute(prepared))
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
@@ -117,6 +118,7 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
         keyed=plan.keyed,
         clock=plan.clock,
         hide_rdrand=plan.hide_rdrand,
+        varied=plan.varied,
     )
     tracing = _tracing(new.place, place) if plan.prove else None
     profiled = _profiled(plan.profiling, new) if plan.profiling is not None else None
@@ -214,7 +216,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
     return run
 
 
-def _execute(prepared: Prepared) -> Ended:
+def _execute(prepared: Prepared) -> tuple[Ended, Used]:
     """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
     plan, run, path = prepared.plan, prepared.run, prepared.path
     if plan.mode == REPLAY:
@@ -237,7 +239,9 @@ def _execute(prepared: Prepared) -> Ended:
 
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     hook = hook_of(plan, path)
-    ended = child.wait(together(Termination(lambda: _is_written(stopped)) if is_strict else bound, hook))
+    ended = child.wait(
+        together(Termination(lambda: _is_written(stopped)) if is_strict else bound, hook, limit_of(plan, began))
+    )
     interruption = Interruption()
     if profiled is not None:
         ended = profiled.end(ended)
@@ -252,7 +256,7 @@ def _execute(prepared: Prepared) -> Ended:
     say_captured(plan, path, run)
     if stop:
         raise ReplayStopped(stop)
-    return ended
+    return ended, child.used
 
 
 def words_of_patches(run: RunFile) -> Iterable[str]:
@@ -271,6 +275,14 @@ def hook_of(plan: Plan, path: Path) -> Hook | None:
     from reprokit.launch.snapshots import Hook
 
     return Hook(plan.capture.hook, path)
+
+
+def limit_of(plan: Plan, began: float) -> Termination | None:
+    """What ends a command that takes longer than it may."""
+    if plan.timeout is None:
+        return None
+    deadline = began + plan.timeout
+    return Termination(lambda: time.monotonic() > deadline)
 
 
 def together(*watches: Callable[[Child], None] | None) -> Callable[[Child], None] | None:

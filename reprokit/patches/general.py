@@ -60,6 +60,18 @@ PATCHES = (
         cost="slower scatters and matrix products on GPUs, not measured; nothing on the CPU",
     ),
     Patch(
+        id="seed",
+        title="one seed for Python, NumPy, PyTorch and TensorFlow, given when each is imported",
+        variables={"PYTHONHASHSEED": "{value}"},
+        agent=True,
+        takes=Takes.A_VALUE,
+        value="N",
+        pattern="[0-9]{1,9}",
+        example="a whole number of at most nine digits, as in seed=42",
+        warning="changes numbers: what the training does not seed by itself is drawn from this seed, in every run",
+        cost="nothing that was seen",
+    ),
+    Patch(
         id="xgboost-linear",
         title="gblinear by coord_descent in the place of shotgun",
         framework="xgboost",

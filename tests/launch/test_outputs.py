@@ -161,3 +161,19 @@ def test_names_of_any_bytes_are_kept(run: Path, here: Path) -> None:
 
 def test_no_list_at_all_is_no_trouble(run: Path, here: Path) -> None:
     assert outputs.collect(run, here, lambda: False).files == []
+
+
+def test_what_weights_and_biases_writes_past_the_shim_is_found(run: Path, here: Path) -> None:
+    home = here / "wandb" / "offline-run-20261121_175034-kci87lir"
+    for name in ("logs/debug.log", "files/media.png", "files/wandb-summary.json", "run-kci87lir.wandb"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(name)
+    (home / "other.wandb").symlink_to("/etc/hostname")
+    (here / "elsewhere.wandb").write_text("of nobody")
+    found = collect(run, here, home / "logs" / "debug.log").files
+    assert [os.path.relpath(here / file.path, home) for file in found] == [
+        "files/wandb-summary.json",
+        "logs/debug.log",
+        "run-kci87lir.wandb",
+    ]
+    assert all(file.digest for file in found)

@@ -16,9 +16,9 @@ PACKAGE = Path(reprokit.__path__[0])
 
 # From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
 LAYERS = (
-    {"__main__"},
+    {"__main__", "notebook"},
     {"cli", "pytest_plugin"},
-    {"reproduce", "report", "bundle", "gate"},
+    {"reproduce", "report", "bundle", "gate", "study"},
     {"launch", "verify", "profiling"},
     {"entropy", "artifacts", "knowledge", "patches", "capture"},
 )

@@ -68,6 +68,16 @@ _WAITS_FOR = {
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
+    "trackers": [
+        "mlflow",
+        "mlflow.tracking.fluent",
+        "mlflow.tracking.client",
+        "mlflow.store.tracking.file_store",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "wandb",
+        "wandb.sdk.wandb_init",
+        "wandb.sdk.lib.runid",
+    ],
 }
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 

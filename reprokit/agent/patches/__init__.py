@@ -41,6 +41,12 @@ PLACES = {
     "tf-segment-sum": {"tensorflow": "tf1.tf_segment_sum"},
     "tf-data": {"tensorflow": "data.tf_data"},
     "tf-threads": {"tensorflow": "tensorflow.tf_threads"},
+    "seed": {
+        "random": "seeding.seed_python",
+        "numpy.random": "seeding.seed_numpy",
+        "torch": "seeding.seed_torch",
+        "tensorflow": "seeding.seed_tensorflow",
+    },
     "xgboost-linear": {"xgboost": "xgboost.xgboost_linear"},
     "imap-ordered": {"multiprocessing.pool": "order.imap_ordered"},
 }

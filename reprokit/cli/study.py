@@ -1,0 +1,132 @@
+"""``reprokit study``: run setups of a training many times, and say what varies, why, and what determinism costs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand
+
+
+class StudyCommands(click.Group):
+    """`reprokit study FILE` means `reprokit study run FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the subcommand in front where a file stands."""
+        first = next((word for word in args if not word.startswith("-")), None)
+        if first is not None and first not in self.commands and not ({"-h", "--help"} & set(args[: args.index(first)])):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=StudyCommands, no_args_is_help=True)
+def command() -> None:
+    """Run setups of a training many times, and say what varies, where that comes from, and what it costs.
+
+    'reprokit study STUDY.toml' is short for 'reprokit study run STUDY.toml'.
+    """
+
+
+@command.command()
+@click.argument("file", metavar="STUDY.toml", type=OWN_DIRECTORY)
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    type=OWN_DIRECTORY,
+    help="Directory of the study [default: .reprokit/studies/NAME]. One that holds this very study is gone on with.",
+)
+@click.option("--runs", metavar="N", type=click.IntRange(1), help="N runs of each setup, instead of the file's number.")
+@click.option(
+    "--parallel", metavar="N", type=click.IntRange(1), help="N pairs at a time; times are not comparable then."
+)
+@click.option("--stop-on-failure", is_flag=True, help="Stop at the first run that fails.")
+@click.pass_context
+def run(
+    context: click.Context,
+    file: Path,
+    output: Path | None,
+    runs: int | None,
+    parallel: int | None,
+    stop_on_failure: bool,
+) -> None:
+    """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
+
+    Each setup makes pairs of runs, in rounds, so that a machine that drifts favours none. A run that fails
+    is shown and never made again. Exits with 0 if all runs finished, 1 if any failed, 2 if the study is
+    none or cannot go on.
+    """
+    from reprokit.launch.supported import require_supported
+
+    require_supported()
+    from reprokit.launch.interruption import Interrupted
+    from reprokit.launch.messages import say
+    from reprokit.study import description, runner
+
+    described = description.read(file, runs=runs, parallel=parallel)
+    directory = runner.place_for(described.study.name, output)
+    options = [
+        word for name, value in (("--runs", runs), ("--parallel", parallel)) if value for word in (name, str(value))
+    ]
+    again = runner.how_to_go_on(["study", "run", str(file), *(["-o", str(output)] if output else []), *options])
+    try:
+        done = runner.run(described, directory, file, stop_on_failure=stop_on_failure)
+    except Interrupted as interrupted:
+        say(f"interrupted; nothing that has ended is lost, this goes on: {again}")
+        context.exit(128 + interrupted.number)
+    if done.stopped:
+        say(f"stopped at a failure, {done.made} of {done.total} runs are made; this goes on: {again}")
+    else:
+        failed = f", {done.failed} of them failed" if done.failed else ""
+        say(f"{done.made} runs are made{failed}; this shows what came of them: reprokit study show {directory}")
+    context.exit(EXIT_DIFFERENT if done.failed else EXIT_IDENTICAL)
+
+
+@command.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
+@click.option("-o", "--output", metavar="FILE", type=OWN_DIRECTORY, help="File to write [default: study.toml].")
+@click.option(
+    "--template",
+    type=click.Choice(["plain", "cpu", "gpu"]),
+    default="plain",
+    show_default=True,
+    help="plain: six setups for any training; cpu and gpu: the paper's C1 to C6 and G1 to G10.",
+)
+@click.pass_context
+def init(context: click.Context, output: Path | None, template: str) -> None:
+    """Write a study of COMMAND, to be looked through and run.
+
+    No file is overwritten.
+    """
+    from reprokit.study import templates
+
+    if not context.obj:
+        raise NoCommand("no command to study; put it behind --: reprokit study init -- python train.py")
+    path = output or Path("study.toml")
+    try:
+        with open(path, "x", encoding="utf-8", opener=_new_file) as file:
+            file.write(templates.text(template, context.obj))
+    except FileExistsError:
+        raise CannotWriteReport(f"{path} exists already; choose another file with -o") from None
+    except OSError as error:
+        raise CannotWriteReport(f"{path}: {error.strerror}") from None
+    click.echo(f"{path}: look it through, then run it: reprokit study {path}")
+
+
+def _new_file(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
+
+
+@command.command()
+@click.argument("directory", metavar="DIR", type=OWN_DIRECTORY)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print every figure as CSV, a line each.")
+@click.option("--html", metavar="FILE", type=OWN_DIRECTORY, help="Write a self-contained page with plots.")
+@click.pass_context
+def show(context: click.Context, directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> None:
+    """Say what came of the study in DIR: what varied, where that came from, and what determinism cost."""
+    from reprokit.cli.study_show import show as shown
+
+    context.exit(shown(str(directory), as_json, as_csv, None if html is None else str(html)))

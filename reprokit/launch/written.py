@@ -1,0 +1,74 @@
+"""Which files a command wrote, where no shim tells: those below its directory that are other ones afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from reprokit import rundir
+from reprokit.launch.outputs import NOISE, NOISE_SUFFIXES
+
+MAX_FILES = 100_000  # below the directory
+MAX_DEPTH = 64
+ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results
+
+State = tuple[int, int, int, int]  # of a file: size, both times, number
+
+
+class Watched:
+    """The files below a directory as they are before the command starts."""
+
+    def __init__(self, directory: Path, aside: tuple[Path, ...]):
+        self._directory = os.path.realpath(directory)
+        self._aside = frozenset(os.path.realpath(path) for path in aside)
+        self._before = self._states()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all files are known."""
+        return len(self._before) < MAX_FILES
+
+    def write(self, run: Path) -> None:
+        """Note in the run directory what is new or changed, as the shim does."""
+        if not self.is_complete:
+            return
+        changed = [path for path, state in self._states().items() if self._before.get(path) != state]
+        lines = b"".join(_escaped(path) + b"\n" for path in sorted(changed))
+        descriptor = os.open(run / rundir.WRITTEN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(lines)
+
+    def _states(self) -> dict[str, State]:
+        found: dict[str, State] = {}
+        for entry in self._files(self._directory, 0):
+            if len(found) >= MAX_FILES:
+                break
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            found[entry.path] = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+        return found
+
+    def _files(self, directory: str, depth: int) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(directory) as entries:
+                found = list(entries)
+            if depth and any(entry.name == ENVIRONMENT for entry in found):
+                return
+            for entry in found:
+                if entry.is_file(follow_symlinks=False):
+                    if not entry.name.endswith(NOISE_SUFFIXES):
+                        yield entry
+                elif entry.is_dir(follow_symlinks=False) and self._is_searched(entry) and depth < MAX_DEPTH:
+                    yield from self._files(entry.path, depth + 1)
+        except OSError:  # gone, or not this user's to read
+            return
+
+    def _is_searched(self, entry: os.DirEntry[str]) -> bool:
+        return entry.name not in NOISE and entry.path not in self._aside
+
+
+def _escaped(path: str) -> bytes:
+    return os.fsencode(path).replace(b"\\", b"\\\\").replace(b"\n", b"\\n")

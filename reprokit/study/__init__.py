@@ -1,0 +1,1 @@
+"""Studies: setups of a training run many times, in pairs, and what came of each run."""

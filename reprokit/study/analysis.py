@@ -1,0 +1,345 @@
+"""What the runs of a study say: its results read and brought together as facts, which presenters only lay out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from reprokit.study import curves, overhead, statistics, store, variance, wording
+from reprokit.study.description import Setup as Described
+from reprokit.study.description import Study
+from reprokit.study.facts import (
+    Analysis,
+    Kind,
+    Overhead,
+    Pair,
+    PairCounts,
+    ProcessVariance,
+    Run,
+    Sentences,
+    Setup,
+    Source,
+    Variance,
+)
+from reprokit.study.results import Evaluation, PairResult, RunResult
+from reprokit.version import VERSION
+
+R = TypeVar("R", RunResult, PairResult)
+
+MAX_NOTES: Final = 20
+METHODS: Final = (
+    "Times, processor times and storage are compared by Wilcoxon's rank-sum test (Mann and Whitney's U), two-sided: "
+    "exact up to 50 runs of each, ties included, by the normal approximation beyond. It assumes that runs are "
+    "independent, and no distribution.",
+    "Several tests are made, and each may find by chance what is not there: p is given as it is and as Holm adjusts it "
+    "for all rows of the table; only the adjusted one, below 0.05, is called a difference.",
+    "Cliff's delta is how much oftener a run has a larger value than a run of the base than a smaller one, from -1 to "
+    "1: negligible below 0.147, small below 0.33, medium below 0.474, else large (Romano and others, 2006).",
+    "The ratio is the median of all ratios of a run and a run of the base (Hodges and Lehmann, on logarithms), its "
+    "interval is made of the ratios at exact positions (Moses): nothing is drawn at random, so it never changes.",
+    "An interval is of one comparison alone; it is not adjusted for the others, as p is.",
+    "Shares of pairs have exact binomial intervals (Clopper and Pearson); where none or all differ, a one-sided one.",
+    "Setups whose software and hardware vary are judged by any two runs; where a pair has a seed or a recording of its "
+    "own, by the two runs of a pair, with the standard deviation pooled over pairs.",
+    "How many runs would be needed follows from Noether's formula (1987), with 80 % power at Holm's strictest level.",
+)
+
+
+def analyse(directory: Path) -> Analysis:
+    """The analysis of a study's directory, as far as the study has come; reads files that anybody may have written."""
+    study = store.read_study(directory)
+    return analysis_of(study.study, store.read_results(directory), store.read_pairs(directory), directory, study.host)
+
+
+def analysis_of(
+    study: Study,
+    results: Sequence[RunResult],
+    compared: Sequence[PairResult],
+    directory: Path,
+    host: Mapping[str, object] | None = None,
+) -> Analysis:
+    """The analysis of results; the directory holds the predictions that they name."""
+    names = {one.name for one in study.setup}
+    results = [run for run in results if run.setup in names and run.pair <= study.pairs]
+    compared = [pair for pair in compared if pair.setup in names and pair.pair <= study.pairs]
+    runs, pairs = _by_setup(names, results), _by_setup(names, compared)
+    finished = {name: [run for run in here if run.outcome == "finished"] for name, here in runs.items()}
+    setups = [_setup(study, one, runs[one.name], pairs[one.name]) for one in study.setup]
+    costs = overhead.overhead([_costs(study, one, finished[one.name]) for one in study.setup])
+    samples = [
+        variance.Sample(one.name, one.source, variance.way(one.source), finished[one.name])
+        for one in setups
+        if one.kind != "untouched"
+    ]
+    varying = tuple(row for sample in samples for row in variance.variances(directory, sample))
+    processes = [variance.processes(sample) for sample in samples]
+    process = tuple(row for rows, _ in processes for row in rows)
+    drawn, left_out = curves.curves(results)
+    return Analysis(
+        reprokit=VERSION,
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        name=study.name,
+        command=study.command or (),
+        planned=2 * study.pairs * len(study.setup),
+        runs_made=len(results),
+        attention=tuple(_attention(study, setups, results, costs)),
+        verdicts=tuple(_verdicts(setups, costs, varying)),
+        sentences=_sentences(setups, costs, varying, process),
+        methods=METHODS,
+        setups=tuple(setups),
+        overhead=costs,
+        variance=varying,
+        process=process,
+        process_left_out=sum(count for _, count in processes),
+        pairs=tuple(_pairs(compared, results)),
+        runs=tuple(map(_run, results)),
+        curves=drawn,
+        curves_left_out=left_out,
+        host={wording.short(key): wording.short(str(value)) for key, value in (host or {}).items()},
+    )
+
+
+def kind(setup: Described) -> Kind:
+    """What a setup does to the training, in a word."""
+    patched = any(not one.startswith("seed=") for one in setup.patches)
+    if not setup.observe:
+        return "untouched"
+    if setup.entropy == "replayed":
+        return "patched and recorded" if patched else "recorded"
+    if setup.seeds:
+        return "seeded and patched" if patched else "seeded"
+    return "patched" if patched else "bare"
+
+
+def source(study: Study, setup: Described) -> Source:
+    """What is left to vary between the runs of a setup."""
+    controls = study.controls_of(setup)
+    if controls == "both":
+        return "ours" if setup.entropy == "replayed" else "left by seeds"
+    return {"": "both", "software": "hardware", "hardware": "software"}[controls]  # type: ignore[return-value]
+
+
+# ---- setups and their runs -------------------------------------------------------------------------------------------
+
+_WORDS: Final[dict[Kind, str]] = {
+    "untouched": "the command alone, nothing of reprokit in it",
+    "bare": "nothing held; runs are only watched",
+    "seeded": "both runs of a pair are seeded alike",
+    "patched": "patched",
+    "seeded and patched": "patched, and both runs of a pair are seeded alike",
+    "recorded": "the second run of a pair replays the first",
+    "patched and recorded": "patched, and the second run of a pair replays the first",
+}
+
+
+def _by_setup(names: Iterable[str], results: Iterable[R]) -> dict[str, list[R]]:
+    found: dict[str, list[R]] = {name: [] for name in names}
+    for one in results:
+        found[one.setup].append(one)
+    return found
+
+
+def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> Setup:
+    finished = [run for run in runs if run.outcome == "finished"]
+    replays = setup.entropy == "replayed"
+    return Setup(
+        name=setup.name,
+        kind=kind(setup),
+        controls=study.controls_of(setup),
+        source=source(study, setup),
+        words=_WORDS[kind(setup)],
+        command=study.command_of(setup),
+        patches=setup.patches,
+        seeds=setup.seeds,
+        planned=2 * study.pairs,
+        finished=len(finished),
+        failed=len(runs) - len(finished),
+        seconds=statistics.summary([run.seconds for run in finished]),
+        processor=statistics.summary([run.processor for run in finished]),
+        memory=statistics.summary([run.memory for run in finished]),
+        stored=statistics.summary([run.stored for run in finished]),
+        profile=statistics.summary([run.profile for run in finished]),
+        recording=statistics.summary([run.seconds for run in finished if run.part == "first"]) if replays else None,
+        replaying=statistics.summary([run.seconds for run in finished if run.part == "second"]) if replays else None,
+        pairs=_counts(study, pairs),
+    )
+
+
+def _counts(study: Study, pairs: Sequence[PairResult]) -> PairCounts:
+    identical, different = _yes_and_no(one.identical for one in pairs)
+    process = _yes_and_no(one.process_equal for one in pairs)
+    evaluation = _yes_and_no(one.evaluation_equal for one in pairs)
+    judged = identical + different
+    counts = PairCounts(
+        planned=study.pairs,
+        made=len(pairs),
+        identical=identical,
+        different=different,
+        not_compared=len(pairs) - judged,
+        process_equal=process[0],
+        process_different=process[1],
+        process_not_compared=len(pairs) - sum(process),
+        evaluation_equal=evaluation[0],
+        evaluation_different=evaluation[1],
+        evaluation_not_compared=len(pairs) - sum(evaluation),
+        differing=statistics.share(different, judged) if judged else None,
+        sentence="",
+    )
+    return msgspec.structs.replace(counts, sentence=wording.pairs(counts))
+
+
+def _yes_and_no(answers: Iterable[bool | None]) -> tuple[int, int]:
+    listed = list(answers)
+    return sum(one is True for one in listed), sum(one is False for one in listed)
+
+
+def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> overhead.Sample:
+    variables = tuple(sorted({**study.variables, **setup.variables}.items()))
+    training = study.command_of(setup), setup.directory or study.directory, variables
+    patches = frozenset(one for one in setup.patches if not one.startswith("seed="))
+    return overhead.Sample(setup.name, kind(setup), training, patches, finished)
+
+
+def _run(run: RunResult) -> Run:
+    main = _main(run.evaluations)
+    return Run(
+        setup=run.setup,
+        pair=run.pair,
+        part=run.part,
+        mode=run.mode,
+        seed=run.seed,
+        outcome=run.outcome,
+        ended=wording.short(run.ended),
+        started=wording.short(run.started),
+        seconds=_number(run.seconds),
+        processor=_number(run.processor),
+        memory=run.memory,
+        stored=run.stored,
+        profile=run.profile,
+        epochs=run.epochs,
+        accuracy=_number(main.accuracy) if main is not None else None,
+        mae=_number(main.mae) if main is not None else None,
+        host=wording.short(run.host),
+        worker=wording.short(run.worker),
+        together=run.together,
+        notes=tuple(map(wording.short, run.notes[:MAX_NOTES])),
+    )
+
+
+def _main(evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    """The last evaluation that has a score: what the training ended with."""
+    scored = [one for one in evaluations if one.accuracy is not None or one.mae is not None]
+    return scored[-1] if scored else None
+
+
+def _number(value: float | None) -> float | None:
+    return value if statistics.usable(value) else None
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iterator[Pair]:
+    runs: dict[tuple[str, int], list[RunResult]] = {}
+    for run in results:
+        if run.outcome == "finished":
+            runs.setdefault((run.setup, run.pair), []).append(run)
+    return (_pair(pair, runs.get((pair.setup, pair.pair), [])) for pair in compared)
+
+
+def _pair(pair: PairResult, both: Sequence[RunResult]) -> Pair:
+    lengths, equal_until = _course(*both) if len(both) == 2 else (None, None)
+    return Pair(
+        setup=pair.setup,
+        pair=pair.pair,
+        outcome="not compared" if pair.identical is None else "identical" if pair.identical else "different",
+        process=_equality(pair.process_equal),
+        evaluation=_equality(pair.evaluation_equal),
+        words=wording.short(pair.words),
+        categories=tuple(map(wording.short, pair.categories[:MAX_NOTES])),
+        inconsistent=pair.inconsistent,
+        predictions=pair.predictions,
+        accuracy_difference=_number(pair.accuracy_difference),
+        largest_class_difference=_number(pair.largest_class_difference),
+        mae_difference=_number(pair.mae_difference),
+        lengths=lengths,
+        equal_until=equal_until,
+        notes=(*map(wording.short, pair.notes[:MAX_NOTES]), *_course_notes(lengths, equal_until)),
+    )
+
+
+def _equality(answer: bool | None) -> Literal["equal", "different", "not compared"]:
+    return "not compared" if answer is None else "equal" if answer else "different"
+
+
+def _course(one: RunResult, other: RunResult) -> tuple[tuple[int, int] | None, int | None]:
+    """The lengths of the first metric of which one run has more, and how long the first that differs is equal."""
+    others = {(series.name, series.by): series.values for series in other.series}
+    lengths: tuple[int, int] | None = None
+    for series in one.series:
+        values = others.get((series.name, series.by))
+        if values is None:
+            continue
+        if len(values) != len(series.values) and lengths is None:
+            lengths = len(series.values), len(values)
+        equal = next((at for at, two in enumerate(zip(series.values, values, strict=False)) if not _same(*two)), None)
+        if equal is not None:
+            return lengths, equal
+    return lengths, None
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    return one == other or (one is not None and other is not None and one != one and other != other)
+
+
+def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> Iterator[str]:
+    if lengths is not None:
+        how = "" if equal_until is not None else ", and equal that far"
+        yield f"one run has {lengths[0]} values, the other {lengths[1]}: compared as far as both go{how}"
+
+
+# ---- the whole in words ----------------------------------------------------------------------------------------------
+
+
+def _attention(
+    study: Study, setups: Sequence[Setup], results: Sequence[RunResult], costs: Sequence[Overhead]
+) -> Iterator[str]:
+    planned = 2 * study.pairs * len(study.setup)
+    if len(results) < planned:
+        yield f"The study is not complete: {len(results)} of {planned} runs were made."
+    for setup in setups:
+        if setup.failed and not setup.finished:
+            yield f"No run of {setup.name} finished ({setup.failed} failed): nothing is known about it."
+        elif setup.failed:
+            yield f"{setup.failed} runs of {setup.name} failed: they are listed, and are in no figure."
+    if any(row.finding == "not comparable" for row in costs):
+        most = max(run.together for run in results)
+        yield f"Up to {most} runs were made at the same time: their times are not comparable, and are not tested."
+    hosts = {run.host for run in results if run.host}
+    if len(hosts) > 1:
+        yield f"Runs were made on {len(hosts)} machines: differences in time may be theirs."
+
+
+def _verdicts(setups: Sequence[Setup], costs: Sequence[Overhead], varying: Sequence[Variance]) -> Iterator[str]:
+    for setup in setups:
+        yield f"{setup.name} ({setup.words}): {setup.pairs.sentence}"
+        yield from (row.sentence for row in varying if row.setup == setup.name)
+        yield from (row.sentence for row in costs if row.setup == setup.name and row.measure == "time")
+
+
+def _sentences(
+    setups: Sequence[Setup],
+    costs: Sequence[Overhead],
+    varying: Sequence[Variance],
+    process: Sequence[ProcessVariance],
+) -> Sentences:
+    return Sentences(
+        pairs=wording.all_pairs([(one.name, one.pairs) for one in setups]),
+        overhead=wording.all_overheads(costs),
+        variance=wording.all_variances(varying),
+        process=wording.all_processes(process),
+    )

@@ -1,0 +1,127 @@
+"""What a study was made for, answered: whether trainings repeat, how much they vary, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from reprokit.study.facts import Analysis, Overhead, Setup
+from reprokit.study.wording import quantity
+
+RECORDED: Final = ("recorded", "patched and recorded")
+MOST: Final = 6  # sentences of an answer; the tables have all
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, and what the study says to it."""
+
+    question: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The study in a line, and in answers."""
+
+    outcome: Literal["identical", "different", "not-compared"]
+    headline: str
+    answers: tuple[Answer, ...]
+
+
+def answers(analysis: Analysis) -> Answers:
+    """What the study says, from what was computed."""
+    recorded = [one for one in analysis.setups if one.kind in RECORDED]
+    outcome, headline = _headline(recorded)
+    told = {
+        "Does it repeat with reprokit?": _repeats(recorded),
+        "How much does it vary without?": _varies(analysis),
+        "What does it cost?": _costs(analysis, recorded),
+        "How sure is that?": _sure(analysis),
+    }
+    found = [Answer(question, _bounded(list(sentences))) for question, sentences in told.items()]
+    return Answers(outcome, headline, tuple(found))
+
+
+def _bounded(sentences: list[str]) -> tuple[str, ...]:
+    left_out = len(sentences) - MOST
+    return (*sentences[:MOST], f"{left_out} more lines are in the tables below.") if left_out > 0 else tuple(sentences)
+
+
+def _headline(recorded: list[Setup]) -> tuple[Literal["identical", "different", "not-compared"], str]:
+    identical, different = (sum(getattr(one.pairs, name) for one in recorded) for name in ("identical", "different"))
+    if not recorded:
+        return "not-compared", "No setup records and replays"
+    if not identical and not different:
+        return "not-compared", "Whether it repeats with reprokit is not known"
+    if not different:
+        return "identical", f"With reprokit it repeats: {_of(identical, identical)} identical"
+    return "different", f"With reprokit it does not always repeat: {_of(different, identical + different)} different"
+
+
+def _of(count: int, total: int) -> str:
+    verb = "is" if total == 1 else "are"
+    return f"{count} of {total} pair{'' if total == 1 else 's'} {verb}"
+
+
+def _repeats(recorded: list[Setup]) -> Iterator[str]:
+    if not recorded:
+        yield "That was not asked: no setup of this study records and replays."
+    for setup in recorded:
+        pairs = setup.pairs
+        compared = pairs.identical + pairs.different
+        if compared:
+            told = f"{_of(pairs.identical, compared)} identical, bit for bit"
+            yield f"{setup.name} ({setup.words}): {told}{_not_compared(setup)}."
+        else:
+            yield f"{setup.name} ({setup.words}): no pair could be compared."
+
+
+def _not_compared(setup: Setup) -> str:
+    count = setup.pairs.not_compared
+    return f"; {count} more could not be compared" if count else ""
+
+
+def _varies(analysis: Analysis) -> Iterator[str]:
+    """What setups say in which nothing is held, then all by what is left to vary."""
+    bare = [one for one in analysis.setups if one.kind == "bare"] or [
+        one for one in analysis.setups if one.kind == "untouched"
+    ]
+    if not bare:
+        yield "That was not asked: every setup of this study holds something."
+    for setup in bare:
+        compared = setup.pairs.identical + setup.pairs.different
+        if compared:
+            yield f"{setup.name} ({setup.words}): {_of(setup.pairs.different, compared)} different."
+        else:
+            yield f"{setup.name} ({setup.words}): no pair could be compared."
+    yield analysis.sentences.variance
+
+
+def _costs(analysis: Analysis, recorded: list[Setup]) -> Iterator[str]:
+    for setup in recorded:
+        row = _time_of(analysis, setup)
+        if row is not None:
+            yield row.sentence[:1].upper() + row.sentence[1:] if row.sentence.startswith("time:") else row.sentence
+        if setup.stored.median is not None:
+            entropy = f", {quantity(setup.profile.median, 'B')} of it entropy" if setup.profile.median else ""
+            stored = quantity(setup.stored.median, "B")
+            yield f"A run of {setup.name} stores {stored} (median){entropy}, as long as it is kept."
+    if not recorded:
+        yield analysis.sentences.overhead
+
+
+def _time_of(analysis: Analysis, setup: Setup) -> Overhead | None:
+    """All that a setup costs in time if untouched runs are there, else what it costs beside bare ones."""
+    rows = [row for row in analysis.overhead if row.setup == setup.name and row.measure == "time"]
+    return min(rows, key=lambda row: row.effect != "all of it", default=None)
+
+
+def _sure(analysis: Analysis) -> Iterator[str]:
+    runs = sorted({one.finished for one in analysis.setups})
+    each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    yield f"It rests on {each} finished runs of each of {len(analysis.setups)} setups, in pairs."
+    yield analysis.sentences.pairs
+    if any(row.finding in ("too few runs", "no difference shown", "not comparable") for row in analysis.overhead):
+        yield analysis.sentences.overhead

@@ -1,0 +1,466 @@
+"""One attempt of a study, anywhere: a task of plain data goes in, what came of the run comes out.
+
+`python -m reprokit.study.attempt TASK.json RESULT.json` does the same in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.difference import Difference, Verdict
+from reprokit.errors import NothingComparable, ReprokitError
+from reprokit.launch.apart import Executed, execute
+from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.launch.messages import warn
+from reprokit.launch.personality import end_with_parent
+from reprokit.launch.process import Ended
+from reprokit.launch.replaying import replay_plan
+from reprokit.plan import RECORD, RUN, Plan
+from reprokit.rundir import RunDirectory
+from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, RunResult, encode
+from reprokit.study.store import PREDICTIONS, name_of
+
+if TYPE_CHECKING:
+    from reprokit.verify.compare import Comparison
+
+NOT_RUN: Final = "not run: its recording failed"
+MAX_NOTES: Final = 20
+MAX_FACTS: Final = 3  # of the surroundings of a pair
+MAX_NOTE: Final = 1000  # characters
+TOGETHER: Final = "runs at the same time write into one directory: outputs were not compared"
+EXPECTED: Final = ("nothing was recorded", "was left untouched")  # notes on what a setup leaves out on purpose
+SEE_BELOW: Final = " (see below)"  # where verify says more than a line
+PROCESS: Final = ("trail", "process metrics", "metrics in files", "weights")
+EVALUATION: Final = "evaluation metrics"
+OF_FILES: Final = ("outputs", "metrics in files")  # which runs at the same time may write under one name
+INTERRUPTED: Final = 75  # exit status: the run was ended from outside, and nothing is known of it
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="job", tag="attempt"):
+    """One run to be made: all that another process, also on another machine, needs to know."""
+
+    setup: str
+    pair: int
+    part: Part
+    mode: Mode
+    command: tuple[str, ...]
+    working_directory: str
+    place: str  # directory of the study, or what stands in for it on that machine
+    run: str  # run directory to make
+    recording: str = ""  # run directory to replay
+    seed: int | None = None
+    patches: tuple[str, ...] = ()
+    clock: bool = False
+    data: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    timeout: float | None = None
+    together: int = 1
+    worker: str = ""
+    notes: tuple[str, ...] = ()  # for the result
+
+
+class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="job", tag="pair"):
+    """A pair to be made, on one machine, one run after the other."""
+
+    first: Task
+    second: Task
+    made: RunResult | None = None  # of the first run, where it is there already
+    keep: Literal["none", "different", "all"] = "none"
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return f"{self.first.setup}-{self.first.pair:02d}"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a process says that makes a pair or an attempt: as much of it as has ended."""
+
+    runs: list[RunResult] = []
+    pair: PairResult | None = None
+
+
+def attempt(task: Task, interruption: Interruption | None = None) -> RunResult:
+    """Make the run and say what came of it; what reprokit fails at is a failed run, told in words."""
+    if interruption is None:
+        with Interruption() as own:
+            return attempt(task, own)
+    started = rundir.utc_now()
+    try:
+        with _set(task.variables):
+            executed = execute(_plan(task), interruption, lambda: end_with_parent(signal.SIGTERM))
+        return _told(task, started, executed)
+    except ReprokitError as error:
+        return _result(task, started, "failed", f"{error.slug}: {error}")
+
+
+@contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in the environment meanwhile, from which that of the command is made."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+
+
+def not_run(task: Task) -> RunResult:
+    """What stands for the replay of a recording that failed: nobody can tell what it would have come to."""
+    return _result(task, rundir.utc_now(), "failed", NOT_RUN)
+
+
+def lost(task: Task, words: str) -> RunResult:
+    """What stands for a run whose process died without a word."""
+    return _result(task, rundir.utc_now(), "lost", words)
+
+
+def _plan(task: Task) -> Plan:
+    if task.mode == "replayed":
+        plan = replay_plan(RunDirectory(Path(task.recording)), (), Path(task.run), False, "derive")
+        return msgspec.structs.replace(plan, timeout=task.timeout)
+    directory = Path(task.working_directory)
+    return Plan(
+        mode=RECORD if task.mode == "recorded" else RUN,
+        command=task.command,
+        working_directory=directory,
+        output=Path(task.run),
+        data=task.data,
+        clock=task.clock,
+        patches=_patches(task, directory),
+        observed=task.mode == "observed",
+        untouched=task.mode == "untouched",
+        aside=(Path(task.place),),
+        timeout=task.timeout,
+    )
+
+
+def _patches(task: Task, directory: Path) -> tuple[str, ...]:
+    words = (*task.patches, *([f"seed={task.seed}"] if task.seed is not None else []))
+    if not words:
+        return ()
+    from reprokit.launch.patched import wanted
+
+    return wanted(words, task.command, directory)
+
+
+def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult:
+    """A result of which nothing was measured."""
+    return RunResult(
+        setup=task.setup,
+        pair=task.pair,
+        part=task.part,
+        mode=task.mode,
+        seed=task.seed,
+        outcome=outcome,
+        ended=ended[:MAX_NOTE],
+        started=started,
+        seconds=0.0,
+        processor=0.0,
+        host=os.uname().nodename,
+        worker=task.worker,
+        together=task.together,
+        notes=list(task.notes),
+    )
+
+
+def _told(task: Task, started: str, executed: Executed) -> RunResult:
+    """What the run directory says, and what was measured."""
+    directory = RunDirectory(Path(task.run))
+    run, ended = directory.run, executed.ended
+    is_over = task.timeout is not None and (run.duration or 0.0) >= task.timeout and ended.exit_code != 0
+    outcome: Outcome = "finished" if ended.exit_code == 0 else "timeout" if is_over else "failed"
+    notes = [*task.notes, *_notes(directory)]
+    bare = _result(task, started, outcome, _ended(ended, task.timeout if is_over else None))
+    size = size_of(directory.path)
+    found = msgspec.structs.replace(
+        bare,
+        seconds=run.duration or 0.0,
+        processor=executed.used.processor,
+        memory=executed.used.memory or None,
+        stored=0 if task.mode == "untouched" else size,  # what is there then is the study's, for the comparison
+        profile=run.profile.size if run.profile is not None else 0,
+        outputs=_outputs_digest(directory) if task.together == 1 else "",
+    )
+    try:
+        found = _observed(task, directory, found)
+    except ReprokitError as error:  # a run that was cut off in the middle of a line
+        notes.append(f"what was observed cannot be read: {error}")
+    return msgspec.structs.replace(found, notes=[note[:MAX_NOTE] for note in notes[:MAX_NOTES]])
+
+
+def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResult:
+    """With what the agent saw."""
+    if task.mode == "untouched":
+        return found
+    from reprokit.study import predictions, series  # only now: the run has waited for nothing that it does not need
+
+    metrics = series.read(directory)
+    name = f"{PREDICTIONS}/{name_of(task.setup, task.pair, task.part)}.json"
+    file = Path(task.place) / name
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    return msgspec.structs.replace(
+        found,
+        epochs=metrics.epochs,
+        series=metrics.series,
+        weights=metrics.weights,
+        evaluations=predictions.keep(directory, file, name),
+    )
+
+
+def _ended(ended: Ended, timeout: float | None) -> str:
+    if timeout is not None:
+        return f"ended after {timeout:g} s, the study's timeout"
+    if ended.signal_number is not None:
+        return f"by {ended.signal_name}"
+    return f"with exit status {ended.exit_code}"
+
+
+def _notes(directory: RunDirectory) -> Iterator[str]:
+    """What a reader of the figures must know."""
+    for patch in directory.run.patches:
+        if patch.state != "applied":
+            text = f"{patch.id}={patch.value}" if patch.value else patch.id
+            yield f"patch {text} was {patch.state.replace('-', ' ')}: {patch.why}"
+    fidelity = directory.run.fidelity
+    if fidelity is not None and (fidelity.derived or fidelity.live):
+        yield f"{fidelity.derived + fidelity.live} of {fidelity.requests} requests were not answered as recorded"
+    if directory.run.agent.startswith("not loaded") and not directory.run.agent.endswith("untouched"):
+        yield f"the agent was {directory.run.agent}: metrics, weights and predictions are not known"
+    yield from directory.run.warnings
+    yield from directory.run.uncovered
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a directory; none where there is none."""
+    return sum(_sizes(path))
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    """Bytes of the files below a directory."""
+    with suppress(OSError), os.scandir(path) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _sizes(Path(entry.path))
+                else:
+                    yield entry.stat(follow_symlinks=False).st_size
+
+
+def _outputs_digest(directory: RunDirectory) -> str:
+    """One digest of all that was written, without the noise of containers; empty where there is nothing."""
+    outputs = directory.outputs()
+    files = outputs.files if outputs is not None else []
+    known = sorted((file.path, file.content or file.digest) for file in files)
+    if not known or not all(digest for _, digest in known):
+        return ""
+    digest = hashlib.sha256(b"reprokit-outputs-1\0")
+    for path, content in known:
+        digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + content.encode() + b"\0")
+    return f"sha256:{digest.hexdigest()}"
+
+
+# Pairs
+
+
+def make_pair(
+    task: PairTask, save: Callable[[RunResult], None], interruption: Interruption | None = None
+) -> PairResult:
+    """Make both runs, each saved as it has ended, and compare them; removes what is not to be kept."""
+    first = task.made
+    if first is None:
+        first = attempt(task.first, interruption)
+        save(first)
+    second = second_of(task, first, lambda one: attempt(one, interruption))
+    save(second)
+    found = compared(task, first, second)
+    tidy(task, found)
+    return found
+
+
+def second_of(task: PairTask, first: RunResult, make: Callable[[Task], RunResult]) -> RunResult:
+    """The second run of a pair; a recording that failed has no replay."""
+    if first.outcome != "finished" and task.second.mode == "replayed":
+        return not_run(task.second)
+    return make(task.second)
+
+
+def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
+    """What verify says of the two runs; nothing of runs that did not finish."""
+    bare = PairResult(setup=first.setup, pair=first.pair, notes=[])
+    for one in (first, second):
+        if one.outcome != "finished":
+            return msgspec.structs.replace(bare, words=f"not compared: the {one.part} run {_went(one)}")
+    from reprokit.verify.compare import compare
+
+    try:
+        comparison = compare(Path(task.first.run), Path(task.second.run))
+    except NothingComparable as error:
+        return msgspec.structs.replace(bare, words=f"not compared: {error}")
+    except ReprokitError as error:
+        return msgspec.structs.replace(bare, words=f"not compared: {error.slug}: {error}")
+    found = _of_comparison(bare, comparison, together=max(first.together, second.together) > 1)
+    return _with_differences(found, task, first, second)
+
+
+def _went(run: RunResult) -> str:
+    return {"failed": f"failed ({run.ended})", "timeout": f"was {run.ended}"}.get(run.outcome, f"is lost ({run.ended})")
+
+
+def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) -> PairResult:
+    children = [child for child in comparison.tree.children if not (together and child.name in OF_FILES)]
+    differing = [child.name for child in children if child.verdict.differs]
+    judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
+    is_known = bool(differing) or not together or judged
+    from reprokit.verify.rows import shortened, verdict_line
+
+    words = verdict_line(comparison).removesuffix(SEE_BELOW)
+    if together and comparison.identical is False and not differing:
+        words = "identical, but for outputs, which were not compared"
+    evaluation = next((child for child in children if child.name == EVALUATION), None)
+    facts = [leaf for leaf in comparison.tree.leaves() if leaf.can_change_results][:MAX_FACTS]
+    surroundings = [f"{leaf.name} can change results: {leaf.left} against {leaf.right}" for leaf in facts]
+    return msgspec.structs.replace(
+        bare,
+        identical=not differing if is_known else None,
+        process_equal=_equal(child for child in children if child.name in PROCESS),
+        evaluation_equal=_equal([evaluation] if evaluation is not None else []),
+        words=words,
+        categories=differing,
+        notes=[
+            *([TOGETHER] if together else []),
+            *map(shortened, surroundings),
+            *(note[:MAX_NOTE] for note in comparison.notes[:MAX_NOTES] if not note.endswith(EXPECTED)),
+        ],
+    )
+
+
+def _equal(children: Iterable[Difference]) -> bool | None:
+    """Whether all of these are; None where there is nothing in them."""
+    verdicts = [child.verdict for child in children]
+    if any(verdict.differs for verdict in verdicts):
+        return False
+    return True if Verdict.IDENTICAL in verdicts else None
+
+
+def _with_differences(found: PairResult, task: PairTask, first: RunResult, second: RunResult) -> PairResult:
+    """With how far the runs lie apart in the last evaluation that has a score, which is what a training ends with."""
+    others = {one.name: one for one in second.evaluations}
+    scored = [one for one in first.evaluations if one.accuracy is not None or one.mae is not None]
+    pairs = [(one, others[one.name]) for one in reversed(scored) if one.name in others]
+    if not pairs:
+        return found
+    one, other = pairs[0]
+    rates = [{label.label: label.correct / label.count for label in side.labels if label.count} for side in pairs[0]]
+    inconsistent = _inconsistent(Path(task.first.place), one, other)
+    if inconsistent is None and found.evaluation_equal:
+        inconsistent = 0
+    return msgspec.structs.replace(
+        found,
+        inconsistent=inconsistent,
+        predictions=None if inconsistent is None else one.count,
+        accuracy_difference=_apart(one.accuracy, other.accuracy),
+        mae_difference=_apart(one.mae, other.mae),
+        largest_class_difference=max(
+            (abs(rates[0][name] - rates[1][name]) for name in rates[0].keys() & rates[1]), default=None
+        ),
+    )
+
+
+def _apart(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else abs(one - other)
+
+
+def _inconsistent(place: Path, one: Evaluation, other: Evaluation) -> int | None:
+    """How many predictions are not the same; None where not all were kept, or they are of other samples."""
+    from reprokit.study import predictions
+
+    left, right = (predictions.read(place, side.predictions).get(side.name) for side in (one, other))
+    if left is None or right is None or left.truth != right.truth or len(left.predicted) != len(right.predicted):
+        return None
+    return sum(left.labels[a] != right.labels[b] for a, b in zip(left.predicted, right.predicted, strict=True))
+
+
+def tidy(task: PairTask, found: PairResult) -> None:
+    """Remove the run directories that are of no more use; of none where all are to be kept."""
+    if task.keep == "all" or (task.keep == "different" and found.identical is not True):
+        return
+    for one in (task.first, task.second):
+        shutil.rmtree(one.run, ignore_errors=True)
+
+
+# A process of its own
+
+
+def main(arguments: list[str]) -> int:
+    """Make what a task file asks for, and write what came of it; the exit status says only whether that was done."""
+    task_file, result_file = map(Path, arguments[:2])
+    for descriptor in arguments[2:]:  # a lock that this process holds, and its command must not
+        os.set_inheritable(int(descriptor), False)
+    parent = os.getppid()
+    end_with_parent(signal.SIGTERM)  # of a study that is killed no run is to go on beside those of its next start
+    if os.getppid() != parent:
+        return INTERRUPTED
+    job: Task | PairTask = msgspec.json.decode(task_file.read_bytes(), type=Task | PairTask, strict=False)
+    report = Report()
+    try:
+        with Interruption() as interruption:
+            if isinstance(job, PairTask):
+                report.pair = make_pair(job, lambda one: _save(report, one, result_file), interruption)
+                _write(report, result_file)
+            else:
+                _save(report, attempt(job, interruption), result_file)
+    except Interrupted:
+        return INTERRUPTED
+    return 0
+
+
+def _save(report: Report, result: RunResult, file: Path) -> None:
+    report.runs.append(result)
+    _write(report, file)
+
+
+def encoded(task: PairTask) -> bytes:
+    """A task as JSON; the numbers of a run that is made already may be none."""
+    made = msgspec.Raw(encode(task.made)) if task.made is not None else None
+    return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
+
+
+def _write(report: Report, file: Path) -> None:
+    """Replace the file whole; NaN and infinities go as texts."""
+    runs = b",".join(map(encode, report.runs))
+    pair = encode(report.pair) if report.pair is not None else b"null"
+    partial = file.with_name(file.name + ".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, file)
+
+
+def read_report(file: Path) -> Report:
+    """What such a process wrote; nothing where it wrote nothing."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report, strict=False)
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if not isinstance(error, FileNotFoundError):
+            warn(f"{file}: {error}")
+        return Report()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

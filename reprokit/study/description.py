@@ -1,0 +1,244 @@
+"""What a study is to run: STUDY.toml, read and checked.
+
+name = "digits"
+command = ["python", "train.py"]
+directory = "."                 # from this file's own
+runs = 16                       # of each setup: half as many pairs
+data = ["data"]                 # likewise; files that are part of what is run
+timeout = 3600.0                # seconds a run; none if it is left out
+keep = "none"                   # "different" or "all": which run directories stay
+machine = "cpu"                 # no accelerator: the hardware's part is held by that
+[variables]                     # beside the environment's
+OMP_NUM_THREADS = "1"
+[engine]
+kind = "local"                  # "dask", "slurm", "kubernetes"
+parallel = 1
+[[setup]]
+name = "C1"
+entropy = "fresh"               # or "replayed": pairs of a recording and its replay
+seeds = [0, 1, 2]               # one a pair, which both of its runs get
+patches = ["auto"]
+clock = false                   # record the time of day too
+observe = true                  # false: nothing of reprokit is in the run
+controls = ""                   # "software", "hardware", "both"; follows from the rest
+command = ["python3.7", "old.py"]   # in the place of the study's, as are directory and variables
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from reprokit import patches
+from reprokit.errors import BadStudy, ReprokitError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_BYTES: Final = 1 << 20
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+AUTO: Final = "auto"
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
+Variables = dict[Annotated[str, msgspec.Meta(pattern=r"^[^=\x00]+\Z", max_length=200)], str]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
+Controls = Literal["", "software", "hardware", "both"]
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the pairs are made."""
+
+    kind: Literal["local", "dask", "slurm", "kubernetes"] = "local"
+    parallel: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1  # pairs at the same time
+    store: str = ""  # directory or URL that all machines reach
+    address: str = ""  # of a scheduler
+    options: dict[str, str | int | float | bool] = {}  # that the engine knows
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way of running the training."""
+
+    name: Annotated[str, msgspec.Meta(pattern=NAME)]
+    entropy: Literal["fresh", "replayed"] = "fresh"
+    seeds: Annotated[tuple[Seed, ...], msgspec.Meta(max_length=10_000)] = ()
+    patches: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)] = ()
+    clock: bool = False
+    observe: bool = True
+    controls: Controls = ""
+    command: Command | None = None
+    directory: Text | None = None
+    variables: Variables = {}
+
+    def __post_init__(self) -> None:
+        if self.entropy == "replayed" and self.seeds:
+            raise ValueError(f'setup {self.name}: seeds need entropy = "fresh", as a replay gives recorded entropy')
+        if self.clock and self.entropy != "replayed":
+            raise ValueError(f'setup {self.name}: clock = true needs entropy = "replayed"')
+        if not self.observe and (self.entropy == "replayed" or self.seeds or self.patches):
+            what = "seeds" if self.seeds else "patches" if self.patches else 'entropy = "replayed"'
+            raise ValueError(f"setup {self.name}: observe = false leaves the run untouched and cannot go with {what}")
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """STUDY.toml"""
+
+    name: Annotated[str, msgspec.Meta(pattern=NAME)]
+    command: Command | None = None
+    directory: Text = "."
+    runs: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 16
+    data: tuple[Text, ...] = ()
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    keep: Literal["none", "different", "all"] = "none"
+    machine: Literal["", "cpu"] = ""
+    variables: Variables = {}
+    engine: Engine = Engine()
+    setup: Annotated[tuple[Setup, ...], msgspec.Meta(max_length=1000)] = ()
+
+    @property
+    def pairs(self) -> int:
+        """Of each setup."""
+        return self.runs // 2
+
+    def find(self, name: str) -> Setup:
+        """The setup of this name; KeyError if there is none."""
+        for one in self.setup:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def command_of(self, setup: Setup) -> tuple[str, ...]:
+        """What the setup runs."""
+        return setup.command or self.command or ()
+
+    def seed_of(self, setup: Setup, pair: int) -> int | None:
+        """The seed of a pair; they come round again."""
+        return setup.seeds[(pair - 1) % len(setup.seeds)] if setup.seeds else None
+
+    def controls_of(self, setup: Setup) -> Controls:
+        """Which sources of variance the setup holds."""
+        if setup.controls:
+            return setup.controls
+        software = bool(setup.seeds) or setup.entropy == "replayed"
+        hardware = bool(setup.patches) or self.machine == "cpu"
+        return "both" if software and hardware else "software" if software else "hardware" if hardware else ""
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A study with where its file lies."""
+
+    study: Study
+    base: Path  # from which its paths lead
+    digest: str  # "sha256:..." of the file
+
+
+def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> Described:
+    """The study of a file, with what the command line sets instead; raises BadStudy with one line."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadStudy(f"{path}: {error.strerror}; 'reprokit study init -- COMMAND' writes a study") from None
+    if len(data) > MAX_BYTES:
+        raise BadStudy(f"{path} is larger than {MAX_BYTES} bytes")
+    try:
+        content = tomllib.loads(data.decode())
+        _set(content, runs, parallel)
+        study = msgspec.convert(content, Study)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise BadStudy(f"{path}: {_words(content if 'content' in locals() else {}, error)}") from None
+    for problem in _problems(study, path.absolute().parent):
+        raise BadStudy(f"{path}: {problem}")
+    return Described(study, path.absolute().parent, "sha256:" + hashlib.sha256(data).hexdigest())
+
+
+def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> None:
+    if runs is not None:
+        content["runs"] = runs
+    if parallel is not None:
+        engine = content.setdefault("engine", {})
+        if isinstance(engine, dict):
+            engine["parallel"] = parallel
+
+
+def _words(content: dict[str, Any], error: Exception) -> str:
+    """One line; a setup is called by its name where it has one."""
+    text = " ".join(str(error).split())
+    found = re.search(r"\$\.setup\[(\d+)\]", text)
+    setups = content.get("setup")
+    if found and isinstance(setups, list) and int(found[1]) < len(setups) and isinstance(setups[int(found[1])], dict):
+        name = setups[int(found[1])].get("name")
+        if isinstance(name, str) and f"setup {name}" not in text:
+            return f"setup {name}: {text}"
+    if content.get("runs") == 1:
+        return f"runs = 1: a study needs pairs, so at least 2 runs of each setup ({text})"
+    return text
+
+
+def _problems(study: Study, base: Path) -> Iterator[str]:
+    """What makes no study, the first of it first."""
+    if study.runs % 2:
+        yield f"runs = {study.runs}: runs are made in pairs, so their number must be even"
+    if study.timeout is not None and not math.isfinite(study.timeout):
+        yield "timeout must be a number of seconds"
+    names = [one.name for one in study.setup]
+    if len(names) < 2:
+        yield f"it has {'no setup' if not names else 'one setup'}; a study compares at least two [[setup]]s"
+    folded = [name.casefold() for name in names]  # file names of theirs must differ everywhere
+    twice = next((name for name in names if folded.count(name.casefold()) > 1), None)
+    if twice is not None:
+        yield f"two setups have the name {twice}"
+    for setup in study.setup:
+        yield from (f"setup {setup.name}: {problem}" for problem in _problems_of(study, setup, base))
+
+
+def _problems_of(study: Study, setup: Setup, base: Path) -> Iterator[str]:
+    if not study.command_of(setup):
+        yield 'there is no command; give command = ["python", "train.py"] in the study or the setup'
+    directory = base / (setup.directory or study.directory)
+    if not directory.is_dir():
+        yield f"{directory} is no directory"
+    if any("\0" in word for word in study.command_of(setup)):
+        yield "a command cannot hold NUL characters"
+    if any("\0" in value for value in (*setup.variables.values(), *study.variables.values())):
+        yield "variables cannot hold NUL characters"
+    words = [word for word in setup.patches if word != AUTO]
+    if setup.seeds and any(word.partition("=")[0] == "seed" for word in words):
+        yield "seeds and the patch seed cannot be together; leave one of them out"
+    try:
+        patches.select(setup.patches, lambda: None)
+    except ReprokitError as error:
+        yield str(error)
+
+
+def differences(before: Study, now: Study) -> Iterator[str]:
+    """The keys in which two studies differ, as a user names them."""
+    left, right = msgspec.to_builtins(before), msgspec.to_builtins(now)
+    for key in left:
+        if key != "setup" and left[key] != right[key]:
+            yield from _inner(key, left[key], right[key])
+    sides = [{one["name"]: one for one in side["setup"]} for side in (left, right)]
+    for name in [*sides[0], *(name for name in sides[1] if name not in sides[0])]:
+        one, other = sides[0].get(name), sides[1].get(name)
+        if one is None or other is None:
+            yield f"setup {name} ({'added' if one is None else 'removed'})"
+        else:
+            yield from (f"{key} of setup {name}" for key in one if one[key] != other[key])
+    if list(sides[0]) != list(sides[1]) and set(sides[0]) == set(sides[1]):
+        yield "the order of the setups"
+
+
+def _inner(key: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        yield from (f"{key}.{name}" for name in {**before, **now} if before.get(name) != now.get(name))
+    else:
+        yield key

@@ -1,0 +1,222 @@
+"""Pairs made by processes of this machine: each run has one of its own, so that a death costs one run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import msgspec
+
+from reprokit.launch.environment import inherited
+from reprokit.launch.interruption import WATCHED, Interrupted
+from reprokit.study import attempt as attempts
+from reprokit.study.attempt import INTERRUPTED, PairTask, Task, lost
+from reprokit.study.engines.engine import Listener, Stop
+from reprokit.study.results import RunResult
+from reprokit.study.store import LOGS, name_of
+
+CODE: Final = (
+    "import sys; sys.path[:] = {path!r}; from reprokit.study.attempt import main; sys.exit(main(sys.argv[1:]))"
+)
+GRACE: Final = 15.0  # seconds that runs have to end when something went wrong
+MAX_LOG: Final = 1 << 20  # bytes that are kept of what a run printed, if it failed
+MAX_LAST: Final = 300  # characters of its last line
+
+
+class Working:
+    """A process that makes a run of a pair."""
+
+    def __init__(self, pair: PairTask, task: Task, place: Path, lock: int) -> None:
+        self.pair, self.task = pair, task
+        name = name_of(task.setup, task.pair, task.part)
+        self._report = place / f"{name}.report.json"
+        self._report.unlink(missing_ok=True)
+        self._order = place / f"{name}.task.json"
+        self._order.write_bytes(msgspec.json.encode(task))
+        self.log = place / LOGS / f"{name}.log"
+        code = CODE.format(path=[part for part in sys.path if part])
+        words = [sys.executable, "-c", code, str(self._order), str(self._report), str(lock)]
+        # A session of its own: Ctrl-C comes from here, once, and nothing of it outlives it.
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=inherited(),
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+
+    def send(self, number: int) -> None:
+        """Hand a signal to the run."""
+        with suppress(OSError):
+            self.process.send_signal(number)
+
+    def result(self, *, is_asked_to_end: bool) -> RunResult | None:
+        """What came of it; None where it was interrupted."""
+        status = self.process.wait()
+        with suppress(OSError):  # what the run has left running would take time from the next
+            os.killpg(self.process.pid, signal.SIGKILL)
+        report = attempts.read_report(self._report)
+        for file in (self._report, self._order):
+            file.unlink(missing_ok=True)
+        if report.runs:
+            return report.runs[0]
+        return None if is_asked_to_end or status == INTERRUPTED else lost(self.task, self._words(status))
+
+    def _words(self, status: int) -> str:
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        last = last_line(self.log) if status >= 0 else ""
+        return f"the process that made it {how}" + (f": {last}" if last else "")
+
+
+class Local:
+    """Pairs on this machine, some at the same time if that is asked for."""
+
+    def __init__(self, directory: Path, parallel: int, lock: int, *, keep_logs: bool = False) -> None:
+        self._directory, self._parallel, self._lock, self._keep_logs = directory, parallel, lock, keep_logs
+        self._working: list[Working] = []
+        self._asked = 0
+        self._stop: Stop | None = None
+
+    def make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
+        """Make the pairs; a signal is handed to the runs, and raises Interrupted when they have ended."""
+        (self._directory / LOGS).mkdir(mode=0o700, exist_ok=True)
+        before = {number: signal.signal(number, self._take) for number in _not_ignored()}
+        try:
+            self._make(pairs, listener)
+        finally:
+            self._end_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
+        while True:
+            try:
+                self._begin_some(pairs, listener)
+                if not self._working:
+                    break
+                self._go_on(self._wait(), listener)
+            except Stop as stop:
+                self._stop = self._stop or stop
+        if self._asked:
+            raise Interrupted(self._asked)
+        if self._stop is not None:
+            raise self._stop
+
+    @property
+    def _is_ending(self) -> bool:
+        return bool(self._asked or self._stop)
+
+    def _begin_some(self, pairs: Iterator[PairTask], listener: Listener) -> None:
+        """Begin as many pairs as may be made at the same time."""
+        while len(self._working) < self._parallel and not self._is_ending:
+            pair = next(pairs, None)
+            if pair is None:
+                return
+            self._begin(pair, listener)
+
+    def _begin(self, pair: PairTask, listener: Listener) -> None:
+        if pair.made is None:
+            self._start(pair, pair.first)
+        else:
+            self._second(pair, pair.made, listener)
+
+    def _start(self, pair: PairTask, task: Task) -> None:
+        new = Working(pair, task, self._directory, self._lock)
+        self._working.append(new)
+        if self._asked:  # meanwhile
+            new.send(self._asked)
+
+    def _second(self, pair: PairTask, first: RunResult, listener: Listener) -> None:
+        if self._is_ending:
+            return
+        if first.outcome != "finished" and pair.second.mode == "replayed":
+            second = attempts.not_run(pair.second)
+            listener.run_ended(second)
+            self._compare(pair, first, second, listener)
+        else:
+            self._start(msgspec.structs.replace(pair, made=first), pair.second)
+
+    def _wait(self) -> Working:
+        """The process that has ended first."""
+        if len(self._working) == 1:
+            self._working[0].process.wait()
+            return self._working[0]
+        while True:
+            for one in self._working:
+                if one.process.poll() is not None:
+                    return one
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+
+    def _go_on(self, ended: Working, listener: Listener) -> None:
+        self._working.remove(ended)
+        result = ended.result(is_asked_to_end=bool(self._asked))
+        if result is None:
+            self._asked = self._asked or signal.SIGTERM  # somebody has ended the run itself
+            return
+        self._tidy_log(ended.log, result)
+        listener.run_ended(result)
+        pair = ended.pair
+        if pair.made is None:
+            self._second(pair, result, listener)
+        else:
+            self._compare(pair, pair.made, result, listener)
+
+    def _compare(self, pair: PairTask, first: RunResult, second: RunResult, listener: Listener) -> None:
+        found = attempts.compared(pair, first, second)
+        listener.pair_ended(pair, found)
+        attempts.tidy(pair, found)
+
+    def _tidy_log(self, log: Path, result: RunResult) -> None:
+        """What a run printed stays if it failed, or if all is to be kept."""
+        if result.outcome == "finished" and not self._keep_logs:
+            log.unlink(missing_ok=True)
+        elif log.stat().st_size > MAX_LOG:
+            with open(log, "r+b") as file:
+                file.seek(-MAX_LOG, os.SEEK_END)
+                end = file.read()
+                file.seek(0)
+                file.write(end)
+                file.truncate()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self._asked = number
+        for one in self._working:
+            one.send(number)
+
+    def _end_all(self) -> None:
+        """Something went wrong: no run is to go on."""
+        deadline = time.monotonic() + GRACE
+        for one in self._working:
+            one.send(signal.SIGTERM)
+        for one in self._working:
+            with suppress(subprocess.TimeoutExpired):
+                one.process.wait(max(0.0, deadline - time.monotonic()))
+            with suppress(OSError):
+                os.killpg(one.process.pid, signal.SIGKILL)
+            one.process.wait()
+        self._working.clear()
+
+
+def _not_ignored() -> list[signal.Signals]:
+    return [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
+
+
+def last_line(log: Path) -> str:
+    """The last line that was printed."""
+    with suppress(OSError), open(log, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4096))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip()[:MAX_LAST] for line in reversed(lines) if line.strip()), "")
+    return ""

@@ -1,0 +1,190 @@
+"""A study as one HTML file: nothing in it is fetched, no script is needed, and every text is escaped."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from reprokit.errors import CannotWriteReport
+from reprokit.pages import environment as pages
+from reprokit.printable import printable
+from reprokit.study import plots, rows
+from reprokit.study.answers import RECORDED, answers
+from reprokit.study.facts import SOURCES, Analysis, Setup
+from reprokit.study.rows import Row, Table
+from reprokit.study.wording import size
+
+MAX_ROWS: Final = 1000  # of a table; the CSV files and the JSON document have all
+MAX_NOTES: Final = 60
+MAX_CELL: Final = 240  # characters
+OUTCOMES: Final = {"identical": "identical", "different": "different", "not compared": "not-compared"}
+HOST: Final = {
+    "name": "name",
+    "os": "operating system",
+    "kernel": "kernel",
+    "machine": "instruction set",
+    "libc": "C library",
+    "distribution": "distribution",
+    "processor": "processor",
+    "processors": "processors that runs may use",
+    "memory": "memory",
+    "gpus": "GPUs",
+}
+
+
+def write(analysis: Analysis, path: Path) -> None:
+    """Write the page, whole or not at all; raises CannotWriteReport."""
+    text = page(analysis)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotWriteReport(f"{path}: {error.strerror}; choose another file") from None
+
+
+def page(analysis: Analysis) -> str:
+    """The whole file."""
+    templates = pages.environment("reprokit.study", "or --json")
+    bars, left_out = plots.variances(analysis)
+    drawn = plots.times(analysis)
+    return templates.get_template("study.html.jinja").render(
+        study=pages.all_printable(_shown(analysis)),
+        answers=answers(analysis),
+        style=pages.style(templates, "page.css", "study.css"),
+        setups=_table(_setups(analysis)),
+        commands=_commands(analysis),
+        times=_plot(drawn) if drawn is not None else None,
+        costs=_table(rows.costs(analysis)),
+        bars=list(map(_plot, bars)),
+        bars_left_out=left_out,
+        variance=_table(rows.variance(analysis)),
+        courses=[_panels(one) for one in plots.courses(analysis)],
+        process=_table(rows.process(analysis)),
+        pairs=_table(rows.pairs(analysis)),
+        every_pair=_table(rows.every_pair(analysis), marked=2),
+        overhead=_table(rows.overhead(analysis)),
+        not_compared=_table(_not_compared(analysis)),
+        failed=_table(rows.failed(analysis)),
+        notes=[printable(note, MAX_CELL) for note in _notes(analysis)],
+        host=_table(_host(analysis)),
+        steps=list(_steps(analysis)),
+    )
+
+
+def _shown(analysis: Analysis) -> dict[str, Any]:
+    """What of the analysis stands in the page as it is."""
+    names = ("name", "planned", "runs_made", "reprokit", "made", "attention", "methods", "process_left_out")
+    sentences = {name: getattr(analysis.sentences, name) for name in analysis.sentences.__struct_fields__}
+    courses = len(analysis.curves) - min(len(analysis.curves), plots.MAX_METRICS) + analysis.curves_left_out
+    return {name: getattr(analysis, name) for name in names} | {"sentences": sentences, "courses_left_out": courses}
+
+
+def _table(table: Table, marked: int | None = None) -> dict[str, Any]:
+    """A table for the template; the cells of one column may have the mark of an outcome."""
+    cells = [[printable(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
+    if marked is not None:
+        for row in cells:
+            row[marked] = pages.unescaped(f'<span class="mark {OUTCOMES[row[marked]]}">{row[marked]}</span>')
+    return {"title": table.title, "heads": table.heads, "rows": cells, "left_out": len(table.rows) - len(cells)}
+
+
+def _plot(plot: plots.Plot) -> dict[str, Any]:
+    return {"title": plot.title, "svg": pages.unescaped(plot.svg), "caption": plot.caption}
+
+
+def _panels(panels: plots.Panels) -> dict[str, Any]:
+    title = printable(panels.title, MAX_CELL)
+    table = Table(f"{title}: ends of the curves", panels.heads, panels.rows)
+    return {
+        "title": title,
+        "plots": list(map(_plot, panels.plots)),
+        "caption": panels.caption,
+        "table": _table(table),
+    }
+
+
+def _setups(analysis: Analysis) -> Table:
+    heads = ("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", "pairs identical")
+    return Table("Setups", heads, [_setup(one) for one in analysis.setups])
+
+
+def _setup(setup: Setup) -> Row:
+    pairs = setup.pairs
+    seeds, patches = (", ".join(map(str, one)) or "-" for one in (setup.seeds, setup.patches))
+    finished = f"{setup.finished} of {setup.planned}"
+    identical = f"{pairs.identical} of {pairs.identical + pairs.different}"
+    return (setup.name, setup.words, SOURCES[setup.source], seeds, patches, finished, str(setup.failed), identical)
+
+
+def _commands(analysis: Analysis) -> list[tuple[str, str]]:
+    """Each command with the setups that run it."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for setup in analysis.setups:
+        found.setdefault(setup.command, []).append(setup.name)
+    every = "all setups" if len(found) == 1 else ""
+    told = [(every or ", ".join(names), shlex.join(command)) for command, names in found.items()]
+    return [(printable(names, MAX_CELL), printable(command, pages.LONGEST)) for names, command in told]
+
+
+def _not_compared(analysis: Analysis) -> Table:
+    """Pairs of which nothing is known, but for those of untouched runs: of them nothing was to be known."""
+    untouched = {one.name for one in analysis.setups if one.kind == "untouched"}
+    found = [pair for pair in analysis.pairs if pair.outcome == "not compared" and pair.setup not in untouched]
+    made: list[Row] = [(pair.setup, str(pair.pair), "; ".join((pair.words, *pair.notes))) for pair in found]
+    return Table("Pairs that could not be compared", ("setup", "pair", "why"), made)
+
+
+def _notes(analysis: Analysis) -> list[str]:
+    """What was noted of evaluations, metrics and runs, each once for a setup."""
+    found: dict[str, None] = {}
+    for row in analysis.variance:
+        found |= dict.fromkeys(f"{row.setup}, {row.evaluation}: {note}" for note in row.notes)
+    for metric in analysis.process:
+        found |= dict.fromkeys(f"{metric.setup}, {metric.metric}: {note}" for note in metric.notes)
+    for run in analysis.runs:
+        found |= dict.fromkeys(f"{run.setup}: {note}" for note in run.notes)
+    listed = list(found)
+    more = [f"{len(listed) - MAX_NOTES} more notes are in the JSON document"] if len(listed) > MAX_NOTES else []
+    return [*listed[:MAX_NOTES], *more]
+
+
+def _host(analysis: Analysis) -> Table:
+    known = [(HOST.get(name, name), _host_value(name, value)) for name, value in analysis.host.items()]
+    hosts = list(dict.fromkeys(run.host for run in analysis.runs if run.host))
+    workers = list(dict.fromkeys(run.worker for run in analysis.runs if run.worker))
+    lists = ("runs were made on", _listed(hosts)), ("by workers", _listed(workers))
+    together = max((run.together for run in analysis.runs), default=1)
+    known += [(name, values) for name, values in lists if values]
+    told: list[Row] = [*known, ("runs at the same time", str(together))]
+    return Table("The machine that began the study", ("what", "value"), told)
+
+
+def _host_value(name: str, value: str) -> str:
+    if name == "memory" and value.isdecimal():
+        return size(int(value))
+    return {"[]": "none", "": "unknown"}.get(value, value)
+
+
+def _listed(values: Sequence[str]) -> str:
+    more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+    return ", ".join(values[:8]) + more
+
+
+def _steps(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    yield "Get the tool, with what studies and pages need", "pip install 'reprokit-harness[study,report]'"
+    yield (
+        "Make the study again; study.json in its directory has all the keys of STUDY.toml",
+        ("reprokit study run STUDY.toml -o again"),
+    )
+    yield "See what came of it, or every figure unrounded", "reprokit study show again\nreprokit study show again --csv"
+    recorded = next((one for one in analysis.setups if one.kind in RECORDED and one.command), None)
+    if recorded is not None:
+        patches = "".join(f"--patch {shlex.quote(one)} " for one in recorded.patches)
+        command = printable(shlex.join(recorded.command), pages.LONGEST)
+        lines = f"reprokit record -o first {patches}-- {command}", "reprokit replay first -o second"
+        yield f"Make one pair of {recorded.name} by hand", "\n".join([*lines, "reprokit verify first second"])

@@ -1,0 +1,305 @@
+"""The plots of a study: times of all runs, what varies by source, and the courses of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from reprokit.pages import drawing
+from reprokit.pages.drawing import Axis, Place, axis
+from reprokit.study.curves import thinned
+from reprokit.study.facts import SOURCES, Analysis, Curve, Line, Run, Setup, Source, Variance
+from reprokit.study.wording import number, points, quantity
+
+WIDTH: Final = 720
+NAMES: Final = 176  # pixels that names of setups have
+LONGEST_NAME: Final = 25  # characters that fit into them
+ROW: Final = 46  # pixels of a setup's times
+SPREAD: Final = 15  # pixels to each side that points of the same time have
+APART: Final = 4.5  # pixels of two points
+BAR: Final = 22
+PANEL: Final = (340, 190)
+FINE: Final = 10  # steps a pixel, so that a course is made of short whole numbers
+MAX_SETUPS: Final = 40  # in one plot
+MAX_PANELS: Final = 24  # of one metric
+MAX_BARS: Final = 60
+MAX_EVALUATIONS: Final = 4
+MAX_METRICS: Final = 6
+BUDGET: Final = 130_000  # points in all courses of a page: less than 1 MiB
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing, and what must be known to read it."""
+
+    title: str
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A metric in all setups: a drawing each, with the same axes."""
+
+    title: str
+    plots: list[Plot]
+    caption: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+
+def times(analysis: Analysis) -> Plot | None:
+    """How long each run took, with a box from quartile to quartile."""
+    found = [one for one in analysis.setups if one.seconds.count]
+    setups = found[:MAX_SETUPS]
+    if not setups:
+        return None
+    runs: dict[str, list[Run]] = {one.name: [] for one in setups}
+    for run in analysis.runs:
+        if run.outcome == "finished" and run.seconds is not None and run.setup in runs:
+            runs[run.setup].append(run)
+    bottom = ROW * len(setups) + 8
+    across = axis([run.seconds or 0.0 for here in runs.values() for run in here], NAMES + 10, WIDTH - 16)
+    body = [*_across(across, bottom, lambda value: f"{value:g} s")]
+    for row, setup in enumerate(setups):
+        body += _strip(setup, runs[setup.name], across, ROW * row + ROW / 2 + 4)
+    told = "; ".join(f"{one.name}: {_spoken(one)}" for one in setups)
+    more = f" {len(found) - len(setups)} more setups are in the table below." if len(found) > len(setups) else ""
+    caption = (
+        "Each point is a run: round the first of a pair (or the recording), square the second (or the replay). The box "
+        "reaches from quartile to quartile, the bar in it is the median, the thin line reaches from the shortest to "
+        f"the longest run. The axis begins at the shortest of all, not at 0.{more}"
+    )
+    svg = drawing.drawing((WIDTH, bottom + 34), "times", "Time of each run, by setup", told, body)
+    return Plot("Time of each run", svg, caption)
+
+
+def _spoken(setup: Setup) -> str:
+    times = setup.seconds
+    told = [quantity(value, "s") for value in (times.median, times.least, times.most)]
+    return f"median {told[0]}, from {told[1]} to {told[2]}"
+
+
+def _across(across: Axis, bottom: float, shown: Callable[[float], str]) -> Iterator[str]:
+    marks = [across.place(mark) for mark in across.marks(7)]
+    yield drawing.path("grid", "".join(f"M{x:.1f} 4V{bottom}" for x in marks))
+    yield drawing.path("axis", f"M{across.start:g} {bottom}H{across.end:g}")
+    for mark, x in zip(across.marks(7), marks, strict=True):
+        yield drawing.text((round(x, 1), bottom + 16), shown(mark), "middle")
+
+
+def _strip(setup: Setup, runs: Sequence[Run], across: Axis, middle: float) -> Iterator[str]:
+    times = setup.seconds
+    yield drawing.text((NAMES, middle + 4), drawing.fitting(setup.name, LONGEST_NAME), "end", "name")
+    least, low, median, high, most = (
+        round(across.place(value or 0.0), 1)
+        for value in (times.least, times.low_quartile, times.median, times.high_quartile, times.most)
+    )
+    if times.count > 2:
+        yield drawing.path("whisker", f"M{least} {middle}H{low}M{high} {middle}H{most}")
+        yield drawing.path("box", f"M{low} {middle - SPREAD}H{high}V{middle + SPREAD}H{low}z")
+    yield drawing.path("median", f"M{median} {middle - SPREAD}V{middle + SPREAD}")
+    places = dict(_beside_each_other(runs, across, middle))
+    for part in ("first", "second"):
+        yield drawing.points((place for run, place in places.items() if runs[run].part == part), f"dot {part}")
+
+
+def _beside_each_other(runs: Sequence[Run], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
+    """The place of each run; those of nearly the same time one above and one below the other."""
+    taken: dict[int, int] = {}
+    for position, run in enumerate(runs):
+        x = across.place(run.seconds or 0.0)
+        column = round(x / APART)
+        before = taken[column] = taken.get(column, -1) + 1
+        steps = int(SPREAD / APART)
+        step = (before + 1) // 2 % (steps + 1)
+        yield position, (x, middle + APART * (step if before % 2 else -step))
+
+
+# ---- what varies -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """How far the runs of a setup lie apart in one score."""
+
+    source: Source
+    setup: str
+    largest: float
+    deviation: float | None
+    words: str
+
+
+def _accuracy(row: Variance) -> _Bar | None:
+    return _spread(row, row.accuracy.largest, row.accuracy.deviation, points) if row.accuracy is not None else None
+
+
+def _class(row: Variance) -> _Bar | None:
+    return _spread(row, row.class_largest, row.class_deviation, points)
+
+
+def _mae(row: Variance) -> _Bar | None:
+    return _spread(row, row.mae.largest, row.mae.deviation, number) if row.mae is not None else None
+
+
+def _inconsistent(row: Variance) -> _Bar | None:
+    found = row.inconsistent
+    if found is None:
+        return None
+    words = f"{found.largest} of {found.predictions}" if found.largest else "0"
+    return _Bar(row.source, row.setup, found.largest, found.deviation, words)
+
+
+def _spread(
+    row: Variance, largest: float | None, deviation: float | None, shown: Callable[[float | None], str]
+) -> _Bar | None:
+    return _Bar(row.source, row.setup, largest, deviation, shown(largest)) if largest is not None else None
+
+
+SCORES: Final[tuple[tuple[str, Callable[[Variance], _Bar | None]], ...]] = (
+    ("accuracy, in percentage points", _accuracy),
+    ("accuracy of the class that varies most, in percentage points", _class),
+    ("inconsistent predictions", _inconsistent),
+    ("mean absolute error", _mae),
+)
+
+
+def variances(analysis: Analysis) -> tuple[list[Plot], int]:
+    """A plot for each score of each evaluation, and how many evaluations are left out."""
+    names = list(dict.fromkeys(row.evaluation for row in analysis.variance))
+    order = list(SOURCES)
+    plots: list[Plot] = []
+    for name in names[:MAX_EVALUATIONS]:
+        rows = sorted((row for row in analysis.variance if row.evaluation == name), key=lambda r: order.index(r.source))
+        for score, bar in SCORES:
+            bars = [found for found in map(bar, rows) if found is not None]
+            if bars:
+                plots.append(_bars(f"variance{len(plots)}", name, score, bars))
+    return plots, max(0, len(names) - MAX_EVALUATIONS)
+
+
+def _bars(ident: str, evaluation: str, score: str, found: Sequence[_Bar]) -> Plot:
+    bars = found[:MAX_BARS]
+    across = Axis(0.0, max(bar.largest for bar in bars) or 1.0, NAMES + 10, WIDTH - 130)
+    body: list[str] = []
+    y = 0
+    for source, group in groupby(bars, key=lambda bar: bar.source):
+        y += BAR + 4
+        body.append(drawing.text((8, y - 6), f"Left to vary: {SOURCES[source]}", kind="source"))
+        for bar in group:
+            body += _bar(bar, across, y)
+            y += BAR
+    body.append(drawing.path("axis", f"M{across.start:g} 4V{y + 4}"))
+    told = "; ".join(f"{bar.setup} ({SOURCES[bar.source]}): {bar.words}" for bar in bars)
+    more = f"{len(found) - len(bars)} more setups are in the table below." if len(found) > len(bars) else ""
+    title = f"{drawing.fitting(evaluation, 80)}: {score}"
+    svg = drawing.drawing((WIDTH, y + 8), ident, f"Largest difference between runs of {title}", told, body)
+    return Plot(title, svg, more)
+
+
+def _bar(bar: _Bar, across: Axis, y: int) -> Iterator[str]:
+    yield drawing.text((NAMES, y + 15), drawing.fitting(bar.setup, LONGEST_NAME), "end", "name")
+    end = round(across.place(bar.largest), 1)
+    if bar.largest > 0:
+        kind = f"bar {bar.source.split()[0]}"
+        yield drawing.path(kind, f"M{across.start:g} {y + 3}H{end}V{y + BAR - 3}H{across.start:g}z")
+    if bar.deviation:
+        x = round(across.place(min(bar.deviation, bar.largest)), 1)
+        yield drawing.path("deviation", f"M{x} {y + 1}V{y + BAR - 1}")
+    yield drawing.text((end + 8, y + 15), bar.words, kind="value")
+
+
+# ---- courses of metrics ----------------------------------------------------------------------------------------------
+
+
+def courses(analysis: Analysis) -> list[Panels]:
+    """Each metric through all runs, laid over each other by setup."""
+    shown = [curve for curve in analysis.curves if _places(curve.lines)][:MAX_METRICS]
+    order = {setup.name: position for position, setup in enumerate(analysis.setups)}
+    most = BUDGET // max(1, sum(len(curve.lines) for curve in shown))
+    return [_panels(number, curve, order, max(12, most)) for number, curve in enumerate(shown)]
+
+
+def _places(lines: Sequence[Line]) -> list[tuple[int, float]]:
+    return [(at, value) for line in lines for at, value in line.points if value is not None]
+
+
+def _panels(ident: int, curve: Curve, order: dict[str, int], most: int) -> Panels:
+    width, height = PANEL
+    everywhere = _places(curve.lines)
+    across = axis([at for at, _ in everywhere], 48, width - 10)
+    up = axis([value for _, value in everywhere], height - 26, 10, may_be_logarithmic=True)
+    ordered = sorted(curve.lines, key=lambda line: order.get(line.setup, len(order)))
+    by_setup = [(setup, list(lines)) for setup, lines in groupby(ordered, key=lambda line: line.setup)]
+    plots = [
+        _panel(f"course{ident}-{position}", curve, setup, lines, (across, up), most)
+        for position, (setup, lines) in enumerate(by_setup[:MAX_PANELS])
+    ]
+    left_out = [f"{curve.left_out} more runs are not drawn."] if curve.left_out else []
+    if len(by_setup) > MAX_PANELS:
+        left_out.append(f"{len(by_setup) - MAX_PANELS} more setups are in the table only.")
+    scale = "The vertical axis is logarithmic." if up.logarithmic else ""
+    heads = ("setup", "runs", f"{curve.by}s", "not finite", "first value", "last value")
+    rows = [_course(setup, lines) for setup, lines in by_setup]
+    return Panels(f"{curve.metric}, by {curve.by}", plots, " ".join([*left_out, scale]).strip(), heads, rows)
+
+
+def _panel(ident: str, curve: Curve, setup: str, lines: Sequence[Line], axes: tuple[Axis, Axis], most: int) -> Plot:
+    across, up = axes
+    body = [*_frame(across, up, curve.by)]
+    for part in ("first", "second"):
+        drawn = dict.fromkeys(_drawn(line, axes, most) for line in lines if line.part == part)  # equal ones once
+        body.append(f'<g transform="scale({1 / FINE:g})">{drawing.path(part, "".join(drawn))}</g>')
+    _, runs, values, _, first, last = _course(setup, lines)
+    told = f"{runs} runs of {values} {curve.by}s; the first value {first}, the last {last}"
+    name = drawing.fitting(setup, 44)
+    return Plot(name, drawing.drawing(PANEL, ident, f"{curve.metric} in {setup}", told, body))
+
+
+def _frame(across: Axis, up: Axis, unit: str) -> Iterator[str]:
+    marks = [mark for mark in up.marks(4) if up.low <= mark <= up.high]
+    yield drawing.path("grid", "".join(f"M{across.start:g} {up.place(mark):.1f}H{across.end:g}" for mark in marks))
+    yield drawing.path("axis", f"M{across.start:g} {up.end:g}V{up.start:g}H{across.end:g}")
+    for mark in marks:
+        yield drawing.text((across.start - 5, round(up.place(mark) + 4, 1)), f"{mark:.4g}", "end")
+    yield drawing.text((across.start, up.start + 16), f"{unit} {across.low:g}")
+    if across.high > across.low:
+        yield drawing.text((across.end, up.start + 16), f"{across.high:g}", "end")
+
+
+def _drawn(line: Line, axes: tuple[Axis, Axis], most: int) -> str:
+    """The course of a line, in whole tenths of pixels; where a value is not finite it has a gap."""
+    across, up = axes
+    course, before = "", None
+    for at, value in thinned(line.points, most):
+        if value is None:
+            before = None
+            continue
+        here = round(FINE * across.place(at)), round(FINE * up.place(value))
+        if before is None:
+            course += f"M{here[0]} {here[1]}h0"
+        elif here != before:
+            course += f"l{here[0] - before[0]} {here[1] - before[1]}".replace(" -", "-")
+        before = here
+    return course
+
+
+def _course(setup: str, lines: Sequence[Line]) -> tuple[str, ...]:
+    """The ends of the courses of a setup: what the drawing shows, for who cannot see it."""
+    finite = [[value for _, value in line.points if value is not None] for line in lines]
+    firsts, lasts = ([values[end] for values in finite if values] for end in (0, -1))
+    bad = sum(line.not_finite for line in lines)
+    lengths = _from_to([line.values for line in lines])
+    return setup, str(len(lines)), lengths, str(bad), _from_to(firsts), _from_to(lasts)
+
+
+def _from_to(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    low, high = (f"{one:.6g}" for one in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,111 @@
+"""What came of each run of a study, and of each pair: the lines that an interrupted study goes on from."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+
+MAX_VALUES: Final = 10_000  # of one series
+MAX_LINE: Final = 64 << 20  # bytes of one result as a line
+
+Part = Literal["first", "second"]
+Mode = Literal["untouched", "observed", "recorded", "replayed"]
+Outcome = Literal["finished", "failed", "timeout", "lost"]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+R = TypeVar("R")
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that one metric had through a run."""
+
+    name: str
+    values: list[float | None]  # at most MAX_VALUES; NaN and infinities are texts in JSON
+    by: Literal["epoch", "step"]
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """How many samples of one class there were, and how many were told right."""
+
+    label: str
+    count: Count
+    correct: Count
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation of a run."""
+
+    name: str
+    task: Literal["classification", "regression"]
+    count: Count
+    accuracy: float | None = None
+    labels: list[Label] = []
+    mae: float | None = None
+    predictions: str = ""  # file below predictions/ of the study
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of results.jsonl: a finished attempt."""
+
+    setup: str
+    pair: Annotated[int, msgspec.Meta(ge=1)]
+    part: Part
+    mode: Mode
+    seed: int | None = None
+    outcome: Outcome
+    ended: str = ""  # how, in words
+    started: str = ""  # ISO 8601, UTC
+    seconds: float
+    processor: float  # seconds of processors, of all its processes
+    memory: int | None = None  # bytes at its peak
+    stored: Count = 0  # bytes that reprokit added
+    profile: Count = 0  # bytes of them that are entropy
+    epochs: int | None = None
+    series: list[Series] = []
+    evaluations: list[Evaluation] = []
+    weights: str = ""  # digest of all
+    outputs: str = ""  # digest of all
+    host: str = ""
+    worker: str = ""
+    together: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many ran at the same time
+    notes: list[str] = []
+
+
+class PairResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of pairs.jsonl: what came out when the runs of a pair were compared."""
+
+    setup: str
+    pair: Annotated[int, msgspec.Meta(ge=1)]
+    identical: bool | None = None  # None: nothing that can be compared, or a part failed
+    process_equal: bool | None = None
+    evaluation_equal: bool | None = None
+    words: str = ""  # the verdict
+    categories: list[str] = []  # that differ
+    inconsistent: int | None = None  # predictions
+    predictions: int | None = None  # of so many
+    largest_class_difference: float | None = None  # of the accuracies
+    accuracy_difference: float | None = None
+    mae_difference: float | None = None
+    notes: list[str] = []
+
+
+def encode(result: RunResult | PairResult) -> bytes:
+    """A result as one line of JSON, without its end."""
+    return msgspec.json.encode(_plain(msgspec.to_builtins(result)))
+
+
+def decode(line: bytes, kind: type[R]) -> R:
+    """The result that a line holds; raises msgspec's errors."""
+    return msgspec.json.decode(line, type=kind, strict=False)  # else "nan" would be no number
+
+
+def _plain(value: Any) -> Any:
+    """JSON has neither NaN nor infinities, nor bytes of file names that are no UTF-8."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,157 @@
+"""The tables of an analysis as rows of text, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from reprokit.study import wording
+from reprokit.study.facts import Analysis, Inconsistent, Overhead, Pair, ProcessVariance, Run, Setup, Spread, Variance
+from reprokit.study.wording import number, points, quantity
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a sentence of what it means."""
+
+    title: str
+    heads: Row
+    rows: list[Row]
+    sentence: str = ""
+
+
+def tables(analysis: Analysis) -> Iterator[Table]:
+    """All that the terminal shows, in its order."""
+    yield pairs(analysis)
+    yield variance(analysis)
+    if analysis.process:
+        yield process(analysis)
+    yield costs(analysis)
+    yield overhead(analysis)
+    found = failed(analysis)
+    if found.rows:
+        yield found
+
+
+def pairs(analysis: Analysis) -> Table:
+    """How many pairs of each setup came out alike."""
+    heads = (
+        "setup",
+        "identical",
+        "different",
+        "not compared",
+        "metrics equal",
+        "evaluation equal",
+        "differ of further pairs",
+    )
+    return Table("Pairs", heads, [_pairs(one) for one in analysis.setups], analysis.sentences.pairs)
+
+
+def _pairs(setup: Setup) -> Row:
+    pairs = setup.pairs
+    process = f"{pairs.process_equal} of {pairs.process_equal + pairs.process_different}"
+    evaluation = f"{pairs.evaluation_equal} of {pairs.evaluation_equal + pairs.evaluation_different}"
+    counts = (str(pairs.identical), str(pairs.different), str(pairs.not_compared))
+    return (setup.name, *counts, process, evaluation, wording.further(pairs.differing))
+
+
+def variance(analysis: Analysis) -> Table:
+    """What varies in evaluations."""
+    title = "What varies in evaluations: largest difference and (standard deviation); accuracies in percentage points"
+    heads = ("setup", "source", "evaluation", "accuracy", "a class", "inconsistent", "MAE", "between", "notes")
+    return Table(title, heads, [_variance(one) for one in analysis.variance], analysis.sentences.variance)
+
+
+def _variance(row: Variance) -> Row:
+    accuracy = _both(row.accuracy, points) if row.accuracy is not None else "-"
+    classes = f"{points(row.class_largest)} ({points(row.class_deviation)})" if row.class_largest is not None else "-"
+    mae = _both(row.mae, number) if row.mae is not None else "-"
+    notes = "; ".join(row.notes) or ("nothing varies" if row.zero else "")
+    scores = accuracy, classes, _inconsistent(row.inconsistent), mae
+    return (row.setup, row.source, row.evaluation, *scores, row.way, notes)
+
+
+def _inconsistent(found: Inconsistent | None) -> str:
+    if found is None:
+        return "-"
+    about = "about " if found.sampled else ""
+    return f"{about}{found.largest} of {found.predictions} ({number(found.deviation)})"
+
+
+def _both(spread: Spread, shown: Callable[[float | None], str]) -> str:
+    return f"{shown(spread.largest)} ({shown(spread.deviation)})"
+
+
+def process(analysis: Analysis) -> Table:
+    """What varies in the metrics of the training."""
+    title = "What varies in metrics of the training: largest difference and (standard deviation)"
+    heads = ("setup", "source", "metric", "at", "difference", "between", "notes")
+    return Table(title, heads, [_process(one) for one in analysis.process], analysis.sentences.process)
+
+
+def _process(row: ProcessVariance) -> Row:
+    where = f"{row.by} {row.at}"
+    return (row.setup, row.source, row.metric, where, _both(row.spread, number), row.way, "; ".join(row.notes))
+
+
+def costs(analysis: Analysis) -> Table:
+    """Times and storage of each setup."""
+    heads = ("setup", "runs", "time", "from", "to", "processor time", "memory", "stored", "entropy of it")
+    return Table("Times and storage (medians)", heads, [_costs(one) for one in analysis.setups])
+
+
+def _costs(setup: Setup) -> Row:
+    times = setup.seconds
+    told = [quantity(value, "s") for value in (times.median, times.least, times.most, setup.processor.median)]
+    stored = [quantity(one.median, "B") for one in (setup.memory, setup.stored, setup.profile)]
+    return (setup.name, str(setup.finished), *told, *stored)
+
+
+def overhead(analysis: Analysis) -> Table:
+    """What a setup costs beside another."""
+    heads = ("setup", "against", "effect", "measure", "medians", "change (95 %)", "p, Holm's p", "delta", "finding")
+    return Table("What it costs", heads, [_overhead(one) for one in analysis.overhead], analysis.sentences.overhead)
+
+
+def _overhead(row: Overhead) -> Row:
+    medians = f"{quantity(row.median, row.unit)} : {quantity(row.base_median, row.unit)}"
+    delta = f"{row.delta:+.3f} {row.magnitude}" if row.delta is not None else "-"
+    tested = f"{wording.p_value(row.p)}, {wording.p_value(row.p_adjusted)}"
+    needed = f" ({row.needed} runs needed)" if row.needed is not None else ""
+    names = row.setup, row.base, row.effect, row.measure
+    return (*names, medians, _change(row), tested, delta, row.finding + needed)
+
+
+def _change(row: Overhead) -> str:
+    if row.ratio is None:
+        return "-" if row.difference is None else f"{'+' * (row.difference >= 0)}{quantity(row.difference, row.unit)}"
+    limits = wording.between(row.ratio_interval).removeprefix("between ").replace(" and ", " to ")
+    return wording.change(row.ratio) + (f" ({limits})" if limits else "")
+
+
+def failed(analysis: Analysis) -> Table:
+    """Runs that did not finish."""
+    heads = ("setup", "pair", "run", "outcome", "how it ended")
+    rows = [_failed(run) for run in analysis.runs if run.outcome != "finished"]
+    return Table("Runs that failed", heads, rows, "They are in no figure, and none was tried again.")
+
+
+def _failed(run: Run) -> Row:
+    return (run.setup, str(run.pair), run.part, run.outcome, run.ended)
+
+
+def every_pair(analysis: Analysis) -> Table:
+    """Each pair, those that are not identical first, as among a thousand nobody would find them."""
+    heads = ("setup", "pair", "outcome", "metrics", "evaluation", "inconsistent", "accuracy", "MAE", "in words")
+    ordered = sorted(analysis.pairs, key=lambda pair: pair.outcome == "identical")
+    title = "Every pair; differences of accuracy in percentage points"
+    return Table(title, heads, [_every_pair(pair) for pair in ordered])
+
+
+def _every_pair(pair: Pair) -> Row:
+    inconsistent = f"{pair.inconsistent} of {pair.predictions}" if pair.inconsistent is not None else "-"
+    scores = inconsistent, points(pair.accuracy_difference), number(pair.mae_difference)
+    words = "; ".join((pair.words, *pair.notes)) if pair.outcome != "identical" else "; ".join(pair.notes)
+    return (pair.setup, str(pair.pair), pair.outcome, pair.process, pair.evaluation, *scores, words)

@@ -1,0 +1,335 @@
+"""Runs a study: plans it, goes on where it stopped, and keeps a line of everything that has ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged, StudyInProgress, StudyTooLarge
+from reprokit.launch import command as commands
+from reprokit.launch import environment, host
+from reprokit.launch.messages import say, warn
+from reprokit.study import attempt, engines, order, store
+from reprokit.study.attempt import PairTask, Task
+from reprokit.study.description import Described, Setup, Study, differences
+from reprokit.study.engines.engine import Stop
+from reprokit.study.order import Place
+from reprokit.study.progress import Progress, in_time
+from reprokit.study.results import Mode, PairResult, Part, RunResult
+from reprokit.study.room import Room, in_bytes
+from reprokit.study.store import StudyFile
+from reprokit.version import VERSION
+
+HOME: Final = Path(".reprokit")
+PATIENCE: Final = 20.0  # seconds that a start waits for the last run of one that was killed
+AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"
+INTERRUPTED: Final = "an earlier attempt at this run was interrupted; nothing of it was used"
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study has come to."""
+
+    directory: Path
+    failed: int  # runs
+    made: int
+    total: int
+    stopped: bool = False
+
+
+def place_for(name: str, output: Path | None) -> Path:
+    """The directory of a study."""
+    return Path(os.path.realpath(output if output is not None else HOME / "studies" / name))
+
+
+def run(described: Described, directory: Path, source: Path, *, stop_on_failure: bool = False) -> Done:
+    """Make what is not made yet of a study; raises Interrupted when somebody asks for the end."""
+    study = described.study
+    engines.check(study.engine)
+    if study.engine.kind == "local":
+        _check_commands(described)
+    _make(directory)
+    with _locked(directory) as lock:
+        plan = _begun(described, directory, source)
+        running = _Running(plan, directory, stop_on_failure=stop_on_failure)
+        engine = engines.make(study, directory, lock)
+        stopped = False
+        try:
+            running.say_plan()
+            engine.make(running.pairs(), running)
+        except Stop as stop:
+            if stop.error is not None:
+                raise stop.error from None
+            stopped = True
+        return running.done(stopped=stopped)
+
+
+def _check_commands(described: Described) -> None:
+    """A program that is not there is no result of any run."""
+    study, own = described.study, environment.inherited()
+    for setup in study.setup:
+        words, variables = study.command_of(setup), {**own, **study.variables, **setup.variables}
+        try:
+            commands.resolve(words, variables.get("PATH"), _directory_of(study, setup, described.base))
+        except LaunchError as error:
+            raise BadStudy(f"setup {setup.name}: {error}") from None
+
+
+def _directory_of(study: Study, setup: Setup, base: Path) -> Path:
+    return Path(os.path.realpath(base / (setup.directory or study.directory)))
+
+
+def _make(directory: Path) -> None:
+    """The directory, private to the user; one below .reprokit is kept from version control."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = Path(os.path.realpath(HOME))
+        if home in directory.parents and not (home / ".gitignore").exists():
+            (home / ".gitignore").write_text("*\n")
+        names = {entry.name for entry in os.scandir(directory)} - {store.LOCK}
+    except OSError as error:
+        raise CannotWriteRun(f"{directory}: {error.strerror}; choose another directory with -o") from None
+    if names and store.STUDY not in names and not names <= {f"{store.STUDY}.partial"}:
+        raise BadStudy(f"{directory} is not empty and holds no study; choose another directory with -o")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    """Hold the study's lock, which its runs hold too; yields the descriptor."""
+    descriptor = os.open(directory / store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline, said = time.monotonic() + PATIENCE, False
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise StudyInProgress(f"{directory}: another start of the study, or a run of it, is still at work")
+            if not said:
+                say("a run of this study is still at work; waiting for its end")
+                said = True
+            time.sleep(0.1)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _begun(described: Described, directory: Path, source: Path) -> StudyFile:
+    """study.json: the one that is there, if it is of this very study, or a new one."""
+    if not (directory / store.STUDY).exists():
+        study = StudyFile(
+            reprokit=VERSION,
+            study=described.study,
+            base=str(described.base),
+            source=str(source),
+            digest=described.digest,
+            started=rundir.utc_now(),
+            host=_host(),
+            order=order.planned(described.study),
+        )
+        store.write_study(directory, study)
+        return study
+    before = store.read_study(directory)
+    changed = list(differences(before.study, described.study))
+    if before.base != str(described.base):
+        changed.append("the directory that the study file lies in")
+    if changed:
+        what = f"was begun with other values of {', '.join(changed)}"
+        raise StudyChanged(f"the study in {directory} {what}; put them back, or begin another with -o")
+    return before
+
+
+def _host() -> dict[str, object]:
+    """The machine, as far as times depend on it."""
+    cpu = host.cpu_facts()
+    return {
+        "name": os.uname().nodename,
+        **host.system_facts(),
+        "processor": cpu["model"],
+        "processors": cpu["usable"],
+        "memory": host.memory(),
+        "gpus": host.gpu_facts(Path(os.curdir)),
+    }
+
+
+class _Running:
+    """The study while it goes on; an engine's listener."""
+
+    def __init__(self, plan: StudyFile, directory: Path, *, stop_on_failure: bool) -> None:
+        self._plan, self._study, self._directory = plan, plan.study, directory
+        self._stop = stop_on_failure
+        self._results = {(one.setup, one.pair, one.part): one for one in store.read_results(directory)}
+        self._pairs = {(one.setup, one.pair): one for one in store.read_pairs(directory)}
+        self._coming = [place for place in plan.order if (place.setup, place.pair) not in self._pairs]
+        self._room = Room(self._study, directory)
+        counted = [one for one in self._results.values() if self._counts(one)]
+        planned = Counter({setup.name: self._study.runs for setup in self._study.setup})
+        self._progress = Progress(planned, counted, self._study.engine.parallel, say)
+        for one in self._results.values():
+            self._room.add(one)
+        for pair in self._pairs.values():
+            self._room.add_pair(pair)
+        self._said_room = False
+        self._said: set[tuple[str, str]] = set()  # notes, by setup: each is said once
+
+    def _counts(self, run: RunResult) -> bool:
+        """Whether a result is one that need not be made again."""
+        is_half = (run.setup, run.pair) not in self._pairs and (run.setup, run.pair, "second") not in self._results
+        return not (is_half and self._is_gone(run))
+
+    def _is_gone(self, run: RunResult) -> bool:
+        """Whether the directory of a run that finished is gone, so that nothing can be compared with it."""
+        return run.outcome == "finished" and not self._run_directory(run.setup, run.pair, run.part).is_dir()
+
+    def _run_directory(self, setup: str, pair: int, part: str) -> Path:
+        return self._directory / store.RUNS / store.name_of(setup, pair, part)
+
+    def say_plan(self) -> None:
+        """What is to be done."""
+        study, progress = self._study, self._progress
+        what = f"study {study.name}: {progress.total} runs, {study.runs} of each of {len(study.setup)} setups"
+        say(f"{what}, in {self._directory}" + (f"; {progress.made} are made" if progress.made else ""))
+        if study.engine.parallel > 1:
+            warn(f"{study.engine.parallel} runs at the same time: their times are marked as not comparable")
+
+    # What is to be made
+
+    def pairs(self) -> Iterator[PairTask]:
+        """The pairs to come; each is looked at only when its turn comes, and not begun if it would not fit."""
+        (self._directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
+        self._tidy()
+        for place in list(self._coming):
+            task = self._task(place)
+            first, second = (self._results.get((place.setup, place.pair, part)) for part in ("first", "second"))
+            if first is not None and second is not None:  # only their comparison is missing
+                self.pair_ended(task, attempt.compared(task, first, second))
+                attempt.tidy(task, self._pairs[place.setup, place.pair])
+                continue
+            self._check_room()
+            yield self._prepared(task, first)
+
+    def _check_room(self) -> None:
+        try:
+            self._room.check(one.setup for one in self._coming)
+        except StudyTooLarge as error:
+            raise Stop(error) from None
+
+    def _tidy(self) -> None:
+        """Directories of pairs that were compared just before the study was killed."""
+        for place in self._plan.order:
+            known = self._pairs.get((place.setup, place.pair))
+            if known is not None:
+                attempt.tidy(self._task(place), known)
+
+    def _prepared(self, task: PairTask, first: RunResult | None) -> PairTask:
+        """A task whose run directories are free, with what must be said of earlier attempts."""
+        notes: dict[str, tuple[str, ...]] = {"first": (), "second": ()}
+        if first is not None and self._is_gone(first):
+            notes["first"], first = (AGAIN,), None
+        for one in (task.first, task.second):
+            if (one.part == "second" or first is None) and Path(one.run).exists():
+                shutil.rmtree(one.run, ignore_errors=True)
+                notes[one.part] += (INTERRUPTED,)
+        replace = msgspec.structs.replace
+        return replace(
+            task,
+            first=replace(task.first, notes=notes["first"]),
+            second=replace(task.second, notes=notes["second"]),
+            made=first,
+        )
+
+    def _task(self, place: Place) -> PairTask:
+        setup = self._study.find(place.setup)
+        modes: tuple[Mode, Mode] = ("recorded", "replayed") if setup.entropy == "replayed" else ("observed", "observed")
+        modes = modes if setup.observe else ("untouched", "untouched")
+        return PairTask(
+            first=self._run_task(setup, place.pair, "first", modes[0]),
+            second=self._run_task(setup, place.pair, "second", modes[1]),
+            keep=self._study.keep,
+        )
+
+    def _run_task(self, setup: Setup, pair: int, part: Part, mode: Mode) -> Task:
+        study, base = self._study, Path(self._plan.base)
+        return Task(
+            setup=setup.name,
+            pair=pair,
+            part=part,
+            mode=mode,
+            command=study.command_of(setup),
+            working_directory=str(_directory_of(study, setup, base)),
+            place=str(self._directory),
+            run=str(self._run_directory(setup.name, pair, part)),
+            recording=str(self._run_directory(setup.name, pair, "first")) if mode == "replayed" else "",
+            seed=study.seed_of(setup, pair),
+            patches=setup.patches,
+            clock=setup.clock,
+            data=tuple(str(base / path) for path in study.data),
+            variables={**study.variables, **setup.variables},
+            timeout=study.timeout,
+            together=study.engine.parallel,
+        )
+
+    # What came of it
+
+    def run_ended(self, run: RunResult) -> None:
+        """Keep the line of a run, and say what came of it."""
+        store.add_result(self._directory, run)
+        self._results[run.setup, run.pair, run.part] = run
+        self._room.add(run, attempt.size_of(self._run_directory(run.setup, run.pair, run.part)))
+        self._progress.run_ended(run)
+        for note in run.notes:
+            if (run.setup, note) not in self._said:
+                self._said.add((run.setup, note))
+                warn(f"{run.setup}, pair {run.pair}, {run.part} run: {note}")
+        if run.outcome != "finished":
+            name = store.name_of(run.setup, run.pair, run.part)
+            if (self._directory / store.LOGS / f"{name}.log").exists():
+                warn(f"it printed what is in {self._directory / store.LOGS / name}.log")
+            if self._stop:
+                raise Stop
+
+    def pair_ended(self, task: PairTask, pair: PairResult) -> None:
+        """Keep the line of a pair, and say what came of it."""
+        store.add_pair(self._directory, pair)
+        self._pairs[pair.setup, pair.pair] = pair
+        self._coming = [one for one in self._coming if (one.setup, one.pair) != (pair.setup, pair.pair)]
+        self._room.add_pair(pair)
+        self._progress.pair_ended(pair)
+        self._say_room()
+
+    def _say_room(self) -> None:
+        """After the first round: how much of the disk and how long the rest will take."""
+        is_first_round = any(place.pair == 1 for place in self._coming)
+        if self._said_room or is_first_round or not self._coming:
+            return
+        self._said_room = True
+        needed, free = self._room.needed(one.setup for one in self._coming), self._room.free()
+        left = self._progress.left()
+        took = f", and about {in_time(left)}" if left is not None else ""
+        say(f"what is left needs about {in_bytes(needed)} of {in_bytes(free)} that are free{took}")
+
+    def done(self, *, stopped: bool) -> Done:
+        """How the study stands."""
+        failed = sum(one.outcome != "finished" for one in self._results.values())
+        progress = self._progress
+        return Done(directory=self._directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped)
+
+
+def how_to_go_on(words: list[str]) -> str:
+    """The command that goes on with an interrupted study."""
+    return shlex.join(["reprokit", *words])

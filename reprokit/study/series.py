@@ -1,0 +1,85 @@
+"""The values that metrics had through a run, its epochs and the digest of its weights, in one pass."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from reprokit.rundir import RunDirectory
+from reprokit.study.results import MAX_VALUES, Series
+from reprokit.verify import lines, scan
+from reprokit.verify.near import number
+
+MAX_SERIES: Final = 200  # of a run
+MAX_NAME: Final = 200  # characters
+
+Unit = Literal["epoch", "step"]
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's metrics come to."""
+
+    series: list[Series]
+    epochs: int | None
+    weights: str
+
+
+def read(run: RunDirectory) -> Metrics:
+    """The metrics of a run; of a series that is longer than MAX_VALUES the first ones."""
+    values: dict[tuple[str, Unit], list[float | None]] = {}
+    weights: dict[str, str] = {}
+    epochs: dict[str, int] = {}
+    by_epoch: set[str] = set()  # series of which each epoch had a line
+    for place in scan.read(run):
+        process = place.key.process
+        if isinstance(place.line, lines.Weights) and place.line.at == "end":
+            weights[f"{process}\0{place.line.object}"] = place.line.digest
+        for name, unit, found in _values(place.line):
+            if unit == "epoch" and isinstance(place.line, (lines.Epoch, lines.History)):
+                key = f"{process}\0{place.line.name}"
+                epochs[key] = max(epochs.get(key, 0), _length(place.line))
+            title = (name if process == "0" else f"{name} of process {process}")[:MAX_NAME]
+            if (title, unit) not in values and len(values) >= MAX_SERIES:
+                continue
+            if isinstance(place.line, lines.Epoch):
+                by_epoch.add(title)
+            elif isinstance(place.line, lines.History) and title in by_epoch:
+                continue  # it says the same once more
+            series = values.setdefault((title, unit), [])
+            series += found[: MAX_VALUES - len(series)]
+    made = [Series(name=name, values=found, by=unit) for (name, unit), found in values.items()]
+    return Metrics(series=made, epochs=max(epochs.values(), default=None), weights=_digest(weights))
+
+
+def _length(line: lines.Epoch | lines.History) -> int:
+    if isinstance(line, lines.Epoch):
+        return line.epoch + 1
+    return max(map(len, line.values.values()), default=0)
+
+
+def _values(line: lines.Line | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
+    """The numbers of a line, by the name of their series."""
+    if isinstance(line, lines.Loss):
+        yield line.name, "step", [number(line.value)]
+    elif isinstance(line, lines.Log):
+        if line.value.text is None:
+            yield line.name, "epoch" if line.step is None and line.epoch is not None else "step", [number(line.value)]
+    elif isinstance(line, lines.Epoch):
+        for name, value in line.values.items():
+            yield f"{line.name} {name}", "epoch", [number(value)]
+    elif isinstance(line, lines.History):
+        for name, several in line.values.items():
+            yield f"{line.name} {name}", "epoch", [number(value) for value in several]
+
+
+def _digest(weights: dict[str, str]) -> str:
+    """One digest of all weights at the end; empty where there are none."""
+    if not weights:
+        return ""
+    digest = hashlib.sha256(b"reprokit-weights-1\0")
+    for name in sorted(weights):
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + weights[name].encode() + b"\0")
+    return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,261 @@
+"""The statistics of studies: rank-sum test, effect sizes, shifts and shares with their intervals.
+
+None of it assumes a distribution. scipy is imported here alone, when it is needed: whoever only runs a study does
+without it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist, fmean, median, quantiles, stdev
+from typing import Any, Final
+
+from reprokit.errors import ExtraMissing
+from reprokit.study.facts import Interval, Magnitude, Share, Spread, Summary
+
+CONFIDENCE: Final = 0.95
+LEVEL: Final = 0.05  # below which p is called significant
+EXACT: Final = 50  # values on each side up to which the rank sum's distribution is computed, not approximated
+MAX_SHIFTS: Final = 4_000_000  # pairs of values of which the median is taken
+MAX_NUMBER: Final = 1e150  # what is beyond is treated as infinite, so that sums of squares are finite
+THRESHOLDS: Final = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"))  # Romano and others, 2006
+
+Values = Sequence[float]
+
+
+@dataclass(frozen=True)
+class RankSum:
+    """What Wilcoxon's rank-sum test said of two samples."""
+
+    statistic: float  # Mann and Whitney's U of the first: pairs in which its value is larger, ties count a half
+    p: float  # two-sided
+    method: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated value, with its interval where there are values enough for one."""
+
+    value: float
+    interval: Interval | None
+
+
+def usable(value: float | None) -> bool:
+    """Whether a value can be computed with: a number that is finite, and whose square is."""
+    return value is not None and abs(value) <= MAX_NUMBER
+
+
+def rank_sum(left: Values, right: Values) -> RankSum | None:
+    """Wilcoxon's rank-sum test (the same as Mann and Whitney's U), two-sided; None without values on a side."""
+    if not left or not right:
+        return None
+    distinct = len({*left, *right})
+    small = max(len(left), len(right)) <= EXACT
+    if distinct == 1:
+        return RankSum(len(left) * len(right) / 2, 1.0, "all values are equal")
+    if small and distinct < len(left) + len(right):
+        return _exact_with_ties(left, right)
+    method = "exact" if small else "asymptotic"
+    found = _scipy().mannwhitneyu(left, right, alternative="two-sided", method=method)
+    words = "exact" if small else "normal approximation, with corrections for ties and continuity"
+    return RankSum(float(found.statistic), min(1.0, float(found.pvalue)), words)
+
+
+def _scipy() -> Any:
+    try:
+        from scipy import stats
+    except ImportError:
+        what = "the statistics of a study need scipy: pip install 'reprokit-harness[study]'"
+        raise ExtraMissing(f"{what}; the runs themselves are kept") from None
+    return stats
+
+
+def _exact_with_ties(left: Values, right: Values) -> RankSum:
+    """From all the ways to choose which values are the left ones; with ties, tables and scipy know no exact p."""
+    ranks = _doubled_ranks([*left, *right])
+    observed, expected = sum(ranks[: len(left)]), len(left) * (len(ranks) + 1)
+    counts = _sums(ranks, len(left))
+    extreme = sum(count for total, count in counts if abs(total - expected) >= abs(observed - expected))
+    p = extreme / math.comb(len(ranks), len(left))
+    return RankSum(observed / 2 - len(left) * (len(left) + 1) / 2, p, "exact, given the ties")
+
+
+def _doubled_ranks(values: Values) -> list[int]:
+    """Twice the rank of each value, which is whole even where equal ones share the mean of theirs."""
+    ordered = sorted(values)
+    return [bisect_left(ordered, value) + bisect_right(ordered, value) + 1 for value in values]
+
+
+def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
+    """Every sum that so many of the ranks can have, and in how many ways.
+
+    One whole number holds the counts of all sums of so many ranks, side by side, each in as many bits as the largest
+    can need: to add a rank to all of them is then one shift.
+    """
+    width = len(ranks) + 1
+    ways = [1] + [0] * chosen
+    for number, rank in enumerate(ranks):
+        for size in range(min(chosen, number + 1), 0, -1):
+            ways[size] += ways[size - 1] << (rank * width)
+    rest, mask, found = ways[chosen], (1 << width) - 1, []
+    for total in range(rest.bit_length() // width + 1):
+        count = (rest >> (total * width)) & mask
+        if count:
+            found.append((total, count))
+    return found
+
+
+def cliffs_delta(left: Values, right: Values) -> float:
+    """How much oftener a value of the left is above one of the right than below it: from -1 to 1."""
+    ordered = sorted(right)
+    above = sum(bisect_left(ordered, value) for value in left)
+    below = sum(len(ordered) - bisect_right(ordered, value) for value in left)
+    return (above - below) / (len(left) * len(ordered))
+
+
+def magnitude(delta: float) -> Magnitude:
+    """Romano's words for the size of Cliff's delta."""
+    for threshold, word in THRESHOLDS:
+        if abs(delta) < threshold:
+            return word  # type: ignore[return-value]
+    return "large"
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p of each: the chance of one or more false findings among all stays below the level."""
+    known = sorted((value, position) for position, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, position) in enumerate(known):
+        highest = max(highest, min(1.0, value * (len(known) - rank)))
+        adjusted[position] = highest
+    return adjusted
+
+
+def shift(left: Values, right: Values, confidence: float = CONFIDENCE) -> Estimate | None:
+    """Hodges and Lehmann's estimate of how much larger the left values are, with Moses' interval."""
+    return _shift(left, right, confidence, lambda value: value)
+
+
+def ratio(left: Values, right: Values, confidence: float = CONFIDENCE) -> Estimate | None:
+    """The median of all ratios of a left and a right value, with its interval; None unless all are above 0."""
+    if min([*left, *right], default=0.0) <= 0:
+        return None
+    logarithms = [math.log(value) for value in left], [math.log(value) for value in right]
+    return _shift(*logarithms, confidence, math.exp)
+
+
+def _shift(left: Values, right: Values, confidence: float, back: Callable[[float], float]) -> Estimate | None:
+    if not left or not right or len(left) * len(right) > MAX_SHIFTS:
+        return None
+    differences = sorted(one - other for one in left for other in right)
+    value = back(median(differences))
+    position, reached, method = order_statistic(len(left), len(right), confidence)
+    if not position:
+        return Estimate(value, None)
+    low, high = back(differences[position - 1]), back(differences[-position])
+    return Estimate(value, Interval(low=low, high=high, confidence=reached, method=method))
+
+
+@lru_cache(maxsize=256)
+def order_statistic(left: int, right: int, confidence: float) -> tuple[int, float, str]:
+    """Which of the sorted differences, from each end, bounds the shift, and the confidence that it reaches; 0: none.
+
+    Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd edition, 4.3.
+    """
+    tail = (1 - confidence) / 2
+    if max(left, right) > EXACT:
+        spread = math.sqrt(left * right * (left + right + 1) / 12)
+        position = math.floor(left * right / 2 - NormalDist().inv_cdf(1 - tail) * spread)
+        return position, confidence, "order statistics, by the normal approximation"
+    total, below, position = math.comb(left + right, left), 0, 0
+    for count in _counts(left, right):
+        if (below + count) / total > tail:
+            break
+        below += count
+        position += 1
+    return position, 1 - 2 * below / total, "order statistics, exact"
+
+
+def _counts(left: int, right: int) -> list[int]:
+    """In how many orders of two samples U is 0, 1, 2, ...: the coefficients of the Gaussian binomial."""
+    counts = [1] + [0] * (left * right)
+    for step in range(1, left + 1):
+        for value in range(left * right, right + step - 1, -1):
+            counts[value] -= counts[value - right - step]
+        for value in range(step, left * right + 1):
+            counts[value] += counts[value - step]
+    return counts
+
+
+def share(count: int, of: int) -> Share:
+    """So many of so many, with Clopper and Pearson's interval; one-sided where it was none or all of them."""
+    if count in (0, of):
+        bound = (1 - CONFIDENCE) ** (1 / of)
+        low, high = (0.0, 1 - bound) if count == 0 else (bound, 1.0)
+        method = "binomial, exact, one-sided"
+    else:
+        found = _scipy().binomtest(count, of).proportion_ci(confidence_level=CONFIDENCE, method="exact")
+        low, high, method = float(found.low), float(found.high), "binomial, exact (Clopper and Pearson)"
+    return Share(count=count, of=of, interval=Interval(low=low, high=high, confidence=CONFIDENCE, method=method))
+
+
+def summary(values: Sequence[float | None]) -> Summary:
+    """What the values of a quantity come to; those that are not finite are left out and counted."""
+    finite = sorted(value for value in values if value is not None and usable(value))
+    low, middle, high = _quartiles(finite)
+    return Summary(
+        count=len(finite),
+        left_out=len(values) - len(finite),
+        median=middle,
+        low_quartile=low,
+        high_quartile=high,
+        least=finite[0] if finite else None,
+        most=finite[-1] if finite else None,
+        mean=fmean(finite) if finite else None,
+        deviation=stdev(finite) if len(finite) > 1 else None,
+    )
+
+
+def _quartiles(ordered: list[float]) -> tuple[float | None, float | None, float | None]:
+    if not ordered:
+        return None, None, None
+    if len(ordered) == 1:
+        return ordered[0], ordered[0], ordered[0]
+    low, middle, high = quantiles(ordered, n=4, method="inclusive")
+    return low, middle, high
+
+
+def spread(values: Values, left_out: int = 0) -> Spread:
+    """How far the values of runs lie apart, any two of them compared."""
+    count = len(values)
+    comparisons = count * (count - 1) // 2
+    ordered = sorted(values)
+    equal = sum(size * (size - 1) // 2 for size in _ties(ordered))
+    return Spread(
+        comparisons=comparisons,
+        largest=ordered[-1] - ordered[0] if comparisons else None,
+        deviation=stdev(values) if comparisons else None,
+        differing=comparisons - equal,
+        left_out=left_out,
+    )
+
+
+def _ties(ordered: list[float]) -> list[int]:
+    return [bisect_right(ordered, value) - bisect_left(ordered, value) for value in sorted(set(ordered))]
+
+
+def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Spread:
+    """How far the two values of a pair lie apart; the deviation is pooled over all pairs."""
+    differences = [abs(one - other) for one, other in pairs]
+    return Spread(
+        comparisons=len(differences),
+        largest=max(differences, default=None),
+        deviation=math.sqrt(math.fsum(one * one for one in differences) / (2 * len(differences))) if pairs else None,
+        differing=sum(one != 0 for one in differences),
+        left_out=left_out,
+    )

@@ -1,0 +1,181 @@
+"""The directory of a study: what was planned, and a line for each run and each pair, which an interrupted study needs.
+
+It may come from somebody else: sizes are bounded, links are not followed, nothing is executed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from reprokit.errors import CannotWriteRun, StudyDamaged
+from reprokit.rundir import open_regular
+from reprokit.study import results
+from reprokit.study.description import Study
+from reprokit.study.order import Place
+from reprokit.study.results import PairResult, RunResult
+
+FORMAT: Final = 1
+STUDY: Final = "study.json"
+RESULTS: Final = "results.jsonl"
+PAIRS: Final = "pairs.jsonl"
+RUNS: Final = "runs"
+LOGS: Final = "logs"
+PREDICTIONS: Final = "predictions"
+LOCK: Final = "lock"
+
+MAX_STUDY: Final = 64 << 20  # bytes of study.json
+MAX_LINES: Final = 1_000_000
+MAX_BYTES: Final = 8 << 30  # of a file of lines
+
+R = TypeVar("R", RunResult, PairResult)
+
+
+class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """study.json: what was planned, on which machine; never changed."""
+
+    format: Literal[1] = FORMAT
+    reprokit: str  # the version that began it
+    study: Study
+    base: str  # from which its paths lead
+    source: str = ""  # file that it was read from
+    digest: str = ""  # "sha256:..." of that
+    started: str = ""  # ISO 8601, UTC
+    host: dict[str, Any] = {}  # facts of the machine that began it
+    order: list[Place] = []
+
+    def __post_init__(self) -> None:
+        names = {setup.name for setup in self.study.setup}
+        if not all(place.setup in names for place in self.order):
+            raise ValueError("its order names a setup that it does not have")
+
+
+def name_of(setup: str, pair: int, part: str) -> str:
+    """What the files of a run are called."""
+    return f"{setup}-{pair:02d}-{part}"
+
+
+def write_study(directory: Path, study: StudyFile) -> None:
+    """Write study.json, whole or not at all."""
+    data = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
+    partial = directory / f"{STUDY}.partial"
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, directory / STUDY)
+    except OSError as error:
+        raise CannotWriteRun(f"{directory / STUDY}: {error.strerror}; choose another directory with -o") from None
+
+
+def read_study(directory: Path) -> StudyFile:
+    """study.json; raises StudyDamaged."""
+    path = directory / STUDY
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            data = file.read(MAX_STUDY + 1)
+    except FileNotFoundError:
+        raise StudyDamaged(f"{directory} holds no {STUDY}: it is not the directory of a study") from None
+    except OSError as error:
+        raise StudyDamaged(f"{path}: {error.strerror}") from None
+    try:
+        if len(data) > MAX_STUDY:
+            raise ValueError(f"it is larger than {MAX_STUDY} bytes")
+        return msgspec.json.decode(data, type=StudyFile)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StudyDamaged(f"{path}: {' '.join(str(error).split())}; the study cannot be used") from None
+
+
+def read_results(directory: Path) -> list[RunResult]:
+    """What came of each run, in the order in which they ended; a pair that was made again counts as it was then."""
+    found: dict[tuple[str, int, str], RunResult] = {}
+    for one in _read(directory / RESULTS, RunResult):
+        key = one.setup, one.pair, one.part
+        found.pop(key, None)
+        found[key] = one
+    return list(found.values())
+
+
+def read_pairs(directory: Path) -> list[PairResult]:
+    """What came of each pair."""
+    found: dict[tuple[str, int], PairResult] = {}
+    for one in _read(directory / PAIRS, PairResult):
+        found.pop((one.setup, one.pair), None)
+        found[one.setup, one.pair] = one
+    return list(found.values())
+
+
+def add_result(directory: Path, result: RunResult) -> None:
+    """Append the line of a run that has ended; it is on the disk when this returns."""
+    line = results.encode(result)
+    if len(line) > results.MAX_LINE:
+        notes = [*result.notes, "its metrics and evaluations are too long for a line, and were left out"]
+        line = results.encode(msgspec.structs.replace(result, series=[], evaluations=[], notes=notes))
+    _append(directory / RESULTS, line)
+
+
+def add_pair(directory: Path, result: PairResult) -> None:
+    """Append the line of a pair that was compared."""
+    _append(directory / PAIRS, results.encode(result))
+
+
+def _read(path: Path, kind: type[R]) -> Iterator[R]:
+    """The whole lines of a file; one that a crash has cut short is the last, and left out."""
+    try:
+        file = open(path, "rb", opener=open_regular)  # noqa: SIM115
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyDamaged(f"{path}: {error.strerror}") from None
+    with file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise StudyDamaged(f"{path} is larger than {MAX_BYTES} bytes; the study cannot be used")
+        for number, line in enumerate(iter(lambda: file.readline(results.MAX_LINE + 1), b""), 1):
+            if number > MAX_LINES or len(line) > results.MAX_LINE:
+                raise StudyDamaged(f"{path}, line {number}: more than a study has; the study cannot be used")
+            if not line.endswith(b"\n"):
+                return
+            yield _decoded(path, number, line, kind)
+
+
+def _decoded(path: Path, number: int, line: bytes, kind: type[R]) -> R:
+    try:
+        return results.decode(line, kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        words = " ".join(str(error).split())
+        raise StudyDamaged(f"{path}, line {number}: {words}; the study cannot be used") from None
+
+
+def _append(path: Path, line: bytes) -> None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            _drop_cut_line(file.fileno())
+            view = memoryview(line + b"\n")
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CannotWriteRun(f"{path}: {error.strerror}; make room, then start the same command again") from None
+
+
+def _drop_cut_line(descriptor: int) -> None:
+    """Take away the half line that a crash left at the end, to which the next would stick."""
+    size = end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - (1 << 16))
+        block = os.pread(descriptor, end - start, start)
+        found = block.rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(descriptor, end)

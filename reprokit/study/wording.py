@@ -1,0 +1,333 @@
+"""Figures of a study in words that a reader without statistics understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Final
+
+from reprokit.study import sample_size, statistics
+from reprokit.study.facts import (
+    SOURCES,
+    Interval,
+    Overhead,
+    PairCounts,
+    ProcessVariance,
+    Share,
+    Source,
+    Spread,
+    Variance,
+)
+
+MAX_TEXT: Final = 400  # characters of a text of a run
+MAX_LISTED: Final = 8
+FEW: Final = 0.05  # the share of further pairs that one would like to exclude
+_VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
+_WHAT: Final = {"time": "time", "processor time": "processor time", "storage": "storage"}
+
+
+def short(text: str) -> str:
+    """A text of a run, within bounds; presenters make it printable."""
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
+def number(value: float | None, digits: int = 3, sign: str = "") -> str:
+    """A number with so many significant digits, and no exponent where there need be none."""
+    return "-" if value is None else f"{float(f'{value:.{digits}g}'):{sign}g}"
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """A share as per cent."""
+    return f"{number(100 * share, digits)} %"
+
+
+def points(difference: float | None) -> str:
+    """A difference of two shares in percentage points."""
+    return number(None if difference is None else 100 * difference)
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Seconds or bytes."""
+    if value is None:
+        return "-"
+    return size(value) if unit == "B" else f"{number(value)} s" if abs(value) < 1000 else f"{value:,.0f} s"
+
+
+def size(value: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{number(value)} {unit}"
+        value /= 1024
+    return f"{number(value)} TiB"
+
+
+def between(interval: Interval | None) -> str:
+    """A ratio's interval as change in per cent."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"between {change(interval.low)} and {change(interval.high)}"
+
+
+def change(ratio: float) -> str:
+    """A ratio as change in per cent."""
+    return f"{number(100 * (ratio - 1), sign='+')} %" if ratio < 10 else f"{number(ratio)} times as much"
+
+
+def p_value(p: float | None) -> str:
+    """A probability as it is reported: never as nought."""
+    if p is None:
+        return "-"
+    return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
+
+
+def of(share: Share) -> str:
+    """What a share leaves open, in words."""
+    low, high = share.interval.low or 0.0, share.interval.high or 0.0
+    if share.count == 0:
+        return f"up to {percent(high, 2)} of further pairs could still differ"
+    if share.count == share.of:
+        return f"at least {percent(low, 2)} of further pairs would differ"
+    return f"between {percent(low, 2)} and {percent(high, 2)} of further pairs would differ"
+
+
+def further(share: Share | None) -> str:
+    """How many further pairs would differ, in a cell."""
+    if share is None:
+        return "-"
+    low, high = share.interval.low or 0.0, share.interval.high or 0.0
+    if share.count in (0, share.of):
+        return f"{'up to' if share.count == 0 else 'at least'} {percent(high if share.count == 0 else low, 2)}"
+    return f"{percent(low, 2)} to {percent(high, 2)}"
+
+
+# ---- a sentence a row ------------------------------------------------------------------------------------------------
+
+
+def pairs(counts: PairCounts) -> str:
+    """What came of the pairs of a setup."""
+    share = counts.differing
+    left = f"; {counts.not_compared} could not be compared" if counts.not_compared else ""
+    if share is None:
+        return f"No pair could be compared{left and f' ({counts.not_compared} were made)'}."
+    if share.count == 0:
+        needed = sample_size.pairs_to_exclude(FEW)
+        more = f"; to bring that below {percent(FEW)} takes {needed} pairs" if share.of < needed else ""
+        return f"{share.of} of {share.of} pairs are identical{left}. With 95 % confidence {of(share)}{more}."
+    return f"{share.count} of {share.of} pairs differ{left}. With 95 % confidence {of(share)}."
+
+
+def overhead(row: Overhead) -> str:
+    """What a row of the table of overheads means."""
+    what, verb = _WHAT[row.measure], _VERBS[row.measure]
+    medians = f"{quantity(row.median, row.unit)} against {quantity(row.base_median, row.unit)}"
+    if not all(row.runs):
+        return f"{what}: no run of {row.setup if not row.runs[0] else row.base} finished, so there is nothing to say."
+    if row.finding == "not comparable":
+        return f"{what}: runs were made at the same time, so the times of {row.setup} and {row.base} say nothing."
+    if row.finding == "too few runs":
+        needed = f"; {row.needed} of each are needed {row.needed_why}" if row.needed is not None else ""
+        return f"{what}: {row.runs[0]} and {row.runs[1]} runs are too few to tell {row.setup} from {row.base}{needed}."
+    if row.finding == "no difference shown":
+        return _none_shown(row, what, medians)
+    sure = between(row.ratio_interval)
+    if sure and row.ratio_interval is not None:
+        sure = f", {sure} with {percent(row.ratio_interval.confidence, 2)} confidence"
+    direction = "more" if row.finding == "more" else "less"
+    amount = f" ({change(row.ratio)}{sure})" if row.ratio is not None else f" (by {quantity(row.difference, row.unit)})"
+    chance = f"a run of {row.setup} {verb} {direction} than a run of {row.base} in {_oftener(row)} of cases"
+    told = (
+        f"{row.setup} {verb} {direction} {what} than {row.base}: {medians}{amount}; {chance} ({row.magnitude} effect)"
+    )
+    return f"{told}. {_by_chance(row.p_adjusted)}"
+
+
+def _by_chance(p: float | None) -> str:
+    """A small p in words."""
+    studies = "a million" if p is None or p < 1e-6 else f"{float(number(1 / p, 2)):,.0f}"
+    return f"Were there no difference, only about one of {studies} such studies would show any as clear."
+
+
+def _oftener(row: Overhead) -> str:
+    return percent((1 + abs(row.delta or 0.0)) / 2, 2)
+
+
+def _none_shown(row: Overhead, what: str, medians: str) -> str:
+    if row.difference_interval is not None and row.difference_interval.low == row.difference_interval.high == 0:
+        return f"{what}: {row.setup} and {row.base} are the same ({medians})."
+    sure = between(row.ratio_interval)
+    confidence = percent(row.ratio_interval.confidence, 2) if row.ratio_interval is not None else ""
+    limits = f"; if there is one, it lies {sure} with {confidence} confidence" if sure else ""
+    needed = f". {row.needed} runs of each would be needed {row.needed_why}" if row.needed is not None else ""
+    return f"{what}: no difference between {row.setup} and {row.base} is shown ({medians}){limits}{needed}."
+
+
+def variance(row: Variance) -> str:
+    """What a row of the table of variances means."""
+    which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
+    head = f"{row.evaluation} in {row.setup}, between {which}:"
+    comparisons = _comparisons(row)
+    if row.zero:
+        return f"{head} nothing varies in {comparisons} comparisons{_left_open(row, comparisons)}."
+    if not comparisons:
+        return f"{head} no two runs can be compared."
+    parts = []
+    if row.accuracy is not None and row.accuracy.largest is not None:
+        parts.append(f"the accuracy differs by up to {points(row.accuracy.largest)} percentage points")
+    if row.class_largest:
+        parts.append(f"that of class {row.class_label} by up to {points(row.class_largest)}")
+    if row.inconsistent is not None:
+        share = row.inconsistent.largest / row.inconsistent.predictions if row.inconsistent.predictions else 0.0
+        which = (
+            f"up to {row.inconsistent.largest} of {row.inconsistent.predictions} predictions ({percent(share)}) differ"
+        )
+        parts.append(which)
+    if row.mae is not None and row.mae.largest is not None:
+        parts.append(f"the mean absolute error differs by up to {number(row.mae.largest)}")
+    return f"{head} {', '.join(parts) or 'something differs that cannot be measured'}{_further(row)}."
+
+
+def _comparisons(row: Variance) -> int:
+    """Of two runs, in what most of them have."""
+    parts = (row.accuracy, row.mae, row.inconsistent, *(one.spread for one in row.classes))
+    return max((part.comparisons for part in parts if part is not None), default=0)
+
+
+def _left_open(row: Variance, comparisons: int) -> str:
+    """What further runs might do although these were equal: pairs are independent, two of any two runs are not."""
+    independent = comparisons if row.way == "within pairs" else row.runs - 1
+    which = "pairs" if row.way == "within pairs" else "runs"
+    if independent < 1:
+        return ""
+    bound = statistics.share(0, independent).interval.high or 0.0
+    return f"; with 95 % confidence no more than {percent(bound, 2)} of further {which} would differ"
+
+
+def _further(row: Variance) -> str:
+    """How far the range that was seen can be trusted."""
+    if row.way != "any two runs" or row.runs < 2:
+        return ""
+    chance = percent(sample_size.beyond_range(row.runs), 2)
+    return f"; one more run lies outside that range with a chance of up to {chance}"
+
+
+def process(row: ProcessVariance) -> str:
+    """What a row of the table of metrics through the run means."""
+    which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
+    where = f"at the last {row.by} that {'all' if row.way == 'any two runs' else 'both'} have"
+    head = f"{row.metric} in {row.setup}, between {which}, {where}:"
+    notes = f" ({'; '.join(row.notes)})" if row.notes else ""
+    if not row.spread.comparisons:
+        return f"{head} no two values can be compared{notes}."
+    if not row.spread.largest:
+        return f"{head} nothing varies{notes}."
+    return f"{head} up to {number(row.spread.largest)}{notes}."
+
+
+# ---- a sentence a table ----------------------------------------------------------------------------------------------
+
+
+def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
+    """The table of pairs in a sentence or two."""
+    compared = [(name, counts.differing) for name, counts in setups if counts.differing is not None]
+    if not compared:
+        return "No pair could be compared, so nothing is known about whether runs repeat."
+    same = [name for name, share in compared if share.count == 0]
+    other = [name for name, share in compared if share.count]
+    told = []
+    if same:
+        most = max(share.interval.high or 0.0 for _, share in compared if share.count == 0)
+        told.append(
+            f"Every pair of {_listed(same)} was identical; with 95 % confidence no more than {percent(most, 2)}"
+        )
+        told[-1] += f" of further pairs of {'it' if len(same) == 1 else 'each'} would differ"
+        needed = sample_size.pairs_to_exclude(FEW)
+        told[-1] += f" ({needed} equal pairs would bring that below {percent(FEW)})." if most > FEW else "."
+    if other:
+        told.append(f"Pairs of {_listed(other)} differed.")
+    return " ".join(told)
+
+
+def all_overheads(rows: Sequence[Overhead]) -> str:
+    """The table of overheads in a sentence or two."""
+    times = [row for row in rows if row.measure == "time"]
+    if not times:
+        return "No two setups of one training are there that could be compared in time and storage."
+    told = []
+    for finding, words in (("more", "more"), ("less", "less")):
+        found = [f"in {row.setup} than in {row.base}" + _about(row) for row in times if row.finding == finding]
+        if found:
+            told.append(f"Runs are shown to take {words} time {_listed(found)}.")
+    none = [f"{row.setup} and {row.base}" for row in times if row.finding == "no difference shown"]
+    if none:
+        told.append(
+            f"No difference in time is shown between {_listed(none, ';')}: that does not mean that there is none."
+        )
+    few = [row.needed for row in times if row.finding == "too few runs" and row.needed is not None]
+    if few:
+        which = "One comparison has" if len(few) == 1 else f"{len(few)} comparisons have"
+        told.append(f"{which} too few runs to tell anything; {max(few)} of each setup are needed.")
+    if any(row.finding == "not comparable" for row in times):
+        told.append("Runs were made at the same time: their times cannot be compared.")
+    return " ".join(told)
+
+
+def _about(row: Overhead) -> str:
+    return f" (about {change(row.ratio)})" if row.ratio is not None else ""
+
+
+def all_variances(rows: Sequence[Variance]) -> str:
+    """The table of variances in a sentence or two."""
+    if not rows:
+        return "No run was evaluated, so nothing can be said about predictions and accuracy."
+    accuracy = _by_source(rows, lambda row: row.accuracy, lambda value: f"{points(value)} percentage points")
+    error = _by_source(rows, lambda row: row.mae, number)
+    told = []
+    if accuracy:
+        told.append(f"Largest difference of accuracy between runs, by what is left to vary: {accuracy}.")
+    if error:
+        told.append(f"Largest difference of mean absolute error, by what is left to vary: {error}.")
+    zero = [setup for setup in dict.fromkeys(row.setup for row in rows) if _all_zero(rows, setup)]
+    if zero:
+        told.append(f"In {_listed(zero)} nothing varies that was compared.")
+    return " ".join(told) or "No two runs have a score that could be compared."
+
+
+def _by_source(
+    rows: Sequence[Variance], spread: Callable[[Variance], Spread | None], shown: Callable[[float | None], str]
+) -> str:
+    """The largest difference of each source, and in which setup."""
+    worst: dict[Source, tuple[float, str]] = {}
+    for row in rows:
+        found = spread(row)
+        if found is not None and found.largest is not None:
+            worst[row.source] = max(worst.get(row.source, (-1.0, "")), (found.largest, row.setup), key=itemgetter(0))
+    told = [
+        f"{words} {shown(worst[source][0])} ({worst[source][1]})"
+        for source, words in SOURCES.items()
+        if source in worst
+    ]
+    return ", ".join(told)
+
+
+def _all_zero(rows: Sequence[Variance], setup: str) -> bool:
+    return all(row.zero for row in rows if row.setup == setup)
+
+
+def all_processes(rows: Sequence[ProcessVariance]) -> str:
+    """The table of metrics through the run in a sentence or two."""
+    if not rows:
+        return "No run told of a metric, so nothing can be said about its course."
+    short = list(dict.fromkeys(row.setup for row in rows if row.lengths[0] != row.lengths[1]))
+    told = ["Each row is the last value that the compared runs have in common."]
+    if short:
+        told.append(f"Runs of {_listed(short)} are of different length, and were compared as far as both or all go.")
+    return " ".join(told)
+
+
+def _listed(names: Sequence[str], separator: str = ",") -> str:
+    if len(names) < 2:
+        return "".join(names)
+    if len(names) > MAX_LISTED:
+        names = [*names[: MAX_LISTED - 1], f"{len(names) - MAX_LISTED + 1} more"]
+    return f"{f'{separator} '.join(names[:-1])}{separator if separator == ';' else ''} and {names[-1]}"

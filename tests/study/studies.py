@@ -1,0 +1,62 @@
+"""Small studies of small trainings, run as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support import COMMAND
+
+PYTHON = sys.executable
+OUT = "out"
+
+TRAINING = """
+import numpy as np, reprokit
+x = np.random.default_rng(7).normal(size=(100, 3))
+y = (x.sum(1) > 0).astype(int)
+w = np.random.normal(size=3)
+for epoch in range(3):
+    p = 1 / (1 + np.exp(-x @ w))
+    reprokit.log(epoch=epoch, loss=float(np.mean((p - y) ** 2)))
+    w -= 0.1 * x.T @ (p - y) / len(y)
+reprokit.log_predictions(y, (x @ w > 0).astype(int))
+np.save("w.npy", w)
+"""
+
+
+def written(directory: Path, text: str, training: str = TRAINING) -> Path:
+    """A study file with a training beside it."""
+    (directory / "train.py").write_text(training)
+    path = directory / "study.toml"
+    path.write_text(f'name = "tiny"\ncommand = ["{PYTHON}", "train.py"]\n{text}')
+    return path
+
+
+def words(directory: Path, *options: str) -> list[str]:
+    return [str(COMMAND), "study", str(directory / "study.toml"), "-o", str(directory / OUT), *options]
+
+
+def run(directory: Path, *options: str, status: int = 0) -> str:
+    """Run the study; what it said on stderr."""
+    done = subprocess.run(words(directory, *options), cwd=directory, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def ended_by(directory: Path, number: signal.Signals, when: Callable[[], bool]) -> tuple[int, str]:
+    """Run the study and send it, and nothing else, a signal at a certain moment; its status and what it said."""
+    process = subprocess.Popen(words(directory), cwd=directory, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not when():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
