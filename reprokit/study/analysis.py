@@ -116,8 +116,13 @@ def kind(setup: Described) -> Kind:
 
 
 def source(study: Study, setup: Described) -> Source:
-    """What is left to vary between the runs of a setup."""
+    """What is left to vary between the runs of a setup.
+
+    Seeds do not hold all of the software. Where a recording tells what the hardware does, seeds tell what they leave.
+    """
     controls = study.controls_of(setup)
+    if kind(setup) == "seeded" and any(kind(one) == "recorded" for one in study.setup):
+        return "left by seeds"
     if controls == "both":
         return "ours" if setup.entropy == "replayed" else "left by seeds"
     return {"": "both", "software": "hardware", "hardware": "software"}[controls]  # type: ignore[return-value]

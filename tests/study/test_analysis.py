@@ -55,6 +55,12 @@ def test_what_a_setup_is_and_what_it_leaves_to_vary(setup: Setup, machine: Any, 
     assert source(Study(name="s", machine=machine, setup=(setup,)), setup) == left
 
 
+def test_beside_a_recording_seeds_tell_what_they_do_not_reach() -> None:
+    """An unseeded generator of the script's own is no hardware."""
+    study = Study(name="s", setup=(BARE, SEEDED, RECORDED))
+    assert [source(study, setup) for setup in study.setup] == ["both", "left by seeds", "hardware"]
+
+
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
