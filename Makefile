@@ -124,7 +124,7 @@ $(VENV)/.benchmark: $(VENV)/.test
 	@touch $@
 
 .browser/fonts.conf: $(VENV)/.test
-	@if command -v npm >/dev/null; then echo "getting a browser, to look at pages in"; $(BIN)/python -m tests.report.browser .browser; \
+	@if command -v npm >/dev/null; then echo "getting a browser, to look at pages in"; $(BIN)/python -m tests.browser .browser; \
 	else echo "no npm found: the tests of pages in a browser will be skipped"; fi
 
 .PHONY: old-environment

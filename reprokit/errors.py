@@ -269,6 +269,24 @@ class StudyTooLarge(ReprokitError):
     slug = "study-too-large"
 
 
+class StoreUnreachable(ReprokitError):
+    """The place through which the results of a study come back cannot be reached."""
+
+    slug = "store-unreachable"
+
+
+class EngineUnusable(ReprokitError):
+    """What is to make the runs of a study elsewhere cannot be reached, or not be used as it is asked for."""
+
+    slug = "engine-unusable"
+
+
+class CannotBegin(EngineUnusable):
+    """A machine that is to make runs of a study lacks what it needs for that."""
+
+    slug = "cannot-begin"
+
+
 class BadKey(ReprokitError):
     """A key file does not exist, is of another kind, or may be read by others."""
 

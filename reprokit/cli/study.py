@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError
 
 
 class StudyCommands(click.Group):
@@ -56,8 +56,8 @@ def run(
     """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
 
     Each setup makes pairs of runs, in rounds, so that a machine that drifts favours none. A run that fails
-    is shown and never made again. Exits with 0 if all runs finished, 1 if any failed, 2 if the study is
-    none or cannot go on.
+    is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
+    finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
     from reprokit.launch.supported import require_supported
 
@@ -77,12 +77,53 @@ def run(
     except Interrupted as interrupted:
         say(f"interrupted; nothing that has ended is lost, this goes on: {again}")
         context.exit(128 + interrupted.number)
-    if done.stopped:
+    if described.study.engine.kind == "kubernetes" and done.made < done.total:
+        say(f"{done.made} of {done.total} runs are made")
+    elif done.stopped:
         say(f"stopped at a failure, {done.made} of {done.total} runs are made; this goes on: {again}")
     else:
         failed = f", {done.failed} of them failed" if done.failed else ""
         say(f"{done.made} runs are made{failed}; this shows what came of them: reprokit study show {directory}")
+        leave_page(directory)
     context.exit(EXIT_DIFFERENT if done.failed else EXIT_IDENTICAL)
+
+
+@command.command()
+@click.argument("directory", metavar="DIR", type=OWN_DIRECTORY)
+@click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
+@click.option("--over", is_flag=True, help="The Job is over: runs that have begun and not ended are lost.")
+@click.pass_context
+def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
+    """Take back what a Kubernetes Job has made so far of the study in DIR.
+
+    It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
+    there or failed, 2 if the study or its store cannot be read.
+    """
+    from reprokit.launch.messages import say
+    from reprokit.study import runner
+
+    done, at_work, waiting = runner.collect(directory, source=source, is_over=over)
+    failed = f", {done.failed} of them failed" if done.failed else ""
+    more = f"; pairs at work: {at_work}, not begun: {waiting}" if at_work or waiting else ""
+    say(f"{done.made} of {done.total} runs are made{failed}{more}")
+    if done.made == done.total:
+        leave_page(directory)
+    context.exit(EXIT_DIFFERENT if done.failed or done.made < done.total else EXIT_IDENTICAL)
+
+
+def leave_page(directory: Path) -> None:
+    """A page beside the results, where what it needs is installed; the runs are made, whatever comes of it."""
+    from reprokit.launch.messages import say
+    from reprokit.study import page
+    from reprokit.study.analysis import analyse
+
+    path = directory / page.NAME
+    try:
+        page.write(analyse(directory), path, mode=0o600)  # as all that a study keeps
+    except ReprokitError as error:
+        say(f"no page is left in {directory}: {error}")
+    else:
+        say(f"its page: {path}")
 
 
 @command.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})

@@ -17,7 +17,7 @@ def show(directory: str, as_json: bool, as_csv: bool, html: str | None) -> int:
 
     analysis = analyse(Path(directory))
     if html is not None:
-        from reprokit.study import page  # type: ignore[attr-defined]
+        from reprokit.study import page
 
         page.write(analysis, Path(html))
     if as_json:

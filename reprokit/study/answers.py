@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from reprokit.study.facts import Analysis, Overhead, Setup
-from reprokit.study.wording import quantity
+from reprokit.study.wording import between, change, percent, quantity
 
 RECORDED: Final = ("recorded", "patched and recorded")
 MOST: Final = 6  # sentences of an answer; the tables have all
+
+
+Outcome = Literal["identical", "different", "tolerated", "not-compared"]  # tolerated: identical as far as compared
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Answer:
 class Answers:
     """The study in a line, and in answers."""
 
-    outcome: Literal["identical", "different", "not-compared"]
+    outcome: Outcome
     headline: str
     answers: tuple[Answer, ...]
 
@@ -49,14 +52,17 @@ def _bounded(sentences: list[str]) -> tuple[str, ...]:
     return (*sentences[:MOST], f"{left_out} more lines are in the tables below.") if left_out > 0 else tuple(sentences)
 
 
-def _headline(recorded: list[Setup]) -> tuple[Literal["identical", "different", "not-compared"], str]:
+def _headline(recorded: list[Setup]) -> tuple[Outcome, str]:
     identical, different = (sum(getattr(one.pairs, name) for one in recorded) for name in ("identical", "different"))
     if not recorded:
         return "not-compared", "No setup records and replays"
     if not identical and not different:
         return "not-compared", "Whether it repeats with reprokit is not known"
+    missing = sum(one.pairs.not_compared for one in recorded)
     if not different:
-        return "identical", f"With reprokit it repeats: {_of(identical, identical)} identical"
+        left = f", {missing} could not be compared" if missing else ""
+        headline = f"With reprokit it repeats: {_of(identical, identical)} identical{left}"
+        return "tolerated" if missing else "identical", headline
     return "different", f"With reprokit it does not always repeat: {_of(different, identical + different)} different"
 
 
@@ -102,14 +108,28 @@ def _varies(analysis: Analysis) -> Iterator[str]:
 def _costs(analysis: Analysis, recorded: list[Setup]) -> Iterator[str]:
     for setup in recorded:
         row = _time_of(analysis, setup)
-        if row is not None:
-            yield row.sentence[:1].upper() + row.sentence[1:] if row.sentence.startswith("time:") else row.sentence
+        told = [_time(row)] if row is not None else []
         if setup.stored.median is not None:
             entropy = f", {quantity(setup.profile.median, 'B')} of it entropy" if setup.profile.median else ""
-            stored = quantity(setup.stored.median, "B")
-            yield f"A run of {setup.name} stores {stored} (median){entropy}, as long as it is kept."
+            told.append(f"a run stores {quantity(setup.stored.median, 'B')}{entropy}, as long as it is kept")
+        if told:
+            yield f"{setup.name}: {'; '.join(told)}."
     if not recorded:
         yield analysis.sentences.overhead
+
+
+def _time(row: Overhead) -> str:
+    """The row of a setup's time, in less words than its own sentence."""
+    limits = between(row.ratio_interval)
+    sure = f"{limits} with {percent(row.ratio_interval.confidence, 2)} confidence" if row.ratio_interval else ""
+    if row.finding in ("more", "less") and row.ratio is not None:
+        return f"time {change(row.ratio)} beside {row.base}{limits and f', {sure}'} ({row.magnitude} effect)"
+    if row.finding == "no difference shown":
+        return f"no difference in time to {row.base} is shown{limits and f'; if there is one, it lies {sure}'}"
+    if row.finding == "too few runs":
+        needed = f"; {row.needed} of each are needed" if row.needed is not None else ""
+        return f"too few runs to tell its time from that of {row.base}{needed}"
+    return "its runs were made at the same time as others, so their times say nothing"
 
 
 def _time_of(analysis: Analysis, setup: Setup) -> Overhead | None:
@@ -123,5 +143,8 @@ def _sure(analysis: Analysis) -> Iterator[str]:
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     yield f"It rests on {each} finished runs of each of {len(analysis.setups)} setups, in pairs."
     yield analysis.sentences.pairs
-    if any(row.finding in ("too few runs", "no difference shown", "not comparable") for row in analysis.overhead):
-        yield analysis.sentences.overhead
+    if any(row.p is not None for row in analysis.overhead):
+        yield (
+            "A difference in time or storage is called one only where chance alone would show any such in fewer than "
+            "one of 20 studies, all comparisons of this study taken together."
+        )

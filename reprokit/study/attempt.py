@@ -420,7 +420,7 @@ def main(arguments: list[str]) -> int:
         with Interruption() as interruption:
             if isinstance(job, PairTask):
                 report.pair = make_pair(job, lambda one: _save(report, one, result_file), interruption)
-                _write(report, result_file)
+                write_report(report, result_file)
             else:
                 _save(report, attempt(job, interruption), result_file)
     except Interrupted:
@@ -430,7 +430,7 @@ def main(arguments: list[str]) -> int:
 
 def _save(report: Report, result: RunResult, file: Path) -> None:
     report.runs.append(result)
-    _write(report, file)
+    write_report(report, file)
 
 
 def encoded(task: PairTask) -> bytes:
@@ -439,7 +439,7 @@ def encoded(task: PairTask) -> bytes:
     return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
 
 
-def _write(report: Report, file: Path) -> None:
+def write_report(report: Report, file: Path) -> None:
     """Replace the file whole; NaN and infinities go as texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"

@@ -24,6 +24,8 @@ def curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
         for one in run.series:
             if one.values:
                 found.setdefault((one.name, one.by), []).append(_line(run, one))
+    for lines in found.values():
+        lines.sort(key=lambda line: line.pair)  # of each setup as many, where there are too many
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     made = tuple(
         Curve(metric=short(name), by=by, lines=tuple(lines[:MAX_LINES]), left_out=max(0, len(lines) - MAX_LINES))

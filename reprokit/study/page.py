@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from reprokit.study.facts import SOURCES, Analysis, Setup
 from reprokit.study.rows import Row, Table
 from reprokit.study.wording import size
 
+BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
+NAME: Final = "study.html"  # in the directory of a study
 MAX_ROWS: Final = 1000  # of a table; the CSV files and the JSON document have all
 MAX_NOTES: Final = 60
 MAX_CELL: Final = 240  # characters
@@ -35,12 +38,14 @@ HOST: Final = {
 }
 
 
-def write(analysis: Analysis, path: Path) -> None:
+def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
     """Write the page, whole or not at all; raises CannotWriteReport."""
     text = page(analysis)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -51,10 +56,11 @@ def page(analysis: Analysis) -> str:
     """The whole file."""
     templates = pages.environment("reprokit.study", "or --json")
     bars, left_out = plots.variances(analysis)
-    drawn = plots.times(analysis)
+    drawn, found = plots.times(analysis), answers(analysis)
     return templates.get_template("study.html.jinja").render(
         study=pages.all_printable(_shown(analysis)),
-        answers=answers(analysis),
+        answers=found,
+        told=[(one.question, [_unbroken(line, pages.LONGEST) for line in one.sentences]) for one in found.answers],
         style=pages.style(templates, "page.css", "study.css"),
         setups=_table(_setups(analysis)),
         commands=_commands(analysis),
@@ -86,11 +92,16 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
 
 def _table(table: Table, marked: int | None = None) -> dict[str, Any]:
     """A table for the template; the cells of one column may have the mark of an outcome."""
-    cells = [[printable(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
+    cells = [[_unbroken(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
     if marked is not None:
         for row in cells:
             row[marked] = pages.unescaped(f'<span class="mark {OUTCOMES[row[marked]]}">{row[marked]}</span>')
     return {"title": table.title, "heads": table.heads, "rows": cells, "left_out": len(table.rows) - len(cells)}
+
+
+def _unbroken(text: str, limit: int) -> str:
+    """A number and its unit stay together."""
+    return BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", printable(text, limit))
 
 
 def _plot(plot: plots.Plot) -> dict[str, Any]:
@@ -117,7 +128,8 @@ def _setup(setup: Setup) -> Row:
     pairs = setup.pairs
     seeds, patches = (", ".join(map(str, one)) or "-" for one in (setup.seeds, setup.patches))
     finished = f"{setup.finished} of {setup.planned}"
-    identical = f"{pairs.identical} of {pairs.identical + pairs.different}"
+    compared = pairs.identical + pairs.different
+    identical = f"{pairs.identical} of {compared}" if compared else "-"
     return (setup.name, setup.words, SOURCES[setup.source], seeds, patches, finished, str(setup.failed), identical)
 
 

@@ -20,8 +20,10 @@ ROW: Final = 46  # pixels of a setup's times
 SPREAD: Final = 15  # pixels to each side that points of the same time have
 APART: Final = 4.5  # pixels of two points
 BAR: Final = 22
+LEAST_NOTCHED: Final = 16  # pixels of a bar in which a notch can be seen
 PANEL: Final = (340, 190)
 FINE: Final = 10  # steps a pixel, so that a course is made of short whole numbers
+MANY: Final = 32  # lines in a panel, which are drawn thin and let each other show through
 MAX_SETUPS: Final = 40  # in one plot
 MAX_PANELS: Final = 24  # of one metric
 MAX_BARS: Final = 60
@@ -151,14 +153,21 @@ def _inconsistent(row: Variance) -> _Bar | None:
     found = row.inconsistent
     if found is None:
         return None
-    words = f"{found.largest} of {found.predictions}" if found.largest else "0"
-    return _Bar(row.source, row.setup, found.largest, found.deviation, words)
+    about = "about " if found.sampled else ""
+    words = f"{about}{found.largest} of {found.predictions}" if found.largest else "0"
+    return _Bar(row.source, row.setup, found.largest, found.deviation, words + _in_brackets(found.deviation, number))
 
 
 def _spread(
     row: Variance, largest: float | None, deviation: float | None, shown: Callable[[float | None], str]
 ) -> _Bar | None:
-    return _Bar(row.source, row.setup, largest, deviation, shown(largest)) if largest is not None else None
+    if largest is None:
+        return None
+    return _Bar(row.source, row.setup, largest, deviation, shown(largest) + _in_brackets(deviation, shown))
+
+
+def _in_brackets(deviation: float | None, shown: Callable[[float | None], str]) -> str:
+    return f" ({shown(deviation)})" if deviation else ""
 
 
 SCORES: Final[tuple[tuple[str, Callable[[Variance], _Bar | None]], ...]] = (
@@ -190,11 +199,12 @@ def _bars(ident: str, evaluation: str, score: str, found: Sequence[_Bar]) -> Plo
     y = 0
     for source, group in groupby(bars, key=lambda bar: bar.source):
         y += BAR + 4
-        body.append(drawing.text((8, y - 6), f"Left to vary: {SOURCES[source]}", kind="source"))
-        for bar in group:
+        body.append(drawing.text((8, y - 6), SOURCES[source].capitalize(), kind="source"))
+        listed = list(group)
+        body.append(drawing.path("axis", f"M{across.start:g} {y}v{BAR * len(listed)}"))
+        for bar in listed:
             body += _bar(bar, across, y)
             y += BAR
-    body.append(drawing.path("axis", f"M{across.start:g} 4V{y + 4}"))
     told = "; ".join(f"{bar.setup} ({SOURCES[bar.source]}): {bar.words}" for bar in bars)
     more = f"{len(found) - len(bars)} more setups are in the table below." if len(found) > len(bars) else ""
     title = f"{drawing.fitting(evaluation, 80)}: {score}"
@@ -206,9 +216,10 @@ def _bar(bar: _Bar, across: Axis, y: int) -> Iterator[str]:
     yield drawing.text((NAMES, y + 15), drawing.fitting(bar.setup, LONGEST_NAME), "end", "name")
     end = round(across.place(bar.largest), 1)
     if bar.largest > 0:
+        end = max(end, across.start + 2)
         kind = f"bar {bar.source.split()[0]}"
-        yield drawing.path(kind, f"M{across.start:g} {y + 3}H{end}V{y + BAR - 3}H{across.start:g}z")
-    if bar.deviation:
+        yield drawing.path(kind, f"M{across.start:g} {y + 3}H{end:g}V{y + BAR - 3}H{across.start:g}z")
+    if bar.deviation and end > across.start + LEAST_NOTCHED:
         x = round(across.place(min(bar.deviation, bar.largest)), 1)
         yield drawing.path("deviation", f"M{x} {y + 1}V{y + BAR - 1}")
     yield drawing.text((end + 8, y + 15), bar.words, kind="value")
@@ -254,10 +265,12 @@ def _panel(ident: str, curve: Curve, setup: str, lines: Sequence[Line], axes: tu
     body = [*_frame(across, up, curve.by)]
     for part in ("first", "second"):
         drawn = dict.fromkeys(_drawn(line, axes, most) for line in lines if line.part == part)  # equal ones once
-        body.append(f'<g transform="scale({1 / FINE:g})">{drawing.path(part, "".join(drawn))}</g>')
+        many = ' class="many"' if len(lines) > MANY else ""
+        paths = "".join(drawing.path(part, course) for course in drawn)
+        body.append(f'<g transform="scale({1 / FINE:g})"{many}>{paths}</g>')
     _, runs, values, _, first, last = _course(setup, lines)
     told = f"{runs} runs of {values} {curve.by}s; the first value {first}, the last {last}"
-    name = drawing.fitting(setup, 44)
+    name = drawing.fitting(setup, 34)
     return Plot(name, drawing.drawing(PANEL, ident, f"{curve.metric} in {setup}", told, body))
 
 

@@ -145,7 +145,8 @@ def _failed(run: Run) -> Row:
 def every_pair(analysis: Analysis) -> Table:
     """Each pair, those that are not identical first, as among a thousand nobody would find them."""
     heads = ("setup", "pair", "outcome", "metrics", "evaluation", "inconsistent", "accuracy", "MAE", "in words")
-    ordered = sorted(analysis.pairs, key=lambda pair: pair.outcome == "identical")
+    urgency = {"different": 0, "not compared": 1, "identical": 2}
+    ordered = sorted(analysis.pairs, key=lambda pair: urgency[pair.outcome])
     title = "Every pair; differences of accuracy in percentage points"
     return Table(title, heads, [_every_pair(pair) for pair in ordered])
 

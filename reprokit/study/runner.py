@@ -55,7 +55,7 @@ def place_for(name: str, output: Path | None) -> Path:
 def run(described: Described, directory: Path, source: Path, *, stop_on_failure: bool = False) -> Done:
     """Make what is not made yet of a study; raises Interrupted when somebody asks for the end."""
     study = described.study
-    engines.check(study.engine)
+    engines.check(study)
     if study.engine.kind == "local":
         _check_commands(described)
     _make(directory)
@@ -72,6 +72,20 @@ def run(described: Described, directory: Path, source: Path, *, stop_on_failure:
                 raise stop.error from None
             stopped = True
         return running.done(stopped=stopped)
+
+
+def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[Done, int, int]:
+    """Take back what a Job has made so far of a study; also how many pairs are at work, and how many have not begun."""
+    plan = store.read_study(directory)
+    if plan.study.engine.kind != "kubernetes":
+        raise BadStudy(f"the study in {directory} has no Job: its results come back while it is run")
+    from reprokit.study.engines import kubernetes
+
+    with _locked(directory):
+        running = _Running(plan, directory, stop_on_failure=False)
+        settings = plan.study.engine
+        at_work, waiting = kubernetes.collect(directory, settings, running, source=source, is_over=is_over)
+        return running.done(stopped=False), at_work, waiting
 
 
 def _check_commands(described: Described) -> None:

@@ -11,7 +11,7 @@ import pytest
 from reprokit.report import html
 from reprokit.report.gather import gather
 from reprokit.rundir import OutputFile
-from tests.report.browser import HOME, browser, picture, violations
+from tests.browser import HOME, SCREENS, browser, opened, picture, violations
 from tests.verify.runs import Building, digest, replayed, tensor, training
 
 pytestmark = pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
@@ -63,24 +63,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["equal", "different", "alone"])
 def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
-    for scheme, width in [("light", 1200), ("dark", 1200), ("light", 360)]:
-        context = started.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-        page = context.new_page()
-        asked: list[str] = []
-        said: list[str] = []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
-        page.on("console", lambda message, said=said: said.append(message.text))
-        page.goto(pages[name].as_uri())
-        assert asked == [pages[name].as_uri()]
-        assert said == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over the side
-        assert violations(page) == []
-        picture(page, tmp_path / f"{name}-{scheme}-{width}.png")
-        # What came out is told by shapes too, which are there on paper and whatever glyphs the fonts have.
-        shapes = page.evaluate(SHAPES)
-        assert set(shapes) == {"identical", "different"} if name == "different" else "different" not in shapes
-        assert len(set(shapes.values())) == len(shapes)
-        context.close()
+    for scheme, width in SCREENS:
+        with opened(started, pages[name], scheme, width) as page:
+            assert violations(page) == []
+            picture(page, tmp_path / f"{name}-{scheme}-{width}.png")
+            # What came out is told by shapes too, which are there on paper and whatever glyphs the fonts have.
+            shapes = page.evaluate(SHAPES)
+            assert set(shapes) == {"identical", "different"} if name == "different" else "different" not in shapes
+            assert len(set(shapes.values())) == len(shapes)
 
 
 def test_without_scripts_and_on_paper_all_of_it_is_there(pages: dict[str, Path], started: Any, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_nothing_stays_that_is_not_to_be_kept(done: Path) -> None:
     assert not list((done / store.RUNS).iterdir())
     assert not list((done / store.LOGS).iterdir())
     assert {path.name for path in done.iterdir()} == {
-        *(store.STUDY, store.RESULTS, store.PAIRS, store.RUNS, store.LOGS, store.PREDICTIONS, store.LOCK)
+        *(store.STUDY, store.RESULTS, store.PAIRS, store.RUNS, store.LOGS, store.PREDICTIONS, store.LOCK, "study.html")
     }
     assert all(path.stat().st_mode & 0o077 == 0 for path in done.iterdir())
 

@@ -13,7 +13,7 @@ import pytest
 
 from reprokit import notebook
 from reprokit.rundir import RUNNING
-from tests.report.browser import HOME, browser, violations
+from tests.browser import HOME, browser, violations
 from tests.verify.runs import recording, replayed, training
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b]0;owned\x07\u202e"

@@ -13,16 +13,58 @@ if TYPE_CHECKING:
     from reprokit.study.engines.engine import Engine
 
 
-def check(settings: Settings) -> None:
-    """Refuse, before anything is made, an engine that cannot be used."""
-    if settings.kind != "local":
-        raise BadStudy(f'engine.kind = "{settings.kind}": this reprokit has no such engine')
-    if settings.store or settings.address or settings.options:
-        raise BadStudy('engine: store, address and options are not for kind = "local"')
+def check(study: Study) -> None:
+    """Refuse, before anything is made, an engine or a store that cannot be used."""
+    settings = study.engine
+    if settings.kind == "local":
+        if settings.store or settings.address or settings.options:
+            raise BadStudy('engine: store, address and options are not for kind = "local"')
+        return
+    if settings.store and study.keep != "none":
+        raise BadStudy(f'keep = "{study.keep}" needs a directory that all machines share; leave engine.store out')
+    _check_kind(settings)
+    from reprokit.study.engines import depot
+
+    if settings.store and not depot.is_url(settings.store) and not settings.store.startswith("/"):
+        raise BadStudy("engine.store is a URL, or a path that begins with /: workers have directories of their own")
+    if settings.store and (settings.kind != "kubernetes" or depot.is_url(settings.store)):
+        depot.check(settings.store)
+
+
+def _check_kind(settings: Settings) -> None:
+    if settings.kind == "dask":
+        from reprokit.study.engines import dask
+
+        dask.check(settings)
+    elif settings.kind == "slurm":
+        from reprokit.study.engines import slurm
+
+        slurm.check(settings)
+    else:
+        from reprokit.study.engines import kubernetes
+
+        kubernetes.check(settings)
 
 
 def make(study: Study, directory: Path, lock: int) -> Engine:
     """The engine that the study asks for."""
-    from reprokit.study.engines.local import Local
+    settings = study.engine
+    if settings.kind == "local":
+        from reprokit.study.engines.local import Local
 
-    return Local(directory, study.engine.parallel, lock, keep_logs=study.keep == "all")
+        return Local(directory, settings.parallel, lock, keep_logs=study.keep == "all")
+    if settings.kind == "kubernetes":
+        from reprokit.study.engines.kubernetes import Kubernetes
+
+        return Kubernetes(directory, settings)
+    from reprokit.study.engines.desk import Desk
+    from reprokit.study.engines.jobs import Jobs
+
+    desk = Desk(directory, settings.store)
+    if settings.kind == "dask":
+        from reprokit.study.engines.dask import Dask
+
+        return Jobs(desk, settings.parallel, lambda: Dask(settings))
+    from reprokit.study.engines.slurm import Slurm
+
+    return Jobs(desk, settings.parallel, lambda: Slurm(settings, directory))

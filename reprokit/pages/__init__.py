@@ -1,0 +1,1 @@
+"""What the pages that reprokit writes share: their style, their parts, and drawings."""

@@ -1,0 +1,54 @@
+"""Templates of pages: every text in them is escaped, and nothing in them is fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reprokit.errors import ExtraMissing
+from reprokit.printable import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+LONGEST = 2000  # characters of one text
+
+
+def environment(package: str, otherwise: str = "") -> Environment:
+    """The templates of a package, which may use the shared ones; the words say what to do without jinja2."""
+    try:
+        import jinja2
+    except ImportError:
+        needed = "an HTML page needs jinja2; pip install 'reprokit-harness[report]'"
+        raise ExtraMissing(f"{needed}{otherwise and f', {otherwise}'}") from None
+    loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.pages")]
+    made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
+    made.filters |= {"short": printable, "heading": _heading}
+    return made
+
+
+def style(templates: Environment, *names: str) -> Any:
+    """Style sheets as they are, unescaped."""
+    from markupsafe import Markup
+
+    assert templates.loader is not None
+    return Markup("\n").join(Markup(templates.loader.get_source(templates, name)[0]) for name in names)
+
+
+def unescaped(text: str) -> Any:
+    """Markup that was made here."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def all_printable(value: Any) -> Any:
+    """The same without anything that a reader's screen might act upon."""
+    if isinstance(value, str):
+        return printable(value, LONGEST)
+    if isinstance(value, dict):
+        return {key: all_printable(inner) for key, inner in value.items()}
+    return [all_printable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _heading(text: str) -> str:
+    return text[:1].upper() + text[1:]

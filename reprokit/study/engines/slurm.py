@@ -1,0 +1,111 @@
+"""Pairs made by Slurm, through submitit; or by submitit's own processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from reprokit.errors import EngineUnusable, ExtraMissing
+from reprokit.study.description import Engine
+from reprokit.study.engines.work import work
+
+LOCAL: Final = "local"  # the address that stands for this machine
+FOLDER: Final = "slurm"
+OFF: Final = {"no-requeue": True}  # nobody begins a job once more
+MAX_LINE: Final = 500
+
+
+def check(settings: Engine) -> None:
+    """Refuse what cannot be used, with submitit's own list of parameters."""
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise ExtraMissing("kind = \"slurm\" needs submitit: pip install 'reprokit-harness[slurm]'") from None
+    if settings.address not in ("", LOCAL):
+        raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
+    if settings.address != LOCAL:
+        if shutil.which("sbatch") is None:
+            raise EngineUnusable("there is no sbatch here; start the study where Slurm's commands are")
+        known = sorted(parameters())
+        unknown = sorted(set(settings.options) - set(known))
+        if unknown:
+            raise EngineUnusable(f"submitit has no parameter {unknown[0]} for Slurm; it has {', '.join(known)}")
+
+
+def parameters() -> set[str]:
+    """What submitit takes for sbatch."""
+    from submitit.slurm.slurm import SlurmExecutor
+
+    return set(SlurmExecutor._valid_parameters()) - {"map_count", "folder", "command", "additional_parameters"}
+
+
+class Slurm:
+    """Submits jobs by submitit. Its results, which are pickles, are never read: the depot has ours."""
+
+    def __init__(self, settings: Engine, directory: Path) -> None:
+        self._jobs: dict[str, Any] = {}
+        self._executor = executor(settings, directory / FOLDER)
+
+    def submit(self, place: str, name: str) -> None:
+        """Queue the job that makes a pair."""
+        try:
+            self._jobs[name] = self._executor.submit(_work, place, name, sys.path)
+        except Exception as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise EngineUnusable(f"the job cannot be submitted: {words[:MAX_LINE]}") from None
+
+    def ended(self, name: str) -> str | None:
+        """How a job has ended."""
+        job = self._jobs[name]
+        if not job.done():
+            return None
+        state = "" if job.state in ("FINISHED", "COMPLETED") else f"job {job.job_id}: {job.state}"
+        last = _last_line(job.paths.stderr)
+        return state if job.paths.result_pickle.exists() and not last else f"{state or f'job {job.job_id}'}: {last}"
+
+    def cancel(self, name: str) -> None:
+        """Take a job out of the queue, or end it."""
+        with suppress(Exception):
+            self._jobs[name].cancel()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def executor(settings: Engine, folder: Path) -> Any:
+    """submitit's executor, with the study's parameters."""
+    import submitit
+
+    folder.mkdir(mode=0o700, exist_ok=True)
+    own: dict[str, Any] = dict(settings.options)
+    found: Any
+    try:
+        if settings.address == LOCAL:
+            found = submitit.LocalExecutor(folder=str(folder))
+            found.update_parameters(**{"timeout_min": 7 * 24 * 60, **own})
+        else:
+            found = submitit.SlurmExecutor(folder=str(folder), max_num_timeout=0)
+            found.update_parameters(**{"job_name": "reprokit", **own, "additional_parameters": OFF})
+    except Exception as error:
+        words = " ".join(str(error).split())[:MAX_LINE]
+        raise EngineUnusable(f"submitit refuses engine.options: {words}") from None
+    return found
+
+
+def _work(place: str, name: str, path: list[str]) -> None:
+    """What a job does."""
+    sys.path[:] = path
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
+    work(place, name, f"job {job}")
+
+
+def _last_line(file: Path) -> str:
+    with suppress(OSError), open(file, encoding="utf-8", errors="replace") as lines:
+        last = deque((line.strip() for line in lines if line.strip()), 1)
+        return last[0][:MAX_LINE] if last else ""
+    return ""
