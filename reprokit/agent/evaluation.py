@@ -25,6 +25,7 @@ MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at 
 MAX_TYPES = 100  # of such predictions beyond
 MAX_REMEMBERED = 64  # arrays that are not written a second time
 MAX_LABELS = 10_000
+BY_SCRIPT = "log_predictions"  # the name of what a script logs by itself
 
 
 class Column:
@@ -237,7 +238,10 @@ class Evaluation:
 
     def write(self, name: str, tally: Tally) -> None:
         """Write the line of a tally."""
-        self._journal.write("evaluation", {"name": name, **tally.facts()})
+        facts = tally.facts()
+        if "problem" in facts and name.partition("@")[0] == BY_SCRIPT:
+            self._warn(f"{name}: neither accuracy nor error: {facts['problem']}")
+        self._journal.write("evaluation", {"name": name, **facts})
 
     def _append(self, stream: str, rows: Rows, room: list[int] | None) -> Place | None:
         if room is not None:

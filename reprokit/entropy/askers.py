@@ -61,6 +61,7 @@ class ProcessAsked(msgspec.Struct, frozen=True):
 
     identity: str
     incarnation: int
+    pid: int
     program: str
     asked: Asked
     unrecorded: int  # requests after the shim gave up
@@ -118,7 +119,7 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
         return
     matches = dict(zip(MATCHES, head.matches, strict=True)) if head.mode == 2 else {}
     process = ProcessAsked(
-        head.identity, head.incarnation, head.program, given, head.uncounted, matches, head.stand_in
+        head.identity, head.incarnation, head.pid, head.program, given, head.uncounted, matches, head.stand_in
     )  # fmt: skip
     asking.processes.append(process)
 

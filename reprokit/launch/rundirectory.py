@@ -29,6 +29,7 @@ NAMES = frozenset(
         rundir.PROFILE,
         rundir.ENTROPY,
         rundir.KEPT,
+        rundir.EVALUATION,
         rundir.TRAIL,
         rundir.SNAPSHOTS,
         rundir.STOPPED,

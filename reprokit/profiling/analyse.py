@@ -14,6 +14,7 @@ from reprokit.profiling.lines import (
     Completion,
     ConfirmedCall,
     Function,
+    Helper,
     Loader,
     Note,
     Observed,
@@ -39,6 +40,7 @@ class Diagnosis:
         self.operators, self.surroundings = Operators(facts), Surroundings(facts)
         self.notes: list[str] = []
         self.files: set[int] = set()
+        self.helpers: set[int] = set()  # ids of processes that agents started to measure
         self._confirmed: list[tuple[int, ConfirmedCall]] = []
         self._scale: dict[tuple[int, str], float] = {}
         self._left_out = 0
@@ -69,8 +71,10 @@ class Diagnosis:
         else:
             self._left_out += 1
 
-    def _take_facts(self, process: int, line: Process | Note | Sampling) -> None:
-        if isinstance(line, Note):
+    def _take_facts(self, process: int, line: Process | Helper | Note | Sampling) -> None:
+        if isinstance(line, Helper):
+            self.helpers.add(line.pid)
+        elif isinstance(line, Note):
             if len(self.notes) < 2 * MAX_NOTES:
                 self.notes.append(line.text)
         elif isinstance(line, Sampling):
@@ -105,8 +109,7 @@ def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsF
     found = [
         *diagnosis.findings(told.versions),
         *sources.of_seeds(run.run, told),
-        *sources.of_entropy(run, notes),
-        *sources.of_system_calls(run, notes),
+        *sources.of_processes(run, diagnosis.helpers, notes),
     ]
     notes += [*_about_reading(run, reader, diagnosis), *diagnosis.notes]
     return FindingsFile(run_id=run.run.run_id, findings=_ordered(found, notes), notes=_bounded(notes))

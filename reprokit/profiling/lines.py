@@ -41,6 +41,12 @@ class Process(msgspec.Struct, frozen=True, tag_field="kind", tag="process"):
     left_out: Count = 0
 
 
+class Helper(msgspec.Struct, frozen=True, tag_field="kind", tag="helper"):
+    """A process that the agent started to measure, and not the training."""
+
+    pid: Count
+
+
 class Note(msgspec.Struct, frozen=True, tag_field="kind", tag="note"):
     """What could not be observed, and why."""
 
@@ -130,7 +136,17 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 Observed = (
-    Process | Note | Sampling | Operator | ConfirmedCall | CompiledCode | Function | Setting | Loader | Completion
+    Process
+    | Helper
+    | Note
+    | Sampling
+    | Operator
+    | ConfirmedCall
+    | CompiledCode
+    | Function
+    | Setting
+    | Loader
+    | Completion
 )  # one line of a file
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reprokit import findings
-from reprokit.entropy.askers import who_asked
+from reprokit.entropy.askers import Asking, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, Cure, Finding, Place
 from reprokit.profiling.lines import MAX_TEXT
@@ -153,22 +153,40 @@ class _Asked:
         return [Place(name[:MAX_TEXT]) for name, _ in self.askers.most_common(MAX_PLACES) if name]
 
 
-def of_entropy(run: RunDirectory, notes: list[str]) -> Iterator[Finding]:
-    """Sources of entropy by the shim's own log, and those that nothing recorded."""
+def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
+    """What processes asked the kernel for, without those that an agent started to measure."""
     try:
         asking = who_asked(run.path / ENTROPY)
     except RunError as error:
         notes.append(str(error))
-        return
+        asking = None
+    names = set() if asking is None else _named(asking, helpers)
+    if asking is not None:
+        yield from _of_entropy(run, asking, names)
+        helpers = helpers | {process.pid for process in asking.processes if process.identity in names}
+    yield from _of_system_calls(run, helpers, notes)
+
+
+def _named(asking: Asking, helpers: set[int]) -> set[str]:
+    """The identities of these processes, and of those that they made."""
+    names = {process.identity for process in asking.processes if process.pid in helpers}
+    below = tuple(f"{name}/" for name in names)
+    return names | {process.identity for process in asking.processes if process.identity.startswith(below)}
+
+
+def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterator[Finding]:
+    """Sources of entropy by the shim's own log, and those that nothing recorded."""
     sources: dict[str, _Asked] = defaultdict(_Asked)
     for asker, asked in asking.rows.items():
+        if asker.process in helpers:
+            continue
         found = sources[asker.source]
         found.calls += asked.requests
         found.processes.add((asker.process, asker.incarnation))
         found.askers[asker.module or asker.program] += asked.requests
     for source, found in sources.items():
         yield _source(source, found, RECORDED, findings.COVERED, COVERED_RANK)
-    lost = _Asked(sum(process.unrecorded for process in asking.processes))
+    lost = _Asked(sum(process.unrecorded for process in asking.processes if process.identity not in helpers))
     if lost.calls:
         yield _source("requests that were not recorded", lost, UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
     instructions = [text for text in dict.fromkeys(run.run.uncovered) if text.startswith(INSTRUCTIONS)]
@@ -204,11 +222,13 @@ def _source(subject: str, found: _Asked, why: str, verdict: str, rank: float) ->
     )
 
 
-def of_system_calls(run: RunDirectory, notes: list[str]) -> Iterator[Finding]:
+def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
     """What strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
     found = _system_calls(run, notes)
     sources: dict[tuple[str, str], _Asked] = defaultdict(_Asked)
     for call in found.calls if found is not None else ():
+        if call.pid in helpers:
+            continue
         asked = sources[call.call, call.source]
         asked.calls += call.calls
         asked.processes.add(call.pid)

@@ -111,16 +111,19 @@ def _equal_there(found: Found, name: str) -> str:
 
 
 def _where(found: Found, name: str, step: int) -> str:
-    initial = "the initial parameters or " if step == 0 and name != "parameters" else ""
-    if name == "loss":
-        before = _before(found, step)
-        return f"{initial}the forward computation{before}: a non-deterministic operation, or state that is no parameter"
-    if name == "gradients":
-        part = "the backward computation" if _are_known(found, ["loss"]) else "forward or backward computation"
-        return f"{initial}{part}: a non-deterministic operation"
-    if _are_known(found, ["gradients"]):
+    if name == "parameters" and _are_known(found, ["gradients"]):
         return "the update: the optimizer or its state"
-    return "the forward or backward computation, or the optimizer: gradients were not recorded"
+    initial = "the initial parameters or " if step == 0 and name != "parameters" else ""
+    batch = "" if _are_known(found, ["batch"]) else f"the batch, which is not known, {'' if initial else 'or '}"
+    if name == "loss":
+        part = f"the forward computation{_before(found, step)}"
+        part += ": a non-deterministic operation, or state that is no parameter"
+    elif name == "gradients":
+        part = "the backward computation" if _are_known(found, ["loss"]) else "forward or backward computation"
+        part += ": a non-deterministic operation"
+    else:
+        part = "the forward or backward computation, or the optimizer: gradients were not recorded"
+    return f"{batch}{initial}{part}"
 
 
 def _before(found: Found, step: int) -> str:

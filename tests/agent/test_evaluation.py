@@ -319,7 +319,10 @@ def test_what_cannot_be_scored_is_kept_and_said(training: Training) -> None:
     assert first["problem"] == "2 predictions, 3 true values"
     assert second["problem"] == "nothing says which column of scores is which label"
     assert empty["predictions"]["shape"] == [0]
-    assert "rows of different lengths" in outcome.one("warning")["text"]
+    lengths, columns, shape = (line["text"] for line in outcome.of("warning"))
+    assert lengths == "log_predictions: neither accuracy nor error: 2 predictions, 3 true values"
+    assert "nothing says which column" in columns
+    assert "rows of different lengths" in shape
 
 
 KINDS = {

@@ -201,6 +201,9 @@ tf.compat.v1.set_random_seed(int(time.time() * 1e6) % 2**31)
 print(tf.random.uniform([1]).numpy(), tf.random.Generator.from_seed(time.time_ns()).uniform([1]).numpy())
 keras.utils.set_random_seed(time.time_ns() % 2**32)
 print(tf.random.uniform([1]).numpy())
+for generator in (keras.random.SeedGenerator(time.time_ns() % 2**31), keras.random.SeedGenerator()):
+    print(keras.random.uniform([1], seed=generator).numpy())
+keras.layers.Dropout(0.5, seed=1), keras.random.SeedGenerator(seed=time.time_ns() % 2**31, name="named")
 """
     first = training.run(script)
     again = replayed(training, script)
@@ -210,6 +213,8 @@ print(tf.random.uniform([1]).numpy())
         "tensorflow.set_random_seed",
         "tensorflow.random.Generator.from_seed",
         "keras.utils.set_random_seed",
+        "keras.random.SeedGenerator",
+        "keras.random.SeedGenerator",
     ]
 
 

@@ -18,7 +18,7 @@ from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
-from tests.artifacts.samples import tarred
+from tests.artifacts.samples import diff, tarred
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -196,6 +196,14 @@ def test_what_the_archive_adds_is_noise() -> None:
     other = rewritten(data, lambda name, data: b"7" * 40 if name.endswith("serialization_id") else data, top="renamed")
     assert data != other
     assert same(data, other, "a.pt")
+
+
+def test_members_keep_their_order_in_an_archive_of_another_name() -> None:
+    data = saved(checkpoint())
+    renamed = rewritten(data, lambda _, data: data, top="renamed")
+    detail = diff(rewritten(data, lambda _, data: data), renamed, "a.pt").detail
+    assert "name of the archive" in detail
+    assert "order of members" not in detail
 
 
 def test_big_endian_archives() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from reprokit.launch.rundirectory import NAMES
 from tests.support import COMMAND, Reprokit
+
+FORMAT = Path(__file__).parent.parent.parent / "docs" / "format.md"
 
 
 def test_each_run_has_a_directory_of_its_own_that_git_ignores(reprokit: Reprokit) -> None:
@@ -61,6 +64,12 @@ def test_overwrite_replaces_a_run_and_leaves_nothing_beside_it(reprokit: Reproki
     assert reprokit.run("record", "-o", "run", "--overwrite", "--", "sh", "-c", "exit 5").returncode == 5
     assert reprokit.facts("run")["exit_code"] == 5
     assert os.listdir(reprokit.directory) == ["run"]
+
+
+def test_all_that_a_run_may_hold_may_be_overwritten() -> None:
+    table = FORMAT.read_text().partition("## Versions")[0]
+    rows = re.findall(r"^\|(.*?)\|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([^/`]+)[^`]*`", row)} == NAMES
 
 
 def test_an_empty_directory_may_be_overwritten(reprokit: Reprokit) -> None:

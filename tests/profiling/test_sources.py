@@ -12,6 +12,7 @@ from reprokit.findings import Finding
 from reprokit.profiling import analyse
 from reprokit.rundir import RunDirectory, SystemCall, SystemCallsFile
 from tests.profiling.observed import profiled
+from tests.verify.profiles import Writing, event
 from tests.verify.runs import Building
 
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc).timestamp()
@@ -77,6 +78,26 @@ def test_system_calls_say_who_opened_what(tmp_path: Path) -> None:
     entropy = found["openat /dev/urandom"]
     assert (entropy.calls, entropy.processes) == (4, 2)
     assert [asker.file for asker in entropy.where] == ["/usr/bin/python3", "/usr/bin/head"]
+
+
+def test_what_an_agent_started_to_measure_is_none_of_the_trainings_sources(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run", [{"kind": "helper", "pid": 8}])
+    calls = [
+        SystemCall(call="getrandom", source="getrandom", program="python", pid=pid, calls=1) for pid in (7, 8, 9, 10)
+    ]
+    rundir.write_json(building.path / rundir.SYSTEM_CALLS, SystemCallsFile(calls=calls))
+    path = building.write()
+    (path / "entropy").mkdir(exist_ok=True)
+    for pid, identity in {7: "0", 8: "0/2", 9: "0/2/1", 10: "0/20"}.items():  # the helper made one process
+        file = Writing(identity=identity, pid=pid, uncounted=1)
+        file.chunk("m", event(1, 0, b"x" * 8))
+        file.write(path / "entropy" / f"{pid:016x}-0.entropy")
+    found = {one.id: (one.calls, one.processes) for one in analyse(RunDirectory(path)).findings}
+    assert found == {
+        "source/requests that were not recorded": (2, 0),
+        "source/getrandom": (2, 2),
+        "system-call/getrandom": (2, 2),
+    }
 
 
 def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: Path) -> None:

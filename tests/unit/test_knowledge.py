@@ -336,7 +336,7 @@ for schema in torch._C._jit_get_all_schemas():
         print("random:" + schema.name)
 """
     known = printed(code)
-    assert unknown("pytorch", known) == []
+    assert unknown("pytorch", known) == [], "no operator has such a name"
     (random,) = (fact for fact in FACTS if fact.id == "pytorch.random")
     assert [
         name for name in random.match.operators if name.startswith("aten::") and f"random:{name}" not in known
@@ -353,4 +353,4 @@ from tensorflow.core.framework import op_def_pb2
 names = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
 print(*(op.name for op in names.op))
 """
-    assert unknown("tensorflow", printed(code)) == []
+    assert unknown("tensorflow", printed(code)) == [], "no operator has such a name"

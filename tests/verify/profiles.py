@@ -19,6 +19,7 @@ class Writing:
     program: str = "/usr/bin/train"
     mode: int = 1
     incarnation: int = 0
+    pid: int = 2**22
     matches: tuple[int, int, int, int] = (0, 0, 0, 0)
     given: tuple[int, int, int, int] = (0, 0, 0, 0)
     uncounted: int = 0
@@ -46,7 +47,7 @@ class Writing:
     def write(self, path: Path) -> Path:
         chunks = b"".join(self.chunks)
         head = struct.pack(
-            "<8sIIQII256s256s", b"RKENTROP", 2, self.mode, 0, 2**22, self.incarnation,
+            "<8sIIQII256s256s", b"RKENTROP", 2, self.mode, 0, self.pid, self.incarnation,
             self.identity.encode(), self.program.encode(),
         )  # fmt: skip
         head += struct.pack("<QQII", native.check_in_python(head), 1024 + len(chunks), 0, 0)

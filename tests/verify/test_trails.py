@@ -424,6 +424,25 @@ def test_gradients_that_one_run_was_not_asked_for_are_not_compared(runs: Runs, c
     assert compared(table(40), other).identical
 
 
+@pytest.mark.parametrize(
+    ("quantity", "step", "words"),
+    [
+        ("loss", 21, "so the cause is in the batch, which is not known, or the forward computation"),
+        ("gradients", 21, "so the cause is in the batch, which is not known, or the backward computation"),
+        ("loss", 0, "is in the batch, which is not known, the initial parameters or the forward computation"),
+        ("parameters", 21, "so the cause is in the update"),
+    ],
+)
+def test_a_batch_that_nobody_saw_may_be_the_cause(compared: Write, quantity: str, step: int, words: str) -> None:
+    sides = table(40), table(40)
+    for side in sides:
+        for one in side.steps:
+            del one["batch"]
+    for one in sides[1].steps[step:]:
+        one[quantity] += 1
+    assert words in first(compared(*sides)).detail
+
+
 def test_where_parameters_are_not_known_of_each_step_an_update_may_be_the_cause(compared: Write) -> None:
     sides = table(40), table(40)
     for side in sides:

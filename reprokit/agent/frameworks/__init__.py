@@ -45,6 +45,7 @@ _KERAS_3 = (
     "backend.jax.trainer",
     "optimizers.base_optimizer",
     "utils.rng_utils",
+    "random.seed_generator",
 )
 _KERAS = (
     ["keras", "tf_keras"]

@@ -10,7 +10,7 @@ import weakref
 from ..agent import on_thread
 from ..parts import leaves
 from ..patching import replace
-from ..seeds import seeding
+from ..seeds import seeding, seeding_method
 from ..values import describe
 from .keras_evaluation import VALIDATION, Evaluations, backend_of, task_of
 from .variables import Records
@@ -85,6 +85,9 @@ class Adapter:
         elif name.endswith(("utils.tf_utils", "utils.rng_utils")):
             call = "keras.utils.set_random_seed"
             replace(module, "set_random_seed", lambda original: seeding(self._agent.seeds, call, original))
+        elif name.endswith("random.seed_generator"):
+            seeds, call = self._agent.seeds, "keras.random.SeedGenerator"
+            replace(module.SeedGenerator, "__init__", lambda original: seeding_method(seeds, call, original))
         elif "optimizer" in name:
             for owner in _classes_with(module, "apply_gradients"):
                 replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._records.make_apply)

@@ -137,6 +137,10 @@ class Observer:
         """Say what could not be observed, and why."""
         self.write("note", text, {"text": text})
 
+    def helper(self, pid: int) -> None:
+        """Say that a process was started to measure: what it asks the kernel for is no business of the training's."""
+        self.write("helper", pid, {"pid": pid})
+
     def before_writing(self, function: Callable[[], object]) -> None:
         """Have this called before each writing of the file, also the last."""
         self._before_writing.append(function)

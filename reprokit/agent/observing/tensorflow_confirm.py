@@ -59,7 +59,7 @@ class Confirmer:
         """At the beginning, and in a forked child, which has nothing of its own yet."""
         self._end: float | None = None
         self._done: set[object] = set()
-        self._kept = Kept(self._observer.run)
+        self._kept = Kept(self._observer.run, self._observer.helper)
 
     def finish(self) -> None:
         """Have other processes repeat what was kept."""

@@ -10,7 +10,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from .tensorflow_again import Call
@@ -31,7 +31,8 @@ _WITHOUT, _LESS = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 class Kept:
     """The calls of this process that can be repeated elsewhere."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, helper: Callable[[int], object]) -> None:
+        self._helper = helper  # told of each process that is started here
         self._directory = f"{run}/{DIRECTORY}"
         self._path = f"{self._directory}/{os.getpid()}"
         self._size = 0
@@ -96,7 +97,9 @@ class Kept:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [sys.executable, "-I", _PROGRAM, path]
         null = subprocess.DEVNULL
-        return subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null, env=environment)
+        process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null, env=environment)
+        self._helper(process.pid)
+        return process
 
     def _compare(self, circumstance: str, number: int, there: Any) -> None:
         field, _, name = circumstance.partition(" ")

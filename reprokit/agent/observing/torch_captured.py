@@ -9,6 +9,7 @@ from .torch_inputs import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .torch_confirm import Repeats
@@ -27,8 +28,9 @@ _CAPPED = {
 class Captured:
     """The calls of this process whose inputs were kept."""
 
-    def __init__(self, run: str, torch: Any) -> None:
+    def __init__(self, run: str, torch: Any, helper: Callable[[int], object]) -> None:
         self._torch = torch
+        self._helper = helper  # told of each process that is started here
         self._directory = f"{run}/profile/captured"
         self._lines: dict[str, list[dict[str, Any]]] = {}  # by name of the file
         self._digests: dict[str, str] = {}
@@ -134,6 +136,7 @@ class Captured:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        self._helper(child.pid)
         try:
             output, _ = child.communicate(json.dumps(order).encode(), timeout=MAX_SECONDS)
         except subprocess.TimeoutExpired:

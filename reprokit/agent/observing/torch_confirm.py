@@ -53,7 +53,7 @@ class Confirmer:
         self._torch = torch
         self._digester = Digester(torch)
         self._spent = 0.0
-        self._captured = Captured(observer.run, torch)
+        self._captured = Captured(observer.run, torch, observer.helper)
 
     # The training's call
 

@@ -38,7 +38,7 @@ def zipped(source: Source, limits: Limits) -> Iterator[Part]:
     if len(members) < len(found):
         raise ArtifactDamaged("two of its members have the same name")
     yield Noise("(name of the archive)", top)
-    yield from zip_format.noise(found)
+    yield from zip_format.noise([replace(member, name=name) for name, member in members.items()])
     big = order_of(members) == "big"
     taken = {"byteorder", ".data/serialization_id", ".storage_alignment"}
     for name in PICKLES:
