@@ -21,13 +21,19 @@ TITLES = {
     "large": "PyTorch, a CNN with BatchNorm and dropout, one thread; target: at most 1 %",
     "cnn": "PyTorch, a small CNN, one thread; target: at most 2 %",
     "mlp": "PyTorch, a small MLP, one thread; target: at most 4 %",
-    "keras": "Keras, fit of a small CNN, one thread",
-    "function": "TensorFlow, a tf.function of a small MLP, one thread",
+    "keras-cnn-graph": "Keras, fit of a small CNN in a graph, one thread; target: at most 2 %",
+    "keras-cnn-xla": "Keras, fit of a small CNN compiled by XLA, one thread; target: at most 2 %",
+    "keras-mlp-graph": "Keras, fit of a small MLP in a graph, one thread; target: at most 4 %",
+    "keras-mlp-xla": "Keras, fit of a small MLP compiled by XLA, one thread; target: at most 4 %",
+    "function": "TensorFlow, a tf.function of a small MLP, one thread; target: at most 4 %",
 }
-CHECKS = dict.fromkeys(("large", "cnn", "mlp"), "set_detect_anomaly")
-CHECKS.update(dict.fromkeys(("keras", "function"), "enable_check_numerics"))
-BLOCKS = {"large": 1, "cnn": 2, "mlp": 6, "keras": 2, "function": 6}  # for each run asked for
-PROCESSES = 4  # of each side, one after the other: where memory happens to lie makes a difference too
+TORCH = ("large", "cnn", "mlp")
+CHECKS = {kind: "set_detect_anomaly" if kind in TORCH else "enable_check_numerics" for kind in TITLES}
+REFUSED = tuple(kind for kind in TITLES if kind.endswith("xla"))  # XLA compiles no checked graph
+BLOCKS = {"large": 1, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for each run asked for
+MANY_BLOCKS = 6  # of what is quick
+# Of each side, one after the other: where memory happens to lie makes a difference too. TensorFlow starts slowly.
+PROCESSES, SLOW_PROCESSES = 4, 3
 
 Times = tuple[float, float]  # microseconds a step: on the clock, of the processors
 
@@ -63,11 +69,8 @@ class Training:
 def commands(kind: str) -> dict[str, list[str]]:
     """The command of each side."""
     training = [sys.executable, "-m", "benchmarks.capture_training", kind]
-    return {
-        "bare": training,
-        "--on-nan capture": [REPROKIT, "run", "--on-nan", "capture", "--", *training],
-        CHECKS[kind]: [*training, "checked"],
-    }
+    sides = {"bare": training, "--on-nan capture": [REPROKIT, "run", "--on-nan", "capture", "--", *training]}
+    return sides if kind in REFUSED else {**sides, CHECKS[kind]: [*training, "checked"]}
 
 
 @contextmanager
@@ -84,10 +87,12 @@ def started(kind: str, directory: Path) -> Iterator[dict[str, Training]]:
 def measured(kind: str, runs: int) -> dict[str, list[Times]]:
     """All sides in turn."""
     results: dict[str, list[Times]] = {}
-    for _ in range(PROCESSES):
+    processes = PROCESSES if kind in TORCH else SLOW_PROCESSES
+    blocks_each = max(1, runs * BLOCKS.get(kind, MANY_BLOCKS) // processes)
+    for _ in range(processes):
         with scratch() as directory, started(kind, Path(directory)) as sides:
             blocks = {name: side.block for name, side in sides.items()}
-            for name, times in in_turn(blocks, max(1, runs * BLOCKS[kind] // PROCESSES), warm_up=2).items():
+            for name, times in in_turn(blocks, blocks_each, warm_up=2).items():
                 results.setdefault(name, []).extend(times)
     return results
 
@@ -95,11 +100,13 @@ def measured(kind: str, runs: int) -> dict[str, list[Times]]:
 def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
     """Each training."""
     for kind in kinds:
-        print(TITLES[kind])
+        print(TITLES[kind], flush=True)
         results = measured(kind, runs)
         for part, title in enumerate(("on the clock", "of the processors")):
             print(f" {title}")
             show({name: [times[part] for times in found] for name, found in results.items()}, "us", "bare")
+        if kind in REFUSED:
+            print(f"  {CHECKS[kind]}: XLA compiles no graph that has it")
         pairs = zip(results["--on-nan capture"], results["bare"], strict=True)
         low, middle, high = statistics.quantiles([100 * times[1] / bare[1] - 100 for times, bare in pairs], n=4)
         print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")

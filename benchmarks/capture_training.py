@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-BLOCK = {"large": 8, "cnn": 16, "mlp": 64, "keras": 16, "function": 64}  # steps that count
+BLOCK = {"large": 8, "cnn": 16, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
+LONG_BLOCK = 64  # of what is quick
 WARM = 4  # of a block that do not
 
 
@@ -88,19 +89,26 @@ def function_steps(kind: str) -> Iterator[None]:
             yield
 
 
-def fit(block: Blocks) -> None:
+def keras_layers(tf: Any, kind: str) -> list[Any]:
+    """A small CNN or MLP."""
+    layers = tf.keras.layers
+    if "mlp" in kind:
+        return [layers.Flatten(), layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(10)]
+    return [
+        layers.Conv2D(8, 3, activation="relu"), layers.MaxPooling2D(),
+        layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D(),
+        layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10),
+    ]  # fmt: skip
+
+
+def fit(kind: str, block: Blocks) -> None:
     """Keras' own loop, which calls us at each step."""
     tf = start_tensorflow()
-    layers = tf.keras.layers
-    model = tf.keras.Sequential(
-        [
-            layers.Conv2D(8, 3, activation="relu"), layers.MaxPooling2D(),
-            layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D(),
-            layers.Flatten(), layers.Dense(64, "relu"), layers.Dense(10),
-        ]
-    )  # fmt: skip
-    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    x, y = tf.random.normal((4096, 28, 28, 1)), tf.random.uniform((4096,), 0, 10, tf.int32)
+    model = tf.keras.Sequential(keras_layers(tf, kind))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=kind.endswith("xla"))
+    shape = (4096, 64) if "mlp" in kind else (4096, 28, 28, 1)
+    x, y = tf.random.normal(shape), tf.random.uniform((4096,), 0, 10, tf.int32)
     called = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: block.stepped())
     model.fit(x, y, batch_size=64, epochs=1_000_000, verbose=0, callbacks=[called])
 
@@ -144,10 +152,10 @@ class Blocks:
 
 def main(kind: str) -> None:
     """Blocks of steps of this kind."""
-    blocks = Blocks(BLOCK[kind])
+    blocks = Blocks(BLOCK.get(kind, LONG_BLOCK))
     blocks.begin()
-    if kind == "keras":
-        fit(blocks)
+    if kind.startswith("keras"):
+        fit(kind, blocks)
         return
     steps: Callable[[str], Iterator[None]] = function_steps if kind == "function" else torch_steps
     for _ in steps(kind):

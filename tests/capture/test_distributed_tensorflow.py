@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 
+from reprokit.agent.capture.reading import SnapshotError
+from reprokit.agent.capture.tensorflow_redo import batches_of
 from reprokit.capture import Snapshot, load
 from tests.capture.schema import check_schema
 from tests.support import Done, Reprokit
@@ -22,7 +26,8 @@ NOTE = "of what each replica has for itself, as BatchNormalization's statistics,
 
 def run(directory: Path, kind: str, action: str) -> Done:
     command = [sys.executable, SCRIPT, kind, str(directory)]
-    return Reprokit(directory).run("run", "--on-nan", action, "-o", "RUN", "--", *command)
+    options = ["--on-nan", action, "--capture-when", "gradient-jump>1000", "-o", "RUN"]
+    return Reprokit(directory).run("run", *options, "--", *command)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +60,7 @@ def test_mirrored_replicas_share_a_snapshot_with_the_batch_of_each(mirrored: tup
     directory, done = mirrored
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f"captured: step {BAD}: gradient of ") == 1
+    assert done.stderr.count("warning: jumps of gradients are not looked for where there are several replicas") == 1
     snapshot = snapshot_in(directory, f"step-{BAD:08d}")
     batches = snapshot.header["batches"]
     assert [batch["replica"] for batch in batches] == [0, 1]
@@ -87,6 +93,27 @@ def test_a_step_left_out_changes_nothing_and_the_next_ones_are_applied(mirrored:
     assert any(before[name].tobytes() != later[name].tobytes() for name in before.files)
     assert int(later["adam/iteration"]) == BAD + 1
     assert "trained" in done.stdout
+
+
+@pytest.mark.extended
+def test_a_step_of_replicas_comes_to_the_same_bits_again(mirrored: tuple[Path, Done]) -> None:
+    directory, _ = mirrored
+    command = [sys.executable, SCRIPT, "mirrored", str(directory)]
+    snapshot = f"RUN/snapshots/step-{BAD:08d}"
+    done = Reprokit(directory).run("snapshot", "reproduce", "--json", snapshot, "--", *command)
+    found = json.loads(done.stdout)
+    assert found["reproduced"] is True
+    assert found["gradients"] == {"equal": 6, "different": [], "nonfinite_equal": True}
+
+
+@pytest.mark.parametrize(
+    ("mode", "origin", "world"), [("explain", "fit", 0), ("reproduce", "script", 0), ("reproduce", "fit", 2)]
+)
+def test_other_steps_of_replicas_are_refused(mode: str, origin: str, world: int) -> None:
+    known = [{"from": origin, "replica": number, "samples": 4, "value": {"none": True}} for number in range(2)]
+    file: Any = SimpleNamespace(header={"batches": known, "world": world})
+    with pytest.raises(SnapshotError, match="one of several replicas"):
+        batches_of(file, [], mode)
 
 
 def test_each_worker_captures_its_own_batch_of_the_same_step_and_stops(workers: tuple[Path, Done]) -> None:

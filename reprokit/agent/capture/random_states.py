@@ -6,6 +6,7 @@ where a generator's state lies, as it is no Mersenne Twister or another version'
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 
@@ -37,6 +38,7 @@ class RandomStates:
         self._copied: dict[str, tuple[int, int]] = {}  # where in the room, and size
         self._copy: Callable[[], None] | None = None
         self._room: Any = bytearray()
+        self._stretches: Any = None
         self._python: Any = None
         self._asked: dict[str, Callable[[], Any]] = {}
         self._known: dict[str, Any] = {}  # what was asked when it was kept
@@ -117,8 +119,8 @@ class RandomStates:
         stretches, where = self._library.buffer(2 * len(places))
         stretches[:] = [word for stretch in places.values() for word in stretch]
         self._room, to = self._library.buffer(-(-at // 8))
-        copy, count = self._library.keep, len(places)
-        self._copy = lambda stretches=stretches: copy(where, count, to)
+        self._stretches = stretches  # which the library finds by their address
+        self._copy = functools.partial(self._library.keep, where, len(places), to)
 
 
 class _Gauss:

@@ -17,7 +17,9 @@ from . import Captured
 from .finite import Finite
 from .random_states import RandomStates
 from .settings import ROLLBACK, STOP
-from .tensorflow_found import Found, in_fit, local_batch, loss_scale, places, unreadable
+from .tensorflow_drawn import drawing, hidden, watch
+from .tensorflow_found import Found, in_fit, local_batch, loss_scale, places
+from .tensorflow_reading import Reader
 from .tensorflow_replicas import OF_THE_FIRST, Round, replica, wait_for_workers, worker
 from .tensorflow_reveal import Reveals
 from .tensorflow_state import (
@@ -31,6 +33,7 @@ from .tensorflow_state import (
 )
 from .tensorflow_steps import Steps, put
 from .tensorflow_update import LAST_LOSSES, Memory, Test, conditional, flagged, put_back
+from .tensorflow_window import Window, applies, differentiates, unread, written
 from .words import in_words
 
 TYPE_CHECKING = False
@@ -68,11 +71,15 @@ class Call:
         self.thread = get_ident()
         self.pending: BaseException | None = None  # what ends the training when the call has come back
         self.rolls_back = False
+        self.captured: Step | None = None  # a step of it that was not applied
+        self.steps: list[Step] = []  # that were built in it
+        self.window: Window | None = None
         self._run = run
 
-    def run(self, arguments: tuple[Any, ...] | None = None) -> Any:
+    def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
         """Make the call, with other arguments where there are some."""
-        return self._run(self, self.arguments if arguments is None else arguments)
+        given = self.keywords if keywords is None else keywords
+        return self._run(self, self.arguments if arguments is None else arguments, given)
 
 
 class Known:
@@ -85,6 +92,8 @@ class Known:
         self.variables: list[Any] = []  # what it trains
         self.losses: list[Any] = []  # the last, of eager code
         self.finite: tuple[Any, Any] = (None, None)
+        self.shares = False  # its eager steps with another optimizer, which updates behind it
+        self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
         self.mean, self.norms = 0.0, 0
         self._memory: Memory | None = None
 
@@ -94,6 +103,11 @@ class Known:
         if self._memory is None:
             self._memory = Memory()
         return self._memory
+
+    @property
+    def alive(self) -> list[Any]:
+        """What it trains, while it is there."""
+        return [] if self.optimizer() is None else self.variables
 
     def last_losses(self) -> list[float]:
         """Of its good steps."""
@@ -108,12 +122,25 @@ class Site:
 
     def __init__(self, known: Known, variables: list[Any], step: Step, call: Call | None) -> None:
         self.known = known
+        self.step = step
         self.variables = variables
         self.model = None if call is None else call.model
         self.activations = [name for name, _ in step.activations]
         self.jumps = False
-        self.unreadable: list[str] = []
+        self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
         self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
+
+    def drawn(self) -> list[Any]:
+        """The numbers of operations with a random state of their own, to be handed out."""
+        draws = drawing(self.step.graph)
+        self.draws = [draw.type for draw in draws]
+        return [draw.outputs[0] for draw in draws]
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Operations with a random state of their own whose numbers nobody is handed."""
+        graph = self.step.graph
+        return [operation.name for operation in drawing(graph)[len(self.draws) :]] + hidden(graph)
 
 
 class TensorFlowCapture:
@@ -163,6 +190,7 @@ class TensorFlowCapture:
         self._library = self._capture.attempt(_library, self._settings.library)
         self._random = RandomStates(self._library)
         self._steps.begins = self._begins
+        self._steps.differentiates = self._differentiates
         modules, python = sys.modules, "tensorflow.python."
         self._steps.watch_tapes(modules[python + "eager.backprop"].GradientTape)
         variables = modules[python + "ops.resource_variable_ops"]
@@ -170,6 +198,7 @@ class TensorFlowCapture:
             if "assign" in vars(owner):  # methods are copied from class to class there
                 self._steps.watch_writes(owner)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
+        self._capture.attempt(watch, self.drew)
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
         put(functions.Function, "__call__", self._make_call)
         put(modules[python + "distribute.distribute_lib"].StrategyBase, "run", self._make_run)
@@ -240,7 +269,7 @@ class TensorFlowCapture:
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if not executing_eagerly() or getattr(self._here, "call", None) is not None:
                 return call_function(function, arguments, keywords)
-            run = _runs(call_function, keywords)
+            run = _runs(call_function)
             return self._outermost(Call("function", None, function, arguments, keywords, run))
 
         return call
@@ -248,9 +277,12 @@ class TensorFlowCapture:
     def _outermost(self, call: Call) -> Any:
         if getattr(self._here, "call", None) is not None:
             return call.run()
-        trains = call.origin == "fit" or getattr(call.function, "_reprokit_trains", True)
-        if trains:
+        trains = call.origin == "fit" or getattr(call.function, "_reprokit_trains", True) or differentiates(call)
+        window = call.window = self._window()
+        if trains and not window.calls:
             self._random.keep()
+        if call.origin == "function":
+            self._capture.attempt(window.opens, call)
         self._here.call = call
         self._calls.append(call)
         try:
@@ -260,9 +292,29 @@ class TensorFlowCapture:
             self._calls.remove(call)
             if self._reveals.tracing is None and "_reprokit_trains" not in vars(call.function):
                 call.function._reprokit_trains = False
+            if call.origin == "function":
+                self._capture.attempt(window.closes, call)
         if trains and self._settings.action == ROLLBACK:
             self._capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
+
+    def _window(self) -> Window:
+        found: Window | None = getattr(self._here, "window", None)
+        if found is None:
+            found = self._here.window = Window(self._updates)
+        return found
+
+    def _updates(self) -> int:
+        """How many updates all optimizers have made."""
+        return sum(_iterations(known.optimizer()) or 0 for known in self._order)
+
+    def _differentiates(self, step: Step) -> None:
+        """A step asks for gradients."""
+        call = self._current()
+        if step.graph is not None and call is not None:
+            call.function._reprokit_differentiates = True
+            call.function._reprokit_graph = weakref.ref(step.graph)
+            call.steps.append(step)
 
     def _guarded(self, call: Call) -> Any:
         """What was captured within the call ends the training behind it, also where the call then fails."""
@@ -432,18 +484,21 @@ class TensorFlowCapture:
         site = Site(known, [variable for _, variable in pairs], step, call)
         if call is not None:
             call.function._reprokit_trains = True
+            applies(call, sometimes=_graph() is not step.graph)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
         test = Test(step, gradients, self._conditions, known.memory, allowed)
         step.moved = len(step.held)
-        if _in_xla():
+        if in_xla():
             self._expect(site, step)
             flagged(step, test, update, known.memory)
         else:
             if site.model is not None:
                 self._hold_metrics(step, site.model)
-            conditional(step, test, update, lambda: self._call_host(site, step, gradients))
-            site.unreadable = unreadable(_graph())
+            before, moved = step.before, [*step.held.values(), *step.updated.values()]
+            known.moved.update({key: variable for key, (variable, _) in before.items()})
+            self._capture.attempt(step.hold_updated, _updated(known))
+            conditional(step, test, update, lambda: self._call_host(site, step, gradients, before), moved)
         step.applied = True
 
     def _hold_metrics(self, step: Step, model: Any) -> None:
@@ -464,6 +519,7 @@ class TensorFlowCapture:
         call, optimizer = self._current(), known.optimizer()
         if call is not None:
             call.function._reprokit_trains = True
+            applies(call, sometimes=False)
         step.together.site = Site(known, [variable for _, variable in pairs], step, call)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
@@ -472,13 +528,20 @@ class TensorFlowCapture:
         return update()
 
     def _apply_eagerly(self, step: Step, known: Known, pairs: list[tuple[Any, Any]], update: Function) -> Any:
+        if step.finite is False and step.applied:  # it was captured where another optimizer was to update
+            known.skipped += 1
+            return None
         finite = self._capture.attempt(self._is_finite, step, known, pairs)
+        self._shares(step, known)
+        known.moved.update({key: variable for key, (variable, _) in step.held.items()})
         step.moved = len(step.held)
         step.applied = True
         if finite is False:
             step.finite = False
             self._found_eagerly(step, known, pairs)
             return None
+        if known.shares:
+            self._capture.attempt(step.hold_updated, _updated(known))
         step.passes = True
         try:
             result = update()
@@ -490,6 +553,13 @@ class TensorFlowCapture:
             self._capture.attempt(self._keep_or_go_back, False)
         self.applied(known.optimizer())
         return result
+
+    def _shares(self, step: Step, known: Known) -> None:
+        """Where a further optimizer updates in the same step, what those before it update is held from then on."""
+        for other in step.optimizers:
+            if other is not known:
+                other.shares = True
+        step.optimizers.append(known)
 
     def _is_finite(self, step: Step, known: Known, pairs: list[tuple[Any, Any]]) -> bool:
         """Whether an eager step may be applied."""
@@ -535,6 +605,10 @@ class TensorFlowCapture:
 
     # ---- what was found ----------------------------------------------------------------------------------------------
 
+    def drew(self, kind: str, drawn: Any) -> Any:
+        """An operation with a random state of its own drew this; what it is to give."""
+        return self._steps.drew(kind, drawn)
+
     def _begins(self, step: Step) -> None:
         """An eager step begins."""
         if getattr(self._here, "call", None) is None:
@@ -551,7 +625,9 @@ class TensorFlowCapture:
     def _found_eagerly(self, step: Step, known: Known, pairs: list[tuple[Any, Any]]) -> None:
         found = Found(known.optimizer(), [variable for _, variable in pairs], [gradient for gradient, _ in pairs])
         found.loss = step.loss
-        found.held = {key: value for key, (_, value) in step.held.items()}
+        found.held = {key: value for key, (_, value) in step.before.items()}
+        found.moved = _variables(step.before)
+        found.drawn = step.drawn
         found.activations = [(name, bool(finite)) for name, finite in step.activations]
         found.batches = step.batches or [("loader", value) for value in self._fetched()]
         if not found.batches and getattr(self._here, "call", None) is None:
@@ -560,7 +636,7 @@ class TensorFlowCapture:
             found.norm_limit = self._conditions.gradient_jump * known.mean
         pending = self._handle(found, known, sys._getframe(1))
         step.passes = True
-        put_back(list(step.held.values()))
+        put_back([*step.held.values(), *step.updated.values()])
         step.passes = False
         if pending is not None:
             raise pending
@@ -589,14 +665,28 @@ class TensorFlowCapture:
         found.losses = known.last_losses()
         found.random, found.eager = self._random.kept(), eager_state()
         found.optimizers = [one for one in (entry.optimizer() for entry in self._order) if one is not None]
+        if call is None or call.model is None:
+            found.others = [plain(variable) for entry in self._order if entry is not known for variable in entry.alive]
         if call is not None:
             found.model = call.model
-            if not found.batches and call.origin == "function":
-                found.batches = [("script", _one(call.arguments, call.keywords))]
+            if call.origin == "function":
+                self._add_window(found, call)
         found.where = places(frame)
         found.epoch, found.steps_in_epoch = in_fit(frame)
         if not found.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
+
+    def _add_window(self, found: Found, call: Call) -> None:
+        """The batches whose gradients were added up, and the state before the first of them."""
+        window = call.window
+        earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
+        if not found.batches and (call.arguments or call.keywords or not earlier):
+            found.batches = [("script", _one(call.arguments, call.keywords))]
+        found.batches = [*[("script", _one(one.arguments, one.keywords)) for one in earlier], *found.batches]
+        if window is not None and window.calls:
+            found.held = {**found.held, **window.before}
+            found.moved = [*found.moved, *[one for call in window.calls for one in written(call).values()]]
+            found.unreadable = [*found.unreadable, *unread(window.calls)]
 
     def found(self, found: Found) -> None:
         """Save a step that must not be applied, and say so; raises SystemExit where the training is to end."""
@@ -607,9 +697,10 @@ class TensorFlowCapture:
 
     # In graphs
 
-    def _call_host(self, site: Site, step: Step, gradients: list[Any]) -> None:
+    def _call_host(self, site: Site, step: Step, gradients: list[Any], before: dict[int, tuple[Any, Any]]) -> None:
         """In a graph, where a step must not be applied: hand all that a snapshot needs to a function on the host."""
-        held = {str(key): value for key, (_, value) in step.held.items()}
+        held = {str(key): value for key, (_, value) in before.items()}
+        site.moved = before
         batches = step.batches or _batch_in_graph()
         seen = {
             "gradients": gradients,
@@ -618,6 +709,7 @@ class TensorFlowCapture:
             "held": held,
             "activations": [finite for _, finite in step.activations],
         }
+        seen["drawn"] = site.drawn()
         origins = [origin for origin, _ in batches]
         loops = _in_loop()
 
@@ -641,6 +733,7 @@ class TensorFlowCapture:
             "batches": [value for _, value in step.batches],
             "held": {str(key): value for key, (_, value) in step.held.items()},
             "activations": [finite for _, finite in step.activations],
+            "drawn": site.drawn(),
         }
 
         def on_host(seen: dict[str, Any]) -> None:
@@ -658,7 +751,9 @@ class TensorFlowCapture:
         found = Found(site.known.optimizer(), site.variables, seen["gradients"])
         found.loss, found.batches = seen["loss"], batches
         found.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]  # noqa: B905
-        found.unreadable = site.unreadable
+        found.drawn = list(zip(site.draws, seen.get("drawn", ())))  # noqa: B905
+        found.unreadable = self._capture.attempt(lambda: site.unreadable) or []
+        found.moved = _variables(site.moved)
         if self._conditions.gradient_jump is not None:
             mean, _ = as_array(site.known.memory.norms).tolist()
             found.norm_limit = self._conditions.gradient_jump * mean
@@ -667,6 +762,11 @@ class TensorFlowCapture:
     def _end_behind(self, site: Site, found: Found, *, loops: bool) -> None:
         """Handle what was found; the training ends when its call has come back, or at once where a graph loops."""
         call = self._current()
+        if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
+            site.known.skipped += 1
+            return
+        if call is not None:
+            call.captured = site.step
         frame = None if call is None else sys._current_frames().get(call.thread)
         pending = self._handle(found, site.known, frame)
         if pending is None:
@@ -687,17 +787,17 @@ class TensorFlowCapture:
         site.moved = step.held
         sites = vars(compiled).setdefault("_reprokit_sites", [])
         sites[:] = [one for one in sites if one.known is not site.known] + [site]
+        compiled._reprokit_reader = None
 
     def _before(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[tuple[Any, Any]]:
         """What the variables that a compiled function updates have before it is called. They share the memory."""
         if "_reprokit_sites" not in vars(function):
             self._capture.attempt(self._trace, function, arguments, keywords)
             function.__dict__.setdefault("_reprokit_sites", [])
-        found: dict[int, Any] = {}
-        for site in function._reprokit_sites:
-            moved = [variable for variable, _ in site.moved.values()]
-            found.update(_by_id([*site.variables, *optimizer_variables(site.known.optimizer()), *moved]))
-        return [(variable, variable.read_value()) for variable in found.values()]
+        reader = vars(function).get("_reprokit_reader")
+        if reader is None:
+            reader = function._reprokit_reader = Reader(_moved_by(function))
+        return reader.read()  # type: ignore[no-any-return]
 
     def _trace(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Have a function's graph built before it is called, so that it is known what it updates."""
@@ -712,7 +812,7 @@ class TensorFlowCapture:
     ) -> None:
         """Behind a call of a compiled function from eager code."""
         for site in function._reprokit_sites:
-            if float(_array(read(site.known.memory.flag))):
+            if site.known.memory.is_flagged():
                 for variable, value in before:
                     put_variable(variable, value)
                 self._revealed(site, function, arguments, keywords, loops=False)
@@ -774,12 +874,29 @@ class TensorFlowCapture:
         return list(found.values())
 
 
-def _run_plain(call: Call, arguments: tuple[Any, ...]) -> Any:
+def _updated(known: Known) -> list[Any]:
+    """What an optimizer's update writes to."""
+    return [*known.variables, *optimizer_variables(known.optimizer())]
+
+
+def _variables(held: dict[int, tuple[Any, Any]]) -> list[Any]:
+    return [variable for variable, _ in held.values()]
+
+
+def _run_plain(call: Call, arguments: tuple[Any, ...], _keywords: dict[str, Any]) -> Any:
     return call.function(*arguments)
 
 
-def _runs(call_function: Function, keywords: dict[str, Any]) -> Function:
-    return lambda call, arguments: call_function(call.function, arguments, keywords)
+def _runs(call_function: Function) -> Function:
+    return lambda call, arguments, keywords: call_function(call.function, arguments, keywords)
+
+
+def _moved_by(function: Any) -> list[Any]:
+    """All variables that a compiled function writes to."""
+    found: dict[int, Any] = {}
+    for site in function._reprokit_sites:
+        found.update(_by_id([*site.variables, *optimizer_variables(site.known.optimizer()), *_variables(site.moved)]))
+    return list(found.values())
 
 
 def _by_id(variables: list[Any]) -> dict[int, Any]:
@@ -800,7 +917,8 @@ def _graph() -> Any:
     return sys.modules["tensorflow.python.framework.ops"].get_default_graph()
 
 
-def _in_xla() -> bool:
+def in_xla() -> bool:
+    """Whether the graph that is being built is compiled by XLA."""
     utilities = sys.modules["tensorflow.python.ops.control_flow_util"]
     return bool(utilities.GraphOrParentsInXlaContext(_graph()))
 

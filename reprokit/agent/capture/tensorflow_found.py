@@ -7,8 +7,10 @@ import sys
 from .tensorflow_state import (
     Taking,
     as_array,
+    besides,
     digest,
     distinct_names,
+    model_variables,
     plain,
     resource_id,
     take_models,
@@ -25,14 +27,6 @@ if TYPE_CHECKING:
     from .store import Part
 
 MAX_TRIGGERS = 64
-_UNREADABLE = (
-    "RandomUniform",
-    "RandomStandardNormal",
-    "TruncatedNormal",
-    "RandomShuffle",
-    "Multinomial",
-    "RandomGamma",
-)
 
 
 class Found:
@@ -47,6 +41,8 @@ class Found:
         self.losses: list[float] = []  # the last before
         self.batches: list[tuple[str, Any]] = []
         self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
+        self.others: list[Any] = []  # what other optimizers train
+        self.moved: list[Any] = []  # variables that the step wrote to before its update
         self.activations: list[tuple[str, bool]] = []
         self.norm_limit: float | None = None
         self.model: Any = None
@@ -57,7 +53,8 @@ class Found:
         self.epoch: int | None = None
         self.steps_in_epoch: int | None = None
         self.where: list[list[Any]] = []
-        self.unreadable: list[str] = []  # operations whose random states nobody can read
+        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
+        self.unreadable: list[str] = []  # such operations of which not even that is known
         self.place: tuple[int, int] | None = None  # which worker, and of how many
         self.only_in = -1  # the replica, of several processes', where alone it is not finite
         self.replicas: list[int] = []  # whose batches these are, in their order
@@ -66,8 +63,8 @@ class Found:
     def triggers(self, conditions: Conditions) -> list[dict[str, Any]]:
         """Why it must not be applied, the most telling first."""
         found: list[dict[str, Any]] = [
-            {"kind": "activation", "name": name, "what": "not finite"}
-            for name, finite in self.activations
+            {"kind": "activation", "name": name, "what": "not finite", "place": place}
+            for place, (name, finite) in enumerate(self.activations)
             if not finite
         ]
         found += self._bad_gradients()
@@ -77,7 +74,7 @@ class Found:
             what = f"gradient-jump>{conditions.gradient_jump:g}"
             found.append({"kind": "condition", "what": what, "limit": self.norm_limit.hex(), "value": norm.hex()})
         if not found and self.only_in >= 0:
-            what = f"a gradient is not finite on rank {self.only_in}"
+            what = f"a gradient, loss or output is not finite on rank {self.only_in}"
             found.append({"kind": "condition", "what": what, "rank": self.only_in})
         return [{**trigger, "where": self.where} for trigger in found[:MAX_TRIGGERS]]
 
@@ -118,13 +115,13 @@ class Found:
             "steps_in_epoch": self.steps_in_epoch,
             "trigger": trigger,
             "also": triggers[1:],
-            "models": take_models(taking, self._models(), self.held, self.variables),
+            "models": self._models(taking),
             "optimizers": take_optimizers(taking, self.optimizers, self.held),
             "scalers": [],
             "schedules": [],
             "batches": [_batch(taking, place, *batch) for place, batch in enumerate(self.batches)],
             "losses": [loss.hex() for loss in self.losses],
-            "random": take_random(taking, self.random, self.eager, self.held),
+            "random": take_random(taking, self.random, self.eager, self.held, self.drawn),
             "precision": self._precision(),
             "environment": {"deterministic": _deterministic()},
         }
@@ -144,8 +141,10 @@ class Found:
         header["notes"] = self.notes + taking.notes
         return header, taking.parts
 
-    def _models(self) -> list[Any]:
-        return [self.model] if self.model is not None else owners(self.variables)
+    def _models(self, taking: Taking) -> list[dict[str, Any]]:
+        models = [self.model] if self.model is not None else all_owners(self.variables, self.others)
+        others = besides(models, self.optimizers, [*self.variables, *self.others, *self.moved])
+        return take_models(taking, models, self.held, others)
 
     def _gradients(self, taking: Taking) -> dict[str, Any]:
         kept, digests = {}, {}
@@ -213,6 +212,13 @@ def loss_scale(optimizer: Any) -> Any:
     return scale
 
 
+def all_owners(variables: list[Any], others: list[Any]) -> list[Any]:
+    """The models of what one optimizer trains, and behind them those of what others do."""
+    first = owners(variables)
+    held = {resource_id(variable) for model in first for variable in model_variables(model)}
+    return [*first, *owners([variable for variable in others if resource_id(variable) not in held])]
+
+
 def owners(variables: list[Any]) -> list[Any]:
     """The models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
     import gc
@@ -254,11 +260,6 @@ def _ids(one: Any) -> set[int]:
         return {resource_id(variable) for variable in one.variables}
     except Exception:  # not built
         return set()
-
-
-def unreadable(graph: Any) -> list[str]:
-    """The operations of a graph that draw from random states of their own."""
-    return [operation.name for operation in graph.get_operations() if operation.type in _UNREADABLE]
 
 
 def _versions() -> dict[str, str]:

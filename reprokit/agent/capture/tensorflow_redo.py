@@ -17,10 +17,12 @@ from ..observing import places
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
-from .tensorflow_capture import Call, TensorFlowCapture
+from .tensorflow_capture import Call, Known, TensorFlowCapture, in_xla
 from .tensorflow_causes import line, nonfinite_count
+from .tensorflow_drawn import Drawn
 from .tensorflow_explain import Watching
-from .tensorflow_found import Found, dense, owners
+from .tensorflow_found import Found, all_owners, dense
+from .tensorflow_window import differentiates, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 BY_ITSELF = "executed operation by operation, the step is finite: what began it is how it was compiled"
+NOT_AGAIN = (
+    "the step was one of several replicas: that of Keras' fit in one process is done again by reproduce,"
+    " others are not; reprokit.capture loads it"
+)
 FINITE = "the step was finite this time; its gradients are not known then"
 
 
@@ -46,8 +52,20 @@ class TensorFlowRedo(TensorFlowCapture):
         self.redoing = Redoing(capture)
         self._doing = False
         self._loop: _Loop | None = None  # of the script's own, in eager code
+        self._summed: list[Call] = []  # calls of functions, up to the first update
         self.last: Found | None = None  # the step that was found last
+        self.drawn = Drawn(in_xla)
         self._test_likewise()
+
+    def drew(self, kind: str, drawn: Any) -> Any:
+        """What it drew in the captured step."""
+        return super().drew(kind, self.drawn.given(kind, drawn))
+
+    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> Known:
+        step = self._steps.current()
+        if step is not None and step.graph is not None:
+            self.drawn.belongs(step.graph)
+        return super()._know(optimizer, pairs)
 
     def _begin_first(self, name: str, module: ModuleType) -> None:
         from .tensorflow1_redo import TensorFlow1Redo
@@ -61,10 +79,20 @@ class TensorFlowRedo(TensorFlowCapture):
             return call.run()
         if call.origin == "function" or not _is_built(call.model):
             result = call.run()  # which makes all variables, and tells whether it trains
-            if not getattr(call.function, "_reprokit_trains", call.origin == "fit") and self.last is None:
+            trains = getattr(call.function, "_reprokit_trains", call.origin == "fit")
+            if call.origin == "function" and (trains or differentiates(call)):
+                self._summed.append(call)
+            if not trains and self.last is None:
                 return result
         self._doing = True
-        return self.redoing.run(lambda: _Doer(self, call, self.redoing.file))
+        calls = self._summed if count_of(self.redoing.file) > 1 else [call]
+        return self.redoing.run(lambda: _Doer(self, calls, self.redoing.file))
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """What the snapshot was written for."""
+        trigger = self.redoing.file.header["trigger"]
+        return trigger if isinstance(trigger, dict) else {}
 
     def found(self, found: Found) -> None:
         """A step that is not applied, which is what was looked for."""
@@ -120,11 +148,21 @@ class TensorFlowRedo(TensorFlowCapture):
     def put(self, model: Any) -> None:
         """Put the state before the step into models, optimizers and random states."""
         optimizers, variables = self._trained(model)
-        models = [model] if model is not None else _models(variables)
+        known = [state.plain(variable) for entry in self._order for variable in entry.alive]
+        models = [model] if model is not None else _models(variables, known)
         file = self.redoing.file
         state.put_models(file, models)
-        state.put_optimizers(_of_trigger(file) if len(optimizers) == 1 else file, optimizers)
+        state.put_moved(file, self._moved(models, optimizers, [*variables, *known]))
+        state.put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
         state.put_random(file)
+
+    def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any]) -> list[Any]:
+        """Variables that the step writes to and that nothing else puts."""
+        whole = [model for model in models if not isinstance(model, list)]
+        moved = [variable for known in self._order for variable in known.moved.values()]
+        moved += [variable for call in self._summed for variable in written(call).values()]
+        ids = set(map(state.resource_id, trained))
+        return [one for one in state.besides(whole, optimizers, moved) if state.resource_id(one) not in ids]
 
     def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
         """The optimizers, and the variables of the one whose step was captured."""
@@ -134,6 +172,12 @@ class TensorFlowRedo(TensorFlowCapture):
         number = _number(self.redoing.file)
         entry = known[number] if number < len(known) else known[-1]
         return [one.optimizer() for one in known], [state.plain(variable) for variable in entry.variables]
+
+    def begins_again(self) -> None:
+        """Nothing has been found of the step that is now executed."""
+        self.last, call = None, self._current()
+        if call is not None:
+            call.captured = None
 
     def is_wanted(self, optimizer: Any) -> bool:
         """Whether this optimizer's step is the one that was captured."""
@@ -148,19 +192,19 @@ def _number(file: SnapshotFile) -> int:
     return int(name) if name.isdecimal() else 0
 
 
-def _of_trigger(file: SnapshotFile) -> Any:
-    """The snapshot with the one optimizer whose step was captured."""
+def _with_optimizers(file: SnapshotFile, count: int) -> Any:
+    """The snapshot with so many optimizers, as the script may have fewer now: that of the step, and those before it."""
     view = copy.copy(file)
-    entries = file.header.get("optimizers") or []
-    view.header = {**file.header, "optimizers": entries[_number(file) :][:1] or entries[:1]}
+    known = file.header.get("optimizers") or []
+    first = max(0, _number(file) - count + 1)
+    view.header = {**file.header, "optimizers": known[first : first + count] or known[:count]}
     return view
 
 
-def _models(variables: list[Any]) -> list[Any]:
+def _models(variables: list[Any], others: list[Any]) -> list[Any]:
     """The models that have these variables, and a list of those that are in none, as a snapshot has them."""
-    models = owners(variables)
-    held = {state.resource_id(variable) for model in models for variable in state.model_variables(model)}
-    others = [variable for variable in variables if state.resource_id(variable) not in held]
+    models = all_owners(variables, others)
+    others = state.besides(models, [], [*variables, *others])
     return [*models, *([others] if others else [])]
 
 
@@ -170,40 +214,67 @@ def _is_built(model: Any) -> bool:
 
 
 class _Doer:
-    """Executes the step as often as it is asked to."""
+    """Executes the step as often as it is asked to: one call, or those whose gradients are summed."""
 
-    def __init__(self, owner: TensorFlowRedo, call: Call, file: SnapshotFile) -> None:
+    def __init__(self, owner: TensorFlowRedo, calls: list[Call], file: SnapshotFile) -> None:
         self._owner = owner
-        self._call = call
-        self._file = file
-        like = call.arguments[0] if len(call.arguments) == 1 and not call.keywords else call.arguments
-        if call.keywords:
-            like = [*call.arguments, call.keywords]
-        self._batch, self._from, self.samples = only_batch(file, like if call.origin == "function" else None)
+        self._calls = _repeated(calls, count_of(file))
+        given = [call for call in self._calls if call.arguments or call.keywords]
+        likes = [_like(call) if call.origin == "function" else None for call in given]
+        self._batches = batches_of(file, likes, owner.redoing.settings.mode)
+        self._drawn = state.drawn(file)
+        self.samples = self._batches[0][2]
 
     def execute(self, samples: Sequence[int] | None) -> Seen:
         """Execute the step on these samples."""
         self._run(samples)
-        return finite() if self._owner.last is None else seen(self._owner.last)
+        return finite() if self._owner.last is None else seen(self._owner.last, self._owner.wanted)
 
     def _run(self, samples: Sequence[int] | None) -> None:
-        self._owner.put(self._call.model)
-        self._owner.last = None
-        batch = self._batch if samples is None else part_of(self._batch, samples, self.samples)
-        if self._call.origin == "fit" or self._from == "loader":
-            self._call.run(tuple(_replaced(argument, batch) for argument in self._call.arguments))
-            return
-        if self._call.keywords:
-            *arguments, self._call.keywords = batch
-        else:
-            arguments = [batch] if len(self._call.arguments) == 1 else list(batch)
-        self._call.run(tuple(arguments))
+        self._owner.put(self._calls[-1].model)
+        self._owner.begins_again()
+        batches = iter(self._batches)
+        for number, call in enumerate(self._calls, 1):
+            self._owner.drawn.begins(self._drawn if number == len(self._calls) else None, samples, self.samples)
+            if call.arguments or call.keywords or len(self._calls) == 1:
+                batch, origin, _ = next(batches)
+                _run(call, batch if samples is None else part_of(batch, samples, self.samples), origin)
+            else:
+                call.run()
 
     def explain(self) -> dict[str, Any] | None:
         """Execute the step operation by operation, and find what began it."""
         with _eagerly(), Watching() as watching:
             self._run(None)
-        return explained(watching, self._owner.last, self._batch)
+        return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches])
+
+
+def _like(call: Call) -> Any:
+    if call.keywords:
+        return [*call.arguments, call.keywords]
+    return call.arguments[0] if len(call.arguments) == 1 else call.arguments
+
+
+def _run(call: Call, batch: Any, origin: str) -> None:
+    """Make a call with this batch."""
+    if call.origin == "fit" or origin == "loader":
+        call.run(tuple(_replaced(argument, batch) for argument in call.arguments))
+        return
+    if call.keywords:
+        *arguments, keywords = batch
+        call.run(tuple(arguments), keywords)
+    else:
+        call.run((batch,) if len(call.arguments) == 1 else tuple(batch))
+
+
+def _repeated(calls: list[Call], wanted: int) -> list[Call]:
+    """The calls of a step with so many batches: of one function that sums up and applies itself, the same again."""
+    given = [call for call in calls if call.arguments or call.keywords]
+    if len(calls) == 1 and wanted > 1:
+        return calls * wanted
+    if wanted > 1 and len(given) != wanted:
+        raise SnapshotError(f"the step has {wanted} batches, and the script's first update comes after {len(given)}")
+    return calls
 
 
 class _Loop:
@@ -212,7 +283,10 @@ class _Loop:
     def __init__(self, owner: TensorFlowRedo, file: SnapshotFile) -> None:
         self._owner = owner
         self._file = file
-        self._batch, self._from, self._samples = only_batch(file, None)
+        self._batches = batches_of(file, [], owner.redoing.settings.mode)
+        self._drawn = state.drawn(file)
+        self._batch, self._from, self._samples = self._batches[0]
+        self._fetched = 0
         self._steps = StepByStep(owner.redoing, self._samples)
         self._watching: Watching | None = None
         self._begun = False
@@ -220,8 +294,8 @@ class _Loop:
 
     @property
     def _part(self) -> Any:
-        wanted = self._steps.wanted
-        return self._batch if wanted is None else part_of(self._batch, wanted, self._samples)
+        wanted, batch = self._steps.wanted, self._batches[self._fetched % len(self._batches)][0]
+        return batch if wanted is None else part_of(batch, wanted, self._samples)
 
     def fetched(self, value: Any) -> Any:
         """What a data set gives is replaced, where it is of the same build."""
@@ -230,7 +304,11 @@ class _Loop:
             nest.assert_same_structure(value, self._batch)
         except (TypeError, ValueError):
             return value
-        return self._part if self._from == "loader" else value
+        if self._from != "loader":
+            return value
+        part = self._part
+        self._fetched += 1
+        return part
 
     def begins(self) -> None:
         """A step begins: it has the snapshot's state."""
@@ -242,6 +320,7 @@ class _Loop:
         if self._from == "script":
             put_locals(self._part)
         self._owner.put(None)
+        self._owner.drawn.begins(self._drawn, self._steps.wanted, self._samples)
         self._begun = True
         if self._owner.redoing.settings.mode == "explain" and self._watching is None:
             self._watching = Watching().__enter__()
@@ -252,9 +331,11 @@ class _Loop:
         if not self._begun:
             return
         self._begun = False
+        self._owner.drawn.begins(None, None, 0)
+        self._fetched = 0
         if self._watching is not None:
             self._watching.__exit__(None, None, None)
-        came = finite() if found is None else seen(found)
+        came = finite() if found is None else seen(found, self._owner.wanted)
         self._steps.saw(came, lambda: {} if self._watching is None else explained(self._watching, found, self._batch))
 
 
@@ -272,21 +353,62 @@ def put_locals(values: Any) -> None:
     pythonapi.PyFrame_LocalsToFast(py_object(frame), c_int(0))  # which does nothing from CPython 3.13 on, nor needs to
 
 
-def only_batch(file: SnapshotFile, like: Any) -> tuple[Any, str, int]:
-    """The batch of the step, where it comes from, and how many samples it has."""
-    batches = [entry for entry in file.header.get("batches") or [] if isinstance(entry, dict)]
-    if len(batches) != 1:
-        raise SnapshotError(f"the snapshot holds {len(batches)} batches of the step, and one can be done again")
-    if '"replicas"' in json.dumps(batches[0].get("value")):
-        raise SnapshotError("the step was one of several replicas, which is not done again; reprokit.capture loads it")
-    samples = batches[0].get("samples")
-    value = state.batches(file, [like])[0]
-    return value, str(batches[0].get("from")), samples if isinstance(samples, int) else 0
+def entries(file: SnapshotFile) -> list[dict[str, Any]]:
+    """What a snapshot says of the step's batches."""
+    return [entry for entry in file.header.get("batches") or [] if isinstance(entry, dict)]
+
+
+def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[Any, str, int]]:
+    """The batches of the step, where each comes from, and how many samples it has."""
+    known = entries(file)
+    if not known:
+        raise SnapshotError("the snapshot holds no batch of the step")
+    if _of_replicas(known):
+        return [_together(file, known, mode)]
+    if any('"replicas"' in json.dumps(entry.get("value")) for entry in known):
+        raise SnapshotError(NOT_AGAIN)
+    if len(known) > 1 and mode == "minimise":
+        raise SnapshotError(f"the step has {len(known)} batches, whose gradients are summed; only one can be minimised")
+    sizes = [entry.get("samples") for entry in known]
+    values = state.batches(file, likes)
+    return [
+        (value, str(entry.get("from")), size if isinstance(size, int) else 0)
+        for value, entry, size in zip(values, known, sizes)  # noqa: B905
+    ]
+
+
+def _of_replicas(known: list[dict[str, Any]]) -> bool:
+    return any("replica" in entry for entry in known)
+
+
+def count_of(file: SnapshotFile) -> int:
+    """How many batches the step had, one after the other."""
+    known = entries(file)
+    return 1 if _of_replicas(known) else len(known)
+
+
+def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
+    """The batches of several replicas as one, which their strategy takes apart again."""
+    if mode != "reproduce" or any(entry.get("from") != "fit" for entry in known) or file.header.get("world"):
+        raise SnapshotError(NOT_AGAIN)
+    tensorflow = sys.modules["tensorflow"]
+    values = state.batches(file)
+    whole = tensorflow.nest.map_structure(lambda *parts: tensorflow.concat(parts, 0), *values)
+    sizes = [entry.get("samples") for entry in known]
+    return whole, "fit", sum(size for size in sizes if isinstance(size, int))
+
+
+def _distributed(strategy: Any, batch: Any) -> Any:
+    """An iterator over this batch alone, of which each replica has its part."""
+    data = sys.modules["tensorflow"].data.Dataset.from_tensor_slices(batch)
+    return iter(strategy.experimental_distribute_dataset(data.batch(int(data.cardinality()))))
 
 
 def _replaced(argument: Any, batch: Any) -> Any:
     """An iterator over this batch alone, in the place of one of the script's."""
     data = sys.modules["tensorflow"].data
+    if type(argument).__name__.startswith("DistributedIterator"):
+        return _distributed(argument._strategy, batch)
     if isinstance(argument, data.Iterator):
         return iter(data.Dataset.from_tensors(batch))
     if isinstance(argument, data.Dataset):
@@ -323,7 +445,16 @@ def finite() -> Seen:
     return Seen({}, {}, (None, ""), notes=[FINITE])
 
 
-def seen(found: Found) -> Seen:
+def activations(found: Found, wanted: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Whether each layer's output is finite, that of the trigger under the name that it had then."""
+    named = list(found.activations)
+    place = wanted.get("place")
+    if isinstance(place, int) and 0 <= place < len(named):
+        named[place] = str(wanted.get("name")), named[place][1]
+    return named
+
+
+def seen(found: Found, wanted: dict[str, Any]) -> Seen:
     """What a step came to that was not applied."""
     digests: dict[str, str] = {}
     bad: dict[str, tuple[int, int]] = {}
@@ -334,7 +465,7 @@ def seen(found: Found) -> Seen:
             array = state.as_array(getattr(gradient, "values", gradient))
             squares += float((abs(array.astype("complex128")) ** 2).sum())
             _count(bad, name, array)
-    bad.update({name: (1, 1) for name, is_finite in found.activations if not is_finite})
+    bad.update({name: (1, 1) for name, is_finite in activations(found, wanted) if not is_finite})
     if found.loss is None:
         return Seen(digests, bad, (None, ""), math.sqrt(squares))
     array = state.as_array(found.loss)

@@ -54,6 +54,7 @@ class Round:
     def add(self, step: Step, batch: tuple[str, Any]) -> None:
         """A replica begins."""
         self.step, step.together = step, self
+        step.differentiated = False  # as another replica has done, whose threads take turns
         step.batches = [*step.batches, batch]
 
     def take(self, replica: Any, gradients: list[Any], conditions: Conditions, allowed: Any) -> None:

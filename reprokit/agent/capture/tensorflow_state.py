@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 
@@ -40,6 +41,7 @@ DTYPES = {
     "complex128": COMPLEX,
 }
 NAMES = {spelt: name for name, spelt in DTYPES.items()}
+VARIABLES = "Variables"  # the class of those of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
 
 generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generator since the capture began
@@ -182,8 +184,20 @@ def distinct_names(variables: Iterable[Any]) -> list[str]:
     return result
 
 
+def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> list[Any]:
+    """Of these variables those that are no model's, no optimizer's and no random state, each once."""
+    known = {resource_id(variable) for model in models for variable in model_variables(model)}
+    known.update(resource_id(variable) for optimizer in optimizers for variable in optimizer_variables(optimizer))
+    known.update(resource_id(generator._state_var) for generator in known_generators())
+    keras = keras_generator()
+    if keras is not None:
+        known.add(resource_id(keras.state))
+    found = {resource_id(variable): variable for variable in variables}
+    return [variable for key, variable in found.items() if key not in known]
+
+
 def take_models(taking: Taking, models: list[Any], held: dict[int, Any], trained: list[Any]) -> list[dict[str, Any]]:
-    """The entries of the models; where there is none that has what is trained, of the variables themselves."""
+    """The entries of the models, and one of these variables where there is no model that has them."""
     entries: list[dict[str, Any]] = []
     known: set[int] = set()
     for number, model in enumerate(models):
@@ -194,7 +208,7 @@ def take_models(taking: Taking, models: list[Any], held: dict[int, Any], trained
         entries.append(_model(taking, number, type(model).__name__, variables, held, training))
     others = [variable for variable in trained if resource_id(variable) not in known]
     if others:
-        entries.append(_model(taking, len(entries), "Variables", others, held, {}))
+        entries.append(_model(taking, len(entries), VARIABLES, others, held, {}))
     return entries
 
 
@@ -265,7 +279,11 @@ def model_variables(model: Any) -> list[Any]:
 
 
 def take_random(
-    taking: Taking, kept: dict[str, Any], eager: tuple[Any, Any] | None, held: dict[int, Any]
+    taking: Taking,
+    kept: dict[str, Any],
+    eager: tuple[Any, Any] | None,
+    held: dict[int, Any],
+    drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
     """The random states at the start of the step, of which ``kept`` has Python's and NumPy's."""
     nodes: dict[str, Node] = {}
@@ -287,6 +305,8 @@ def take_random(
     keras = keras_generator()
     if keras is not None:
         value["keras"] = as_array(held_or_now(keras.state, held))
+    if drawn:
+        value["drawn"] = drawn
     nodes["tensorflow"] = taking.value("random.tensorflow", value)
     return nodes
 
@@ -328,14 +348,28 @@ def restore(file: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[s
     return [str(note) for note in file.header.get("notes") or ()]
 
 
+def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
+    """Put what a step wrote to besides models and optimizers, as far as the snapshot has it."""
+    entries = [entry for entry in _entries(file, "models") if entry.get("class") == VARIABLES]
+    names = distinct_names(moved)
+    for entry in entries:
+        tensors = entry.get("tensors")
+        kept = tensors if isinstance(tensors, dict) else {}
+        found = [variable for name, variable in zip(names, moved) if name in kept]  # noqa: B905
+        _put_variables(file, kept, found, "a variable of the script")
+
+
 def put_models(file: SnapshotFile, models: list[Any]) -> None:
     """Put the variables of models; a list of variables may stand for a model."""
     entries = _entries(file, "models")
     if len(models) > len(entries):
         raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
     for entry, model in zip(entries, models):  # noqa: B905
-        variables = model if isinstance(model, list) else model_variables(model)
-        _put_variables(file, entry.get("tensors"), variables, str(entry.get("name", "model")))
+        if isinstance(model, list):  # the last in both, where the script may have fewer models now
+            kept = next((one for one in reversed(entries) if one.get("class") == VARIABLES), entry)
+            _put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
+        else:
+            _put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
 
 
 def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
@@ -392,7 +426,12 @@ def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str)
 
 
 def _same_endings(here: list[str], there: list[str]) -> bool:
-    return [name.rpartition("/")[2] for name in here] == [name.rpartition("/")[2] for name in there]
+    return list(map(_ending, here)) == list(map(_ending, there))
+
+
+def _ending(name: str) -> str:
+    """What a variable is for: its name begins with its layer's, which counts the layers of the process."""
+    return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
 
 
 def _check(variable: Any, tensor: Tensor, whose: str) -> None:
@@ -472,6 +511,17 @@ def put_random(file: SnapshotFile) -> None:
         _put_tensorflow(file, nodes.get("tensorflow"))
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
+
+
+def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
+    """What operations drew whose random states nobody can read: their types, and arrays."""
+    nodes = file.header.get("random")
+    node = nodes.get("tensorflow") if isinstance(nodes, dict) else None
+    value = value_of(file, node) if node is not None else {}
+    try:
+        return [(str(kind), numbers.numpy()) for kind, numbers in value.get("drawn") or ()]
+    except (AttributeError, TypeError, ValueError):
+        raise SnapshotError("the random numbers of the snapshot cannot be read") from None
 
 
 def _put_python(file: SnapshotFile, nodes: dict[str, Any]) -> None:

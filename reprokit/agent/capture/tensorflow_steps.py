@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import _local
 
-from .tensorflow_state import generators, known_generators, resource_id
+from .tensorflow_state import generators, known_generators, plain, resource_id
 from .wrapping import wrap
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_BATCHES = 64  # of one step that accumulates gradients
 MAX_LOSSES = 16
+MAX_DRAWN = 10_000
 _WRITES = (
     "assign",
     "assign_add",
@@ -35,6 +36,8 @@ class Step:
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.held: dict[int, tuple[Any, Any]] = {}  # by resource_id: a variable and its value before the step
+        self.updated: dict[int, tuple[Any, Any]] = {}  # the same of what optimizers have updated within it
+        self.earlier: dict[int, tuple[Any, Any]] = {}  # the same at the start of steps before it in the same graph
         self.batches: list[tuple[str, Any]] = []
         self.losses: list[Any] = []
         self.unscaled: Any = None  # the loss before a loss scale
@@ -46,7 +49,9 @@ class Step:
         self.passes = False  # what is written now is the update itself
         self.finite: Any = None  # once it was tested
         self.together: Any = None  # the replicas that share it
+        self.optimizers: list[Any] = []  # of eager code: which have tested their gradients, in order
         self.moved = 0  # how many variables were held before the update
+        self.drawn: list[tuple[str, Any]] = []  # of eager code: by operations with a random state of their own
         self.random: Any = None  # of eager code: what gives the random states of its start
 
     @property
@@ -59,6 +64,18 @@ class Step:
         key = resource_id(variable)
         if key not in self.held:
             self.held[key] = variable, self._read(variable)
+
+    def hold_updated(self, variables: list[Any]) -> None:
+        """Keep what an optimizer is about to update, for a further one in the same step."""
+        for variable in map(plain, variables):
+            key = resource_id(variable)
+            if key not in self.held and key not in self.updated:
+                self.updated[key] = variable, self._read(getattr(variable, "_primary", variable))
+
+    @property
+    def before(self) -> dict[int, tuple[Any, Any]]:
+        """What is known of the start of all: of a graph the start of its call."""
+        return {**self.held, **self.updated, **self.earlier}
 
     def _read(self, variable: Any) -> Any:
         raw = sys.modules["tensorflow"].raw_ops
@@ -79,6 +96,7 @@ class Steps:
     def __init__(self) -> None:
         self._here = _local()
         self.begins: Function = _nobody  # called with each eager step
+        self.differentiates: Function = _nobody  # called where a step asks for gradients
 
     # Which step
 
@@ -101,7 +119,9 @@ class Steps:
             self.begins(step)
         else:
             graph = _graph()
+            last = getattr(graph, "_reprokit_step", None)
             step = graph._reprokit_step = Step(graph)
+            step.earlier = {} if last is None else last.before
         for generator in known_generators():
             step.hold(generator._state_var)
         return step
@@ -145,10 +165,18 @@ class Steps:
             step = self.current()
             if step is not None and _any_variable(sources):
                 step.differentiated = True
+                self.differentiates(step)
                 step.losses = [*step.losses, *_floats(target)][-MAX_LOSSES:]
             return original(tape, target, sources, *arguments, **keywords)
 
         return gradient
+
+    def drew(self, kind: str, drawn: Any) -> Any:
+        """An operation of this type drew what no state tells; graphs hand it out themselves."""
+        step = self.current() if hasattr(drawn, "_numpy") else None
+        if step is not None and not step.over and len(step.drawn) < MAX_DRAWN:
+            step.drawn.append((kind, drawn))
+        return drawn
 
     def watch_scaling(self, owner: Any, name: str) -> None:
         """What scales a loss is given the loss itself."""

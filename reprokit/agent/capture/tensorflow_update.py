@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 WARM = 10  # steps before a jump of the gradients' norm is told
 MEMORY = 0.95  # of the running mean
 LAST_LOSSES = 100
+MULTIPLIED = 512  # numbers from which on a product pays
+ROW = 64
+SMALL = 2.0**-32  # times as many of the largest numbers as a tensor has are no overflow
 
 
 class Memory:
@@ -37,6 +40,11 @@ class Memory:
             self.losses = variable(nothing, trainable=False, name="reprokit_losses")
             self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
             self.flag = variable(0.0, trainable=False, name="reprokit_flag")
+        self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
+
+    def is_flagged(self) -> bool:
+        """In eager code: whether a compiled step should not have happened."""
+        return float(self._read(self.flag.handle, self.flag.dtype)) > 0.0
 
 
 def values(gradients: Sequence[Any]) -> list[Any]:
@@ -65,8 +73,8 @@ class Test:
         return self._good(self._summed)
 
     def in_xla(self) -> Any:
-        """Each number is looked at, which XLA does in the loops that make them."""
-        return self._good(self._each)
+        """Small sums tell it where XLA is fast at them; else each number is looked at."""
+        return self._good(self._multiplied)
 
     def _good(self, all_finite: Function) -> Any:
         if self._allowed is None:
@@ -83,6 +91,19 @@ class Test:
         sums = [tensorflow.cast(tensorflow.reduce_sum(one), tensorflow.float32) for one in wide]
         good = tensorflow.math.is_finite(tensorflow.add_n(sums))
         good = tensorflow.cond(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
+        return tensorflow.logical_and(good, self._each(others)) if others else good
+
+    def _multiplied(self, tensors: list[Any]) -> Any:
+        """A product of matrices takes XLA a fifth of the time of a look at each number. No GPU's, as it may round."""
+        tensorflow = self._tensorflow
+        here = not tensorflow.config.list_logical_devices("GPU")
+        large = [one for one in tensors if here and _can_be_multiplied(tensorflow, one)]
+        if not large:
+            return self._each(tensors)
+        known = set(map(id, large))
+        others = [one for one in tensors if id(one) not in known]
+        sums = [tensorflow.cast(_small_sum(tensorflow, one), tensorflow.float32) for one in large]
+        good = tensorflow.math.is_finite(tensorflow.add_n(sums))
         return tensorflow.logical_and(good, self._each(others)) if others else good
 
     def _each(self, tensors: list[Any]) -> Any:
@@ -131,10 +152,25 @@ def _all_finite(tensorflow: Any, value: Any) -> Any:
     return tensorflow.reduce_all(tensorflow.math.is_finite(value))
 
 
-def conditional(step: Step, test: Test, update: Function, host: Function) -> None:
-    """In a graph: the update, or the call on the host and then what the forward pass had moved put back."""
+def _can_be_multiplied(tensorflow: Any, value: Any) -> bool:
+    size = value.shape.num_elements()
+    return value.dtype is tensorflow.float32 and size is not None and MULTIPLIED <= size < 1 << 31
+
+
+def _small_sum(tensorflow: Any, value: Any) -> Any:
+    """A sum that is finite if and only if all numbers are: so small a part of each cannot overflow."""
+    width = 1
+    for size in reversed(value.shape.as_list()):
+        width *= size
+        if width >= ROW:
+            break
+    part = tensorflow.fill([width], tensorflow.constant(SMALL, value.dtype))
+    return tensorflow.reduce_sum(tensorflow.linalg.matvec(tensorflow.reshape(value, [-1, width]), part))
+
+
+def conditional(step: Step, test: Test, update: Function, host: Function, moved: list[tuple[Any, Any]]) -> None:
+    """In a graph: the update, or the call on the host and then what the step had moved before put back."""
     tensorflow = sys.modules["tensorflow"]
-    moved = list(step.held.values())
 
     def applied() -> Any:
         for variable, value in test.remember():

@@ -33,6 +33,7 @@ class Batches:
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
         self._plain = frozenset([torch.Tensor])
+        self._version_of = torch.Tensor._version.__get__
         self._no_grad = torch.no_grad
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
@@ -46,7 +47,7 @@ class Batches:
         kind = type(value)
         if self._copies <= 0 and (kind is list or kind is tuple) and self._plain.issuperset(map(type, value)):
             value = kind(value)
-            self._lists.append((value, [tensor._version for tensor in value]))
+            self._lists.append((value, list(map(self._version_of, value))))
             self.held.append((origin, name, value))
         elif len(self.held) < MAX_BATCHES:
             self._copies -= 1
@@ -88,13 +89,16 @@ class Batches:
     def end(self, owner: object) -> None:
         """An optimizer's step is over; what was seen to change in place is copied from now on."""
         for values, versions in self._lists:
-            if [tensor._version for tensor in values] != versions:
+            if list(map(self._version_of, values)) != versions:
                 self._copies = ALWAYS
         for tensor, version in self._watched:
             if tensor._version != version:
                 self._copies = ALWAYS
-        if self.held and self.held[0][0] == "loader":
-            self._owner, self.earlier = owner, [batch for batch in self.held if batch[0] == "loader"][:MAX_EARLIER]
+        held = self.held
+        if held and held[0][0] == "loader":
+            others = len(held) > 1
+            self.earlier = [batch for batch in held if batch[0] == "loader"][:MAX_EARLIER] if others else held
+            self._owner = owner
         elif self._owner is owner:
             self.earlier = []
         self.held, self._watched, self._lists = [], [], []

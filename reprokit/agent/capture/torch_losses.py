@@ -19,7 +19,7 @@ class Losses(Steps):
 
     def _make_backward(self, original: Function) -> Function:
         is_compiling, attempt, lost, after = self._is_compiling, self._capture.attempt, self._lost, self._after_backward
-        rearm = self._rearm
+        arm, records = self._arm, self._watched.records
         task: Function = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -39,8 +39,8 @@ class Losses(Steps):
             held.root = None
             if held.triggers or held.compiled:
                 attempt(after, held)
-            elif held.began and not held.armed:
-                rearm(held)
+            elif held.began and not held.armed and held.closure is None and records:
+                arm(held)  # the step may go on with another batch
             return result
 
         return backward
