@@ -296,12 +296,14 @@ def all_variances(rows: Sequence[Variance]) -> str:
 def _by_source(
     rows: Sequence[Variance], spread: Callable[[Variance], Spread | None], shown: Callable[[float | None], str]
 ) -> str:
-    """The largest difference of each source, and in which setup."""
+    """The largest difference of each source, and in which setup, of which evaluation."""
+    is_only = len({row.evaluation for row in rows}) == 1
     worst: dict[Source, tuple[float, str]] = {}
     for row in rows:
         found = spread(row)
         if found is not None and found.largest is not None:
-            worst[row.source] = max(worst.get(row.source, (-1.0, "")), (found.largest, row.setup), key=itemgetter(0))
+            name = row.setup if is_only else f"{row.setup}, {row.evaluation}"
+            worst[row.source] = max(worst.get(row.source, (-1.0, "")), (found.largest, name), key=itemgetter(0))
     told = [
         f"{words} {shown(worst[source][0])} ({worst[source][1]})"
         for source, words in SOURCES.items()

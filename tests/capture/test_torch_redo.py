@@ -184,7 +184,8 @@ for epoch in range(2):
 """
 
 
-def script(loop: str, units: int = 6) -> str:
+def script(loop: str, units: int = 24) -> str:
+    """So many units that dropout never takes all of one sample's, which has no finite gradient either."""
     return HEAD.replace("UNITS", str(units)) + loop
 
 
@@ -276,8 +277,8 @@ def test_an_overflow_under_a_scaler_is_explained_and_another_model_refused(tmp_p
     assert result["where"][0][1] == line_of(SCALED)
     other, done = steps.redo("reproduce", script(SCALED, units=7))
     assert other["trouble"] == (
-        "the snapshot is of another model: 0.weight is [6, 8] in the snapshot and [7, 8] in the script's Sequential; "
-        "3.weight is [1, 6] in the snapshot and [1, 7] in the script's Sequential"
+        "the snapshot is of another model: 0.weight is [24, 8] in the snapshot and [7, 8] in the script's Sequential; "
+        "3.weight is [1, 24] in the snapshot and [1, 7] in the script's Sequential"
     )
     assert done.returncode == 0
 
