@@ -58,7 +58,9 @@ CASES = [
     pytest.param(
         script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),
-    pytest.param(script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=pytest.mark.tensorflow),
+    pytest.param(
+        script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=[pytest.mark.tensorflow, pytest.mark.extended]
+    ),
     pytest.param(script("tensorflow_function.py", **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow),
     pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
     pytest.param(

@@ -241,6 +241,7 @@ def test_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.extended
 def test_keras(tmp_path: Path) -> None:
     check(trained(tmp_path, "import os; os.environ['KERAS_BACKEND'] = 'torch'\n" + KERAS, 0, 1))  # faster to import
 

@@ -206,7 +206,7 @@ def test_overflows_of_a_scaled_loss_are_no_alarms_and_a_nan_is(steps: Steps) -> 
     "name",
     [
         "two_optimizers",
-        "sums_in_one",
+        pytest.param("sums_in_one", marks=pytest.mark.extended),
         *[pytest.param(name, marks=pytest.mark.extended) for name in EXTENDED],
     ],
 )
