@@ -35,6 +35,8 @@ from reprokit.verify.rows import sentence
 
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile
+MAX_ACCEPTED = 64 << 20  # bytes of a file of accepted findings
+ACCEPTED = "name the findings.json of a run of 'reprokit profile'"
 MAX_CASES = 20_000  # of a comparison; what differs is always among them
 COMPARED = (
     *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
@@ -284,9 +286,13 @@ def _is_patched(finding: Finding, chosen: set[str]) -> bool:
 def read_accepted(path: Path) -> set[str]:
     """The ids of findings in a findings.json or a list of ids."""
     try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise ReprokitError(f"{path}: {error}; name the findings.json of a run of 'reprokit profile'") from None
+        with open(path, "rb") as file:
+            data = file.read(MAX_ACCEPTED + 1)
+        if len(data) > MAX_ACCEPTED:
+            raise ReprokitError(f"{path} is larger than {MAX_ACCEPTED} bytes; {ACCEPTED}")
+        content = msgspec.json.decode(data)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise ReprokitError(f"{path}: {error}; {ACCEPTED}") from None
     listed = content.get("findings", []) if isinstance(content, dict) else content
     return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}
 

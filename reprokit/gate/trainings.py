@@ -74,7 +74,8 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def read(path: Path, names: tuple[str, ...]) -> list[Training]:
     """The trainings of a file, all or those of these names; raises BadGate with one line."""
     try:
-        data = path.read_bytes()[: MAX_BYTES + 1]
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BadGate(f"{path}: {error.strerror}; put the command behind --, or list trainings in {FILE}") from None
     if len(data) > MAX_BYTES:

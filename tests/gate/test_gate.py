@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from reprokit.errors import BadGate, ReprokitError
 from reprokit.findings import Cure, Finding, FindingsFile, Place
-from reprokit.gate import findings_reports, github
-from reprokit.gate.check import findings_judged
+from reprokit.gate import findings_reports, github, trainings
+from reprokit.gate.check import findings_judged, read_accepted
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
 from tests.support import COMMAND, Done, Reprokit
 
@@ -271,3 +272,10 @@ open("model.bin", "w").write("same")
         (case,) = [case for case in cases if case["name"].startswith("metrics in files: ")]
         assert case["name"] == "metrics in files: loss in mlruns/0/RUN"
         assert case["outcome"] == ("passed" if status == 0 else "failed")
+
+
+def test_files_without_an_end_are_refused() -> None:
+    with pytest.raises(ReprokitError, match="larger than"):
+        read_accepted(Path("/dev/zero"))
+    with pytest.raises(BadGate, match="larger than"):
+        trainings.read(Path("/dev/zero"), ())
