@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Command, Distribution, setup
@@ -18,6 +19,7 @@ SHIM = "liburandom_hook.so"
 SUPERVISOR = "libreprokit_supervisor.so"
 ARTIFACTS = "libreprokit_artifacts.so"
 TRAIL = "libreprokit_trail.so"
+STEP = "reprokit_step.abi3.so"  # built where CPython's headers are
 HEADER = "urandom_hook.h"
 ARTIFACTS_HEADER = "artifacts/compare.h"
 TRAIL_SOURCES = ("trail/kernel.cu", "trail/digest.h")  # compiled where a training uses a GPU
@@ -36,12 +38,23 @@ def shim_is_supported() -> bool:
         return False
 
 
+def python_headers() -> str:
+    """The directory of CPython's headers; empty where they are not installed, as without a python3-dev package."""
+    found = sysconfig.get_path("include")
+    return found if (Path(found) / "Python.h").exists() else ""
+
+
 def find_cmake() -> str:
     """The cmake to build with, or a line that says what to install."""
     cmake = shutil.which("cmake")
     if cmake is None or (shutil.which("cc") is None and shutil.which("gcc") is None and "CC" not in os.environ):
         raise SystemExit("reprokit: building the shim needs a C compiler and cmake: install gcc, cmake and make")
     return cmake
+
+
+def libraries() -> tuple[str, ...]:
+    """What CMake builds."""
+    return (SHIM, SUPERVISOR, ARTIFACTS, TRAIL, *([STEP] if python_headers() else []))
 
 
 class BuildShim(Command):
@@ -79,12 +92,16 @@ class BuildShim(Command):
         work = Path(str(self.build_temp)).resolve() / "shim"
         work.mkdir(parents=True, exist_ok=True)
         cmake = find_cmake()
-        subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), "-DCMAKE_BUILD_TYPE=Release"], check=True)
+        headers = python_headers()
+        if not headers:
+            self.warn(f"no Python.h: {STEP} is left out, and captures cost small trainings more")
+        options = ["-DCMAKE_BUILD_TYPE=Release", f"-DREPROKIT_PYTHON_INCLUDE={headers}"]
+        subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), *options], check=True)
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
         target.mkdir(parents=True, exist_ok=True)
         # Replaced by renaming: a process that has the old library mapped keeps it whole.
-        headers = [ROOT / "native" / name for name in (HEADER, ARTIFACTS_HEADER, *TRAIL_SOURCES)]
-        for source in (*(work / name for name in (SHIM, SUPERVISOR, ARTIFACTS, TRAIL)), *headers):
+        sources = [ROOT / "native" / name for name in (HEADER, ARTIFACTS_HEADER, *TRAIL_SOURCES)]
+        for source in (*(work / name for name in libraries()), *sources):
             partial = target / f"{source.name}.partial"
             shutil.copyfile(source, partial)
             partial.replace(target / source.name)
@@ -95,18 +112,7 @@ class BuildShim(Command):
         return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
 
     def get_outputs(self) -> list[str]:
-        files = (
-            SHIM,
-            SUPERVISOR,
-            ARTIFACTS,
-            TRAIL,
-            HEADER,
-            "compare.h",
-            "kernel.cu",
-            "digest.h",
-            INTERFACE,
-            ARTIFACTS_INTERFACE,
-        )
+        files = (*libraries(), HEADER, "compare.h", "kernel.cu", "digest.h", INTERFACE, ARTIFACTS_INTERFACE)
         built = [f"_shim/{name}" for name in files]
         names = (built if shim_is_supported() else []) + [f"profiles/{name}" for name in profile_names()]
         return [str(self.package / name) for name in names]

@@ -27,8 +27,9 @@ _VERSION = 3  # of what Python's generator gives
 class RandomStates:
     """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
 
-    def __init__(self, library: Library | None, torch: Any = None) -> None:
+    def __init__(self, library: Library | None, torch: Any = None, compiled: Any = None) -> None:
         self._library = library
+        self._compiled: Any = None if compiled is None else compiled.keep_generators
         self._torch = torch
         self._modules: dict[str, Any] = sys.modules
         self._words = Words()
@@ -37,6 +38,7 @@ class RandomStates:
         self._seen: tuple[Any, Any, Any] = (None, None, None)  # generators of Python and NumPy
         self._copied: dict[str, tuple[int, int]] = {}  # where in the room, and size
         self._copy: Callable[[], None] | None = None
+        self._wanted: tuple[Any, ...] | None = None  # generators and their places, for the compiled part
         self._room: Any = bytearray()
         self._stretches: Any = None
         self._python: Any = None
@@ -46,6 +48,16 @@ class RandomStates:
 
     def keep(self) -> None:
         """Hold the states as they are now."""
+        following = NotImplemented if self._wanted is None else self._compiled(self._wanted)
+        if following is NotImplemented:
+            self._keep_by_library()
+        else:
+            self._next = following
+        if self._torch is not None and self._torch.cuda._initialized:
+            self._known["torch.cuda"] = self._devices()
+
+    def _keep_by_library(self) -> None:
+        """The same where the compiled part is not there, or knows another generator."""
         module, numpy = self._modules.get("random"), self._modules.get("numpy.random.mtrand")
         python = None if module is None else module._inst
         state = None if numpy is None else getattr(numpy, "_rand", None)  # None while it is being imported
@@ -59,8 +71,6 @@ class RandomStates:
             self._next = python.gauss_next
         if self._asked:
             self._known = {name: ask() for name, ask in self._asked.items()}
-        if self._torch is not None and self._torch.cuda._initialized:
-            self._known["torch.cuda"] = self._devices()
 
     def kept(self) -> dict[str, Any]:
         """What `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
@@ -110,7 +120,7 @@ class RandomStates:
 
     def _copy_from(self, places: dict[str, tuple[int, int]]) -> None:
         """Each is copied behind the one before it."""
-        self._copied, self._copy, at = {}, None, 0
+        self._copied, self._copy, self._wanted, at = {}, None, None, 0
         for name, (_, size) in places.items():
             self._copied[name] = at, size
             at += size
@@ -121,6 +131,8 @@ class RandomStates:
         self._room, to = self._library.buffer(-(-at // 8))
         self._stretches = stretches  # which the library finds by their address
         self._copy = functools.partial(self._library.keep, where, len(places), to)
+        if self._compiled is not None and not self._asked:
+            self._wanted = (self._modules, *self._seen, where, len(places), to)
 
 
 class _Gauss:

@@ -5,12 +5,15 @@ On the CPU the library reads them where they lie. On a GPU all of them set one f
 
 from __future__ import annotations
 
+import functools
+
 from ..frameworks.torch_tensors import dtype_name
+from ..trail import FORMATS
 from .finite import Finite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from ..trail import Library
@@ -21,9 +24,14 @@ MAX_TABLES = 64  # sets of gradients that an optimizer is known to have
 class Gradients:
     """The tests of one process."""
 
-    def __init__(self, torch: Any, library: Library | None) -> None:
+    def __init__(self, torch: Any, library: Library | None, compiled: Any = None) -> None:
         self._torch = torch
         self._library = library
+        formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
+        # Takes param_groups: whether all of their gradients are finite, None where it cannot tell.
+        self.of_groups: Callable[[Any], bool | None] = _unknown
+        if compiled is not None:
+            self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
         self._only = frozenset([torch.Tensor])
         self._data_ptr, self._is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
         self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", _size_of)
@@ -118,6 +126,10 @@ class Table:
                 names = [str(dtype).rpartition(".")[2] for dtype in dtypes]
                 self._finite = self._others[key] = Finite(library, sizes, names)
         return self._finite
+
+
+def _unknown(_groups: Any) -> bool | None:
+    return None
 
 
 def _size_of(tensor: Any) -> int:

@@ -139,8 +139,8 @@ class Steps(Beginnings):
         if held.triggers or held.skipped or held.far or held.clean or self._jumps or len(self._watched.records) > 1:
             return False
         try:
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-            return self._gradients.are_finite_here(record.table, gradients)
+            found = self._gradients.of_groups(optimizer.param_groups)
+            return self._gradients.are_finite_here(record.table, record.gradients()) if found is None else found
         except Exception:  # whatever it is, the slower way knows it, or says so
             return False
 

@@ -6,6 +6,7 @@ import sys
 
 from .. import trail
 from ..frameworks.torch_records import Modules
+from . import compiled
 from .random_states import RandomStates
 from .settings import ROLLBACK
 from .torch_gradients import Gradients
@@ -50,14 +51,15 @@ class Training:
         self._jumps = self._settings.conditions.gradient_jump is not None
         path = self._settings.library
         self._library = self._capture.attempt(trail.Library, path) if path else None
-        self._gradients = Gradients(torch, self._library)
+        self._compiled = self._capture.attempt(compiled.load, path) if self._library is not None else None
+        self._gradients = Gradients(torch, self._library, self._compiled)
         self._threads = self._new_threads()
         self._hooks = sys.modules["torch.nn.modules.module"]._global_forward_pre_hooks
         self._snapshooter = Snapshooter(torch, self._gradients, self._watched)
         self._ranks = Ranks(torch)
 
     def _new_threads(self) -> Threads:
-        return Threads(lambda: Held(self._torch, RandomStates(self._library, self._torch)))
+        return Threads(lambda: Held(self._torch, RandomStates(self._library, self._torch, self._compiled)))
 
     def _warn(self, where: str, error: Exception) -> None:
         def fail() -> None:

@@ -1,0 +1,33 @@
+"""The part of a capture that is compiled: native/python/step.c, in the stable ABI of CPython."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAME = "reprokit_step"
+
+
+def load(library: str | None) -> Any:
+    """The module beside the trail's library; None where it was not built or is not for this interpreter."""
+    path = os.path.join(os.path.dirname(library or ""), _NAME + ".abi3.so")
+    if not _fits() or library is None or not os.path.exists(path):
+        return None
+    from importlib.machinery import ExtensionFileLoader
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(_NAME, path, loader=ExtensionFileLoader(_NAME, path))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _fits() -> bool:
+    """Whether this is a CPython with its lock: builds without one lay objects out otherwise than the ABI says."""
+    return sys.implementation.name == "cpython" and "t" not in sys.abiflags

@@ -1,0 +1,201 @@
+"""The compiled part of a capture: in any interpreter the library's answers, and none where it cannot tell."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from reprokit.agent import trail
+from reprokit.agent.capture import compiled
+from reprokit.agent.capture.random_states import RandomStates
+from reprokit.agent.capture.torch_gradients import Gradients, Table
+from reprokit.native import trail_path
+from tests.interpreters import VERSIONS, interpreter
+
+IN_ANY_INTERPRETER = """
+import array, json, random, sys
+sys.path.insert(0, sys.argv[1])
+from reprokit.agent.capture import compiled
+
+class Tensor:
+    is_cpu, dtype = True, "float32"
+    def __init__(self, *numbers):
+        self.numbers = array.array("f", numbers)
+        self.nbytes = 4 * len(numbers)
+    def is_contiguous(self): return True
+    def data_ptr(self): return self.numbers.buffer_info()[0]
+
+class Parameter:
+    def __init__(self, grad): self.grad = grad
+
+module = compiled.load(sys.argv[2])
+def test(*gradients):
+    return module.finite_gradients(Tensor, {"float32": 3}, [{"params": [Parameter(one)]} for one in gradients])
+def kept(*known):
+    room = array.array("I", [0] * 625)
+    words = 0 if len(known) < 3 else known[2]
+    stretches = array.array("Q", [words, 2500])
+    places = stretches.buffer_info()[0], int(bool(words)), room.buffer_info()[0]
+    return module.keep_generators((sys.modules, known[0], known[1], known[1], *places))
+random.seed(5); random.gauss(0, 1)
+failures = []
+for wrong in ((), (1,), (Tensor, 5, [])):
+    try:
+        module.finite_gradients(*wrong)
+    except Exception as error:
+        failures.append(type(error).__name__)
+    else:
+        failures.append("")
+print(json.dumps([
+    test(), test(None), test(Tensor(1, 2), None, Tensor(3)), test(Tensor(1), Tensor(2, float("nan"))),
+    test(Tensor(1), object()), kept(random._inst, None) == random.getstate()[2],
+    kept(None, None) is NotImplemented, failures]))
+"""
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """The compiled part in this interpreter."""
+    found = compiled.load(str(trail_path()))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_works_in_every_interpreter(version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"CPython {version} is not installed")
+    paths = str(trail_path().parent.parent.parent), str(trail_path())
+    done = subprocess.run([python, "-c", IN_ANY_INTERPRETER, *paths], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == [True, True, True, False, None, True, True, ["TypeError", "TypeError", ""]]
+
+
+def test_there_is_none_without_the_file_or_for_another_kind_of_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiled.load(None) is None
+    assert compiled.load("/nowhere/libreprokit_trail.so") is None
+    monkeypatch.setattr(sys, "abiflags", "t")
+    assert compiled.load(str(trail_path())) is None
+
+
+# ---- With PyTorch ----------------------------------------------------------------------------------------------------
+
+
+def gradients_of(*gradients: Any) -> list[dict[str, Any]]:
+    """Groups of parameters that have these gradients."""
+    import torch
+
+    parameters = []
+    for gradient in gradients:
+        parameter = torch.nn.Parameter(torch.zeros(()) if gradient is None else torch.zeros_like(gradient))
+        parameter.grad = gradient
+        parameters.append(parameter)
+    return [{"params": parameters[:1]}, {"params": parameters[1:]}]
+
+
+def cases() -> list[list[Any]]:
+    """Sets of gradients of all kinds."""
+    import torch
+
+    def with_number(tensor: Any, number: float) -> Any:
+        tensor.view(-1)[-1] = number
+        return tensor
+
+    own = type("Own", (torch.Tensor,), {})
+
+    floats = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+    made: list[list[Any]] = [[torch.ones(7, dtype=dtype)] for dtype in floats]
+    made += [[with_number(torch.ones(7, dtype=dtype), math.inf)] for dtype in floats]
+    large = torch.ones(trail.SMALL)
+    made += [[None, torch.ones(3)], [torch.ones(3), None, with_number(torch.ones(70), math.nan)], [large]]
+    made += [[with_number(large.clone(), math.nan)], [torch.ones(2, 3).t()], [torch.ones(0)]]
+    made += [[with_number(torch.ones(2, 3, 4, 4), math.nan).contiguous(memory_format=torch.channels_last)]]
+    made += [[torch.ones(3).as_subclass(own)], [with_number(torch.ones(1), math.nan).expand(9)]]
+    return made
+
+
+@pytest.mark.torch
+def test_gradients_of_all_kinds_are_judged_alike(module: Any) -> None:
+    import torch
+
+    library = trail.Library(str(trail_path()))
+    without, used = Gradients(torch, library), Gradients(torch, library, module)
+    answers = []
+    for gradients in cases():
+        groups = gradients_of(*gradients)
+        assert without.of_groups(groups) is None
+        answers.append(used.of_groups(groups))
+        if answers[-1] is not None:
+            assert answers[-1] == without.are_finite_here(Table(), gradients), gradients
+    assert set(answers) == {True, False, None}
+
+
+@pytest.mark.torch
+def test_what_it_cannot_read_it_leaves_to_others(module: Any) -> None:
+    import torch
+
+    formats = {torch.float32: 3}
+    groups = gradients_of(torch.ones(3))
+    assert module.finite_gradients(torch.Tensor, formats, tuple(groups)) is None
+    assert module.finite_gradients(torch.Tensor, formats, [{"params": tuple(groups[0]["params"])}]) is None
+    assert module.finite_gradients(torch.Tensor, formats, [{}]) is None
+    assert module.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_sparse())) is None
+    with pytest.raises(RuntimeError):
+        module.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_mkldnn()))
+
+    class Failing:
+        @property
+        def grad(self) -> None:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        module.finite_gradients(torch.Tensor, formats, [{"params": [Failing()]}])
+
+
+@pytest.mark.torch
+def test_states_are_kept_by_it_until_a_generator_is_another(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+    import torch
+
+    states = RandomStates(trail.Library(str(trail_path())), torch, module)
+    states.keep()
+    calls: list[Any] = []
+
+    def keep(known: Any) -> Any:
+        calls.append(module.keep_generators(known))
+        return calls[-1]
+
+    monkeypatch.setattr(states, "_compiled", keep)
+    random.gauss(0, 1)
+    states.keep()
+    assert calls == [random.getstate()[2]]
+    monkeypatch.setattr(random, "_inst", random.Random(3))
+    monkeypatch.setattr(numpy.random.mtrand, "_rand", numpy.random.RandomState(4))
+    state: Any = numpy.random.mtrand._rand.get_state()
+    expected = random._inst.getstate(), state[1].tolist()
+    states.keep()
+    states.keep()
+    assert calls[1:] == [NotImplemented, expected[0][2]]
+    kept: Any = states.kept()
+    assert (kept["python"], kept["numpy"][1].tolist()) == expected
+
+
+@pytest.mark.torch
+def test_what_it_keeps_is_a_copy(module: Any) -> None:
+    import torch
+
+    states = RandomStates(trail.Library(str(trail_path())), torch, module)
+    states.keep()
+    states.keep()
+    before = random.getstate(), torch.get_rng_state().tolist()
+    random.random()
+    torch.rand(700)
+    kept = states.kept()
+    assert (kept["python"], kept["torch"].tolist()) == before
