@@ -53,7 +53,7 @@ for epoch in range(2):
 """
 
 NESTED = """
-model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4), nn.Dropout(0.3))
+model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, UNITS), nn.Dropout(0.3))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 
 class Named(Dataset):
@@ -149,6 +149,23 @@ for step in range(40):
     optimizer.step()
 """
 
+KEYWORDS = """
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def forward(self, rows, mask=None):
+        return torch.sqrt(self.net(rows) ** 2 * mask).mean()
+
+model = Masked()
+for step in range(40):
+    rows, mask = torch.rand(16, 8), torch.ones(16, 1)
+    mask[3] = step != 25
+    optimizer.zero_grad()
+    model(rows, mask=mask).backward()
+    optimizer.step()
+"""
+
 SCALED = """
 x[50] = 600
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -186,7 +203,7 @@ for epoch in range(2):
 
 def script(loop: str, units: int = 24) -> str:
     """So many units that dropout never takes all of one sample's, which has no finite gradient either."""
-    return HEAD.replace("UNITS", str(units)) + loop
+    return (HEAD + loop).replace("UNITS", str(units))
 
 
 def captured(directory: Path, loop: str) -> Steps:
@@ -216,8 +233,8 @@ def is_the_same(result: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(
     "loop",
-    [CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, pytest.param(COMPILED, marks=pytest.mark.extended)],
-    ids=["closure", "two optimizers", "a step in parts", "without a loader", "a compiled function"],
+    [CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, KEYWORDS, pytest.param(COMPILED, marks=pytest.mark.extended)],
+    ids=["closure", "two optimizers", "a step in parts", "without a loader", "keywords", "a compiled function"],
 )
 def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
     result, done = captured(tmp_path, loop).redo("reproduce", script(loop))
@@ -243,6 +260,7 @@ def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> 
     steps = captured(tmp_path, NESTED)
     result, _ = steps.redo("minimise", script(NESTED))
     assert is_the_same(result), result
+    assert rows_of_zeros(steps)
     assert set(rows_of_zeros(steps)) < set(result["samples"])
     assert (len(result["samples"]), result["smallest"], result["only_full"]) == (2, True, False)
 

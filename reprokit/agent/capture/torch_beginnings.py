@@ -11,7 +11,6 @@ from .torch_watched import Epoch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from . import Capture
@@ -50,19 +49,19 @@ class Beginnings(Alarms):
         held = self._threads.held
         if not held.armed or held.fetching or self._is_compiling():
             return
-        if not self._is_grad_enabled():
-            held.looked = True
-            if module.training and not held.has_buffers:
-                self._capture.attempt(self._keep_buffers, held, module)
-        elif held.root is None or held.root is module:
-            try:
-                self._enter(held, module, arguments, None if arguments else sys._getframe(1))
-            except Exception as error:
-                self._warn("_entered", error)
+        try:
+            if not self._is_grad_enabled():
+                held.looked = True
+                if module.training and not held.has_buffers:
+                    self._keep_buffers(held, module)
+            elif held.root is None or held.root is module:
+                self._begin_or_go_on(held, module, arguments)
+        except Exception as error:
+            self._warn("_entered", error)
 
-    def _enter(self, held: Held, module: Any, arguments: Any, frame: FrameType | None) -> None:
+    def _begin_or_go_on(self, held: Held, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        keywords = {} if frame is None else frame.f_locals.get("kwargs") or {}
+        keywords = sys._getframe(2).f_locals.get("kwargs") or {}  # of Module.__call__, which gives no hook of all these
         if held.began or self._rolls_back or not held.buffers.is_empty:
             self._begin_step(held, module)
         else:  # the same in short
