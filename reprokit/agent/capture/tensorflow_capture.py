@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Capture
+    from .tensorflow_reading import Before
     from .tensorflow_steps import Step
 
     Function = Callable[..., Any]
@@ -254,7 +255,7 @@ class TensorFlowCapture:
                 result = original(function, *arguments, **keywords)
             finally:
                 self._here.compiled = None
-            if before:
+            if before is not None:
                 look = self._look if executing_eagerly() else self._look_in_graph
                 self._capture.attempt(look, function, arguments, keywords, before)
             return result
@@ -789,7 +790,7 @@ class TensorFlowCapture:
         sites[:] = [one for one in sites if one.known is not site.known] + [site]
         compiled._reprokit_reader = None
 
-    def _before(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[tuple[Any, Any]]:
+    def _before(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Before:
         """What the variables that a compiled function updates have before it is called. They share the memory."""
         if "_reprokit_sites" not in vars(function):
             self._capture.attempt(self._trace, function, arguments, keywords)
@@ -807,18 +808,16 @@ class TensorFlowCapture:
         finally:
             self._here.compiled = None
 
-    def _look(
-        self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], before: list[tuple[Any, Any]]
-    ) -> None:
+    def _look(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], before: Before) -> None:
         """Behind a call of a compiled function from eager code."""
         for site in function._reprokit_sites:
             if site.known.memory.is_flagged():
-                for variable, value in before:
+                for variable, value in before.pairs():
                     put_variable(variable, value)
                 self._revealed(site, function, arguments, keywords, loops=False)
 
     def _look_in_graph(
-        self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], before: list[tuple[Any, Any]]
+        self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], before: Before
     ) -> None:
         """Behind a call of a compiled function from a graph that is being built."""
         tensorflow, loops = sys.modules["tensorflow"], _in_loop()
@@ -828,7 +827,7 @@ class TensorFlowCapture:
                 def on_host(seen: dict[str, Any]) -> None:
                     self._revealed(site, function, tuple(seen["arguments"]), seen["keywords"], loops=loops)
 
-                put_back(before)
+                put_back(before.pairs())
                 put = [one for one in _graph().get_operations() if one.type == "AssignVariableOp"]
                 with tensorflow.control_dependencies(put):
                     _call(on_host, {"arguments": list(arguments), "keywords": keywords})

@@ -1,4 +1,4 @@
-"""Reads many variables of TensorFlow at once: in eager code reading them one by one takes longer than a small step."""
+"""Reads many variables of TensorFlow at once: to read them one by one takes longer than a small step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    Pairs = list[tuple[Any, Any]]
+
 _READ = "_ReadVariablesOp"
 
 
@@ -16,23 +18,55 @@ class Reader:
     """Reads the same variables again and again; what it gives shares their memory."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        self.variables = list(variables)
-        self._handles: list[Any] = []
-        if len(self.variables) > 1 and all(map(_is_here, self.variables)):
-            self._handles = [variable.handle for variable in self.variables]
-        self._types = [variable.dtype.base_dtype.as_datatype_enum for variable in self.variables]
+        self._variables = list(variables)
+        self._are_many = len(self._variables) > 1 and all(map(_is_here, self._variables))
+        self._handles = [variable.handle for variable in self._variables] if self._are_many else []
+        self._types = [variable.dtype.base_dtype for variable in self._variables]
+        self._numbers = [kind.as_datatype_enum for kind in self._types]
 
-    def read(self) -> list[tuple[Any, Any]]:
-        """Each variable and its value, in eager code or as tensors of the graph that is being built."""
-        if not self._handles or not sys.modules["tensorflow.python.eager.context"].executing_eagerly():
-            return [(variable, variable.read_value()) for variable in self.variables]
-        return list(zip(self.variables, self._in_eager_code()))  # noqa: B905
+    def read(self) -> Before:
+        """What the variables have now, in eager code or when the graph runs that is being built."""
+        if not self._are_many:
+            return Before(self._variables, [variable.read_value() for variable in self._variables])
+        if sys.modules["tensorflow.python.eager.context"].executing_eagerly():
+            return Before(self._variables, self._in_eager_code())
+        return Packed(self._variables, self._types, self._handles)
 
     def _in_eager_code(self) -> Any:
         execute, count = sys.modules["tensorflow.python.eager.execute"].execute, len(self._handles)
         context = sys.modules["tensorflow.python.eager.context"].context()
-        attributes = ("N", count, "dtypes", self._types)
+        attributes = ("N", count, "dtypes", self._numbers)
         return execute(_READ.encode(), count, inputs=self._handles, attrs=attributes, ctx=context)
+
+
+class Before:
+    """Variables and the values that they had."""
+
+    def __init__(self, variables: list[Any], values: Any) -> None:
+        self._variables = variables
+        self._values = values
+
+    def pairs(self) -> Pairs:
+        """Each variable with its value."""
+        return list(zip(self._variables, self._values))  # noqa: B905
+
+
+class Packed(Before):
+    """The same in a graph: one tensor that holds all values, as a branch is given each tensor by an operation."""
+
+    def __init__(self, variables: list[Any], types: list[Any], handles: list[Any]) -> None:
+        apply = sys.modules["tensorflow.python.framework.op_def_library"]._apply_op_helper
+        operation = apply(_READ, name="reprokit_before", resources=handles, dtypes=types)[2]
+        raw = sys.modules["tensorflow"].raw_ops
+        packed = raw.CompositeTensorVariantFromComponents(components=list(operation.outputs), metadata=b"")
+        super().__init__(variables, packed)
+        self._types = types
+
+    def pairs(self) -> Pairs:
+        """Each variable with its value, unpacked where it is asked for."""
+        raw = sys.modules["tensorflow"].raw_ops
+        unpack = raw.CompositeTensorVariantToComponents
+        return list(zip(self._variables, unpack(encoded=self._values, metadata=b"", Tcomponents=self._types)))  # noqa: B905
 
 
 def _is_here(variable: Any) -> bool:
