@@ -14,6 +14,7 @@ from _thread import _local, get_ident
 from ..frameworks.tensorflow_trail import _array
 from ..frameworks.variables import is_eager, optimizer_variables
 from . import Captured
+from .compiled import load as load_compiled
 from .finite import Finite
 from .random_states import RandomStates
 from .settings import ROLLBACK, STOP
@@ -32,6 +33,7 @@ from .tensorflow_state import (
     resource_id,
 )
 from .tensorflow_steps import Steps, put
+from .tensorflow_stretch import Stretch, can_be_kept
 from .tensorflow_update import LAST_LOSSES, Memory, Test, conditional, flagged, put_back
 from .tensorflow_window import Window, applies, differentiates, unread, written
 from .words import in_words
@@ -147,6 +149,8 @@ class Site:
 class TensorFlowCapture:
     """The part for TensorFlow and Keras."""
 
+    holds_each = False  # call of a compiled step: none may be made again from those before it
+
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._settings = capture.settings
@@ -156,6 +160,9 @@ class TensorFlowCapture:
         self._steps = Steps()
         self._reveals = Reveals(self._steps)
         self._library: Any = None
+        self._call_bare: Function = _call_nothing
+        self._stretches: weakref.WeakSet[Stretch] = weakref.WeakSet()
+        self._last_stretch: Stretch | None = None  # of the last outermost call
         self.forget()
 
     def forget(self) -> None:
@@ -188,16 +195,20 @@ class TensorFlowCapture:
         self._first.begin(name, module)
 
     def _begin_tensorflow(self) -> None:
-        self._library = self._capture.attempt(_library, self._settings.library)
-        self._random = RandomStates(self._library)
+        path = self._settings.library
+        self._library = self._capture.attempt(_library, path)
+        compiled = self._capture.attempt(load_compiled, path) if self._library is not None else None
+        self._random = RandomStates(self._library, None, compiled)
         self._steps.begins = self._begins
         self._steps.differentiates = self._differentiates
+        self._steps.writes = self._stale
         modules, python = sys.modules, "tensorflow.python."
         self._steps.watch_tapes(modules[python + "eager.backprop"].GradientTape)
         variables = modules[python + "ops.resource_variable_ops"]
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             if "assign" in vars(owner):  # methods are copied from class to class there
                 self._steps.watch_writes(owner)
+        self._steps.watch_restores(variables)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
         self._capture.attempt(watch, self.drew)
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
@@ -246,6 +257,7 @@ class TensorFlowCapture:
     def _make_call(self, original: Function) -> Function:
         """Calls of tf.functions, from eager code and from graphs that are being built."""
         executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+        self._call_bare = original
 
         def compiled(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             """A call of a function that XLA compiles, the outermost of them."""
@@ -255,7 +267,9 @@ class TensorFlowCapture:
                 result = original(function, *arguments, **keywords)
             finally:
                 self._here.compiled = None
-            if before is not None:
+            if isinstance(before, Stretch):
+                self._capture.attempt(before.watch)
+            elif before is not None:
                 look = self._look if executing_eagerly() else self._look_in_graph
                 self._capture.attempt(look, function, arguments, keywords, before)
             return result
@@ -279,11 +293,19 @@ class TensorFlowCapture:
         if getattr(self._here, "call", None) is not None:
             return call.run()
         trains = call.origin == "fit" or getattr(call.function, "_reprokit_trains", True) or differentiates(call)
-        window = call.window = self._window()
-        if trains and not window.calls:
+        if call.origin == "fit":
             self._random.keep()
-        if call.origin == "function":
+        else:
+            window = call.window = self._window()
+            if trains and not window.calls:
+                self._random.keep()
             self._capture.attempt(window.opens, call)
+        stretch = getattr(call.function, "_reprokit_stretch", None)
+        if stretch is None or stretch is not self._last_stretch:
+            self._stale()
+            self._last_stretch = stretch
+        if stretch is not None and stretch.is_over:
+            self._capture.attempt(stretch.hold)
         self._here.call = call
         self._calls.append(call)
         try:
@@ -321,13 +343,31 @@ class TensorFlowCapture:
         """What was captured within the call ends the training behind it, also where the call then fails."""
         try:
             result = self.outermost(call)
-        except Exception:
-            if call.pending is not None:
+        except BaseException as error:
+            self._stale()
+            if call.pending is not None and isinstance(error, Exception):
                 raise call.pending from None
             raise
+        stretch = getattr(call.function, "_reprokit_stretch", None)
+        if stretch is not None:
+            stretch.calls += 1
+            if stretch.is_bad:
+                self._capture.attempt(self._look_back, stretch)
         if call.pending is not None:
             raise call.pending
         return result
+
+    def _look_back(self, stretch: Stretch) -> None:
+        """Behind a call whose compiled step should not have happened."""
+        (arguments, keywords), problem = stretch.rebuild()
+        if problem:
+            self._capture.say_once(f"warning: {problem}")
+        self._revealed(stretch.site, stretch.function, arguments, keywords, loops=False, problem=problem)
+
+    def _stale(self) -> None:
+        """Something may write to variables beside the calls of stretches."""
+        for stretch in self._stretches:
+            stretch.is_stale = True
 
     def outermost(self, call: Call) -> Any:
         """Make an outermost call."""
@@ -612,6 +652,7 @@ class TensorFlowCapture:
 
     def _begins(self, step: Step) -> None:
         """An eager step begins."""
+        self._stale()
         if getattr(self._here, "call", None) is None:
             self._random.keep()
         step.random = eager_state
@@ -790,15 +831,41 @@ class TensorFlowCapture:
         sites[:] = [one for one in sites if one.known is not site.known] + [site]
         compiled._reprokit_reader = None
 
-    def _before(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Before:
-        """What the variables that a compiled function updates have before it is called. They share the memory."""
+    def _before(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Before | Stretch:
+        """What the variables that a compiled function updates have before it is called. They share the memory.
+
+        Or the stretch that holds them.
+        """
         if "_reprokit_sites" not in vars(function):
             self._capture.attempt(self._trace, function, arguments, keywords)
             function.__dict__.setdefault("_reprokit_sites", [])
         reader = vars(function).get("_reprokit_reader")
         if reader is None:
             reader = function._reprokit_reader = Reader(_moved_by(function))
-        return reader.read()  # type: ignore[no-any-return]
+        stretch = self._stretch(function, arguments, keywords) if reader.are_here else None
+        return reader.read() if stretch is None else stretch
+
+    def _stretch(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Stretch | None:
+        """The stretch of the calls that the graph being built makes: one whenever Keras runs it; else None."""
+        call, graph, sites = self._current(), _graph(), function._reprokit_sites
+        if call is None or call.origin != "fit" or self.holds_each or len(sites) != 1 or replica() is not None:
+            return None
+        is_outermost = type(graph).__name__ == "FuncGraph" and type(graph.outer_graph).__name__ != "FuncGraph"
+        if not is_outermost or _in_loop() or sites[0].unreadable or not can_be_kept(arguments, keywords):
+            return None
+        known = getattr(call.function, "_reprokit_stretch", None)
+        if known is not None and known.function is not function:
+            known.only_one = True
+            return None
+        if known is None:
+            known = Stretch(function, sites[0], _moved_by(function), self._call_bare)
+            if not known.begins():
+                return None
+            call.function._reprokit_stretch = known
+            self._stretches.add(known)
+        known.site = sites[0]
+        known.take(arguments, keywords)
+        return known
 
     def _trace(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Have a function's graph built before it is called, so that it is known what it updates."""
@@ -837,7 +904,14 @@ class TensorFlowCapture:
             tensorflow.cond(flag > 0.0, host, lambda: tensorflow.constant(0))
 
     def _revealed(
-        self, site: Site, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], *, loops: bool
+        self,
+        site: Site,
+        function: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        *,
+        loops: bool,
+        problem: str = "",
     ) -> None:
         put_variable(site.known.memory.flag, 0.0)
         optimizer = site.known.optimizer()
@@ -847,7 +921,7 @@ class TensorFlowCapture:
             seen = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
             note = "the gradients could not be computed once more"
         found = self._of_site(site, seen, [("fit" if site.model is not None else "script", _one(arguments, keywords))])
-        found.notes.append(note)
+        found.notes += [note, problem] if problem else [note]
         self._end_behind(site, found, loops=loops)
 
     # ---- going back --------------------------------------------------------------------------------------------------
@@ -880,6 +954,10 @@ def _updated(known: Known) -> list[Any]:
 
 def _variables(held: dict[int, tuple[Any, Any]]) -> list[Any]:
     return [variable for variable, _ in held.values()]
+
+
+def _call_nothing(*_arguments: Any, **_keywords: Any) -> None:
+    """Before TensorFlow is there."""
 
 
 def _run_plain(call: Call, arguments: tuple[Any, ...], _keywords: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     Pairs = list[tuple[Any, Any]]
 
 _READ = "_ReadVariablesOp"
+_PLAIN = ("ResourceVariable", "UnliftedInitializerVariable")  # the latter was made in a function
 
 
 class Reader:
@@ -19,14 +20,14 @@ class Reader:
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self._variables = list(variables)
-        self._are_many = len(self._variables) > 1 and all(map(_is_here, self._variables))
-        self._handles = [variable.handle for variable in self._variables] if self._are_many else []
+        self.are_here = bool(self._variables) and all(map(_is_here, self._variables))
+        self._handles = [variable.handle for variable in self._variables] if self.are_here else []
         self._types = [variable.dtype.base_dtype for variable in self._variables]
         self._numbers = [kind.as_datatype_enum for kind in self._types]
 
     def read(self) -> Before:
         """What the variables have now, in eager code or when the graph runs that is being built."""
-        if not self._are_many:
+        if not self.are_here:
             return Before(self._variables, [variable.read_value() for variable in self._variables])
         if sys.modules["tensorflow.python.eager.context"].executing_eagerly():
             return Before(self._variables, self._in_eager_code())
@@ -48,7 +49,11 @@ class Before:
 
     def pairs(self) -> Pairs:
         """Each variable with its value."""
-        return list(zip(self._variables, self._values))  # noqa: B905
+        return list(zip(self._variables, self.values()))  # noqa: B905
+
+    def values(self) -> Any:
+        """Their values."""
+        return self._values
 
 
 class Packed(Before):
@@ -62,14 +67,12 @@ class Packed(Before):
         super().__init__(variables, packed)
         self._types = types
 
-    def pairs(self) -> Pairs:
-        """Each variable with its value, unpacked where it is asked for."""
+    def values(self) -> Any:
+        """Their values, unpacked where they are asked for."""
         raw = sys.modules["tensorflow"].raw_ops
-        unpack = raw.CompositeTensorVariantToComponents
-        return list(zip(self._variables, unpack(encoded=self._values, metadata=b"", Tcomponents=self._types)))  # noqa: B905
+        return raw.CompositeTensorVariantToComponents(encoded=self._values, metadata=b"", Tcomponents=self._types)
 
 
 def _is_here(variable: Any) -> bool:
     """Whether it is one variable, of this process and on the CPU."""
-    kind = type(variable).__name__
-    return kind == "ResourceVariable" and "CPU:" in variable.device and "CPU:" in str(variable.handle.device)
+    return type(variable).__name__ in _PLAIN and "CPU:" in variable.device and "CPU:" in str(variable.handle.device)

@@ -1,0 +1,184 @@
+"""Calls of a step compiled by XLA since the state before them was held, by which the state before each is had again.
+
+XLA updates variables where they lie as long as nobody holds what they had; else it copies them all first, a tenth of a
+small step. So they are held before one call in several only, and of each call the batch. Where a step should not have
+happened, the calls before it are made once more from what was held. That they come to the same bits is shown by the
+bad step: it too is made again, and must come to what was there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+
+from .tensorflow_reading import Reader
+from .tensorflow_state import as_array, put_variable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .tensorflow_capture import Site
+    from .tensorflow_reading import Before
+
+CALLS = 64  # at most, of one stretch
+SECONDS = 0.2  # that they take
+ROOM = 1 << 26  # bytes of their batches
+_numbers = itertools.count()
+
+
+class Stretch:
+    """The calls of one function in a row."""
+
+    def __init__(self, function: Any, site: Site, variables: list[Any], run: Callable[..., Any]) -> None:
+        self.function = function
+        self.site = site
+        self.is_stale = True  # something may have been written to since
+        self.is_bad = False  # the step of the last call should not have happened
+        self.only_one = False  # call in each stretch, as others run beside it
+        self._reader = Reader([*variables, site.known.memory.losses, site.known.memory.norms])
+        self._run = run
+        self._name = f"reprokit_{next(_numbers)}"
+        self.calls = 0
+        self._since = 0.0
+        self._most = 1
+        self._held: Before | None = None
+        self._batches = _Batches(self._name)
+
+    # ---- at each call ------------------------------------------------------------------------------------------------
+
+    def take(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """In the graph that is being built: keep what the function is given."""
+        self.only_one = self.only_one or not self._batches.take([arguments, keywords])
+
+    def begins(self) -> bool:
+        """While the first graph is built, behind which its first call comes. Whether all variables have values yet.
+
+        Where a function makes variables, TensorFlow builds it once more when they have.
+        """
+        try:
+            with sys.modules["tensorflow.python.framework.ops"].init_scope():
+                self.hold()
+        except Exception:  # of TensorFlow's many
+            return False
+        return True
+
+    def watch(self) -> None:
+        """In the graph that is being built, behind the call: learn of a step that should not have happened."""
+        tensorflow = sys.modules["tensorflow"]
+
+        def tell() -> None:
+            self.is_bad = True
+
+        def told() -> Any:
+            tensorflow.py_function(tell, [], [])
+            return tensorflow.constant(0)
+
+        flag = self.site.known.memory.flag.read_value()
+        tensorflow.cond(flag > 0.0, told, lambda: tensorflow.constant(0))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state is to be held anew before the next call."""
+        return self.calls >= self._most or self.is_stale or self.only_one
+
+    def hold(self) -> None:
+        """Begin anew with the present state."""
+        if self.calls:
+            each = (time.perf_counter() - self._since) / self.calls
+            room = ROOM // max(1, self._batches.size())
+            self._most = max(1, min(CALLS, room, int(SECONDS / max(each, 1e-6))))
+        self._batches.clear()
+        self._held = self._reader.read()
+        self.calls, self.is_stale, self._since = 0, False, time.perf_counter()
+
+    # ---- behind a bad step -------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> tuple[list[Any], str]:
+        """Give variables the state before the last call. What that was given, and what is not as it should be."""
+        self.is_stale, self.is_bad = True, False
+        if self._held is None or self._batches.count() != self.calls:
+            return [(), {}], "the state and the batch are not those of the step: its calls could not be told apart"
+        wrong, given = self._reader.read(), self._batches.get(self.calls - 1)
+        _put(self._held)
+        if self.calls == 1:
+            return given, ""
+        for number in range(self.calls - 1):
+            self._make(self._batches.get(number))
+        before = self._reader.read()
+        self._make(given)
+        is_same = list(map(_bits, wrong.values())) == list(map(_bits, self._reader.read().values()))
+        _put(before)
+        return given, "" if is_same else "the state may not be the step's: calls that were made again came to another"
+
+    def _make(self, given: list[Any]) -> None:
+        arguments, keywords = given
+        self._run(self.function, *arguments, **keywords)
+
+
+class _Batches:
+    """What calls were given, held by TensorFlow's own staging area: a reference to each tensor."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pattern: Any = None
+        self._flat: list[Any] = []
+        self._places: list[int] = []
+        self._types: list[Any] = []
+
+    def take(self, given: Any) -> bool:
+        """In the graph that is being built; whether that graph's calls are given what those of graphs before it are."""
+        tensorflow, known = sys.modules["tensorflow"], self._types
+        self._pattern = given
+        self._flat = tensorflow.nest.flatten(given, expand_composites=True)
+        self._places = [place for place, one in enumerate(self._flat) if isinstance(one, tensorflow.Tensor)]
+        tensors = [self._flat[place] for place in self._places]
+        self._types = [one.dtype for one in tensors]
+        tensorflow.raw_ops.Stage(values=tensors, shared_name=self._name)
+        return not known or known == self._types
+
+    def count(self) -> int:
+        return int(sys.modules["tensorflow"].raw_ops.StageSize(dtypes=self._types, shared_name=self._name))
+
+    def clear(self) -> None:
+        sys.modules["tensorflow"].raw_ops.StageClear(dtypes=self._types, shared_name=self._name)
+
+    def size(self) -> int:
+        """Bytes of the first."""
+        return sum(one.dtype.size * int(one.shape.num_elements()) for one in self._peek(0)) if self.count() else 0
+
+    def get(self, number: int) -> Any:
+        """Arguments and keywords of a call."""
+        flat = list(self._flat)
+        for place, value in zip(self._places, self._peek(number)):  # noqa: B905
+            flat[place] = value
+        return sys.modules["tensorflow"].nest.pack_sequence_as(self._pattern, flat, expand_composites=True)
+
+    def _peek(self, number: int) -> Any:
+        raw = sys.modules["tensorflow"].raw_ops
+        return raw.StagePeek(index=number, dtypes=self._types, shared_name=self._name)
+
+
+def can_be_kept(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether all that a function is given are tensors of numbers or texts, or no tensors."""
+    tensorflow = sys.modules["tensorflow"]
+    flat = tensorflow.nest.flatten([arguments, keywords], expand_composites=True)
+    tensors = [one for one in flat if isinstance(one, tensorflow.Tensor)]
+    refused = (tensorflow.resource, tensorflow.variant)
+    return bool(tensors) and not any(one.dtype in refused for one in tensors) and not any(map(_is_stateful, flat))
+
+
+def _is_stateful(one: Any) -> bool:
+    return hasattr(one, "handle") or hasattr(one, "_iterator_resource")
+
+
+def _put(state: Before) -> None:
+    for variable, value in state.pairs():
+        put_variable(variable, value)
+
+
+def _bits(value: Any) -> bytes:
+    found: bytes = as_array(value).tobytes()
+    return found

@@ -1,0 +1,88 @@
+"""Steps compiled by XLA: the state before a bad one is had again by the calls since it was held."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Reprokit
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+# Two epochs, whose last batches are smaller. A callback may write between steps.
+SCRIPT = """
+import hashlib, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy, tensorflow
+
+bad, writes = int(sys.argv[1]), sys.argv[2]
+keras.utils.set_random_seed(3)
+layers = keras.layers
+made = keras.Sequential([
+    keras.Input((8,)), layers.Dense(16, "relu"), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)])
+made.compile(keras.optimizers.Adam(1e-2), "mse", metrics=["mae"], jit_compile=True)
+generator = numpy.random.default_rng(0)
+x, y = generator.standard_normal((324, 8)).astype("float32"), generator.standard_normal((324, 1)).astype("float32")
+y[bad * 8 + 3] = numpy.nan
+
+class Writing(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if writes == "the rate":
+            made.optimizer.learning_rate.assign(made.optimizer.learning_rate)
+        elif writes == "behind our back" and batch == bad - 2:
+            bias = made.layers[0].bias.value
+            tensorflow.raw_ops.AssignVariableOp(resource=bias.handle, value=bias.numpy() + 1)
+        elif writes == "a checkpoint" and batch == bad - 2:
+            made.set_weights([weight + 1 for weight in made.get_weights()])
+            tensorflow.train.Checkpoint(made.optimizer).save("kept")
+            tensorflow.train.Checkpoint(made.optimizer).restore(tensorflow.train.latest_checkpoint("."))
+
+made.fit(x, y, batch_size=8, verbose=0, shuffle=False, epochs=2, callbacks=[Writing()])
+state = b"".join(weight.tobytes() for weight in [*made.get_weights(), *[v.numpy() for v in made.optimizer.variables]])
+print("state", hashlib.sha256(state).hexdigest())
+"""
+
+
+def trained(reprokit: Reprokit, run: str, bad: int, writes: str) -> tuple[str, list[dict[str, Any]], str]:
+    """What the weights came to, the headers of the snapshots, and what was said."""
+    script = reprokit.script("train.py", SCRIPT)
+    options = ["--on-nan", "skip", "--max-snapshots", "9", "-o", run]
+    done = reprokit.run("run", *options, "--", sys.executable, str(script), str(bad), writes)
+    assert done.returncode == 0, done.stderr
+    (state,) = [line for line in done.stdout.splitlines() if line.startswith("state")]
+    files = sorted((reprokit.directory / run / "snapshots").glob("step-*/snapshot.json"))
+    return state, [json.loads(file.read_text()) for file in files], done.stderr
+
+
+def digests(directory: Path) -> list[bytes]:
+    """The tensors of all snapshots of a run."""
+    return [file.read_bytes() for file in sorted(directory.glob("snapshots/step-*/tensors.safetensors"))]
+
+
+@pytest.mark.parametrize("bad", [0, 20, 40])
+def test_it_is_the_state_that_is_held_before_each_step(reprokit: Reprokit, bad: int) -> None:
+    """A callback that writes between steps has it held before each; it writes what was there."""
+    state, headers, said = trained(reprokit, "stretch", bad, "nothing")
+    each_state, each_headers, _ = trained(reprokit, "each", bad, "the rate")
+    assert [header["step"] for header in headers] == [bad, 41 + bad]
+    assert [header["step"] for header in each_headers] == [bad, 41 + bad]
+    assert digests(reprokit.directory / "stretch") == digests(reprokit.directory / "each")
+    assert state == each_state
+    assert "warning" not in said
+
+
+def test_a_checkpoint_that_is_restored_in_between_is_seen(reprokit: Reprokit) -> None:
+    _, headers, said = trained(reprokit, "run", 20, "a checkpoint")
+    assert [header["step"] for header in headers] == [20, 61]
+    assert not [note for header in headers for note in header["notes"] if "may not be" in note]
+    assert "warning" not in said
+
+
+def test_a_write_that_nobody_saw_is_told(reprokit: Reprokit) -> None:
+    _, headers, said = trained(reprokit, "run", 20, "behind our back")
+    assert all(any("may not be the step's" in note for note in header["notes"]) for header in headers)
+    assert "warning: the state may not be the step's" in said
