@@ -57,7 +57,7 @@ static enum answer describe(PyObject *tensor, PyObject *formats, uint64_t *addre
     if (is_here > 0) is_here = is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_contiguous, NULL));
     if (is_here <= 0) return is_here < 0 ? FAILED : UNKNOWN;
     numbers->bytes = number(PyObject_GetAttr(tensor, name_of_nbytes));
-    PyObject *dtype = PyObject_GetAttr(tensor, name_of_dtype);
+    PyObject *dtype = PyErr_Occurred() ? NULL : PyObject_GetAttr(tensor, name_of_dtype);
     if (!dtype) return FAILED;
     PyObject *format = PyDict_GetItem(formats, dtype);
     Py_DECREF(dtype);

@@ -270,6 +270,7 @@ class TensorFlowCapture:
             if isinstance(before, Stretch):
                 self._capture.attempt(before.watch)
             elif before is not None:
+                self._stale()
                 look = self._look if executing_eagerly() else self._look_in_graph
                 self._capture.attempt(look, function, arguments, keywords, before)
             return result
@@ -302,7 +303,7 @@ class TensorFlowCapture:
             self._capture.attempt(window.opens, call)
         stretch = getattr(call.function, "_reprokit_stretch", None)
         if stretch is None or stretch is not self._last_stretch:
-            self._stale()
+            self._leave(but=stretch)
             self._last_stretch = stretch
         if stretch is not None and stretch.is_over:
             self._capture.attempt(stretch.hold)
@@ -363,6 +364,13 @@ class TensorFlowCapture:
         if problem:
             self._capture.say_once(f"warning: {problem}")
         self._revealed(stretch.site, stretch.function, arguments, keywords, loops=False, problem=problem)
+
+    def _leave(self, but: Stretch | None) -> None:
+        """Another function than the last is called, which may write to what the stretches of others hold."""
+        self._stale()
+        for stretch in self._stretches:
+            if stretch is not but and not self._calls:
+                self._capture.attempt(stretch.release)
 
     def _stale(self) -> None:
         """Something may write to variables beside the calls of stretches."""

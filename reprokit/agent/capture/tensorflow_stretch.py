@@ -94,6 +94,12 @@ class Stretch:
         self._held = self._reader.read()
         self.calls, self.is_stale, self._since = 0, False, time.perf_counter()
 
+    def release(self) -> None:
+        """Another function is called: until the next call of this one nothing needs to be held."""
+        if self._held is not None:
+            self._batches.clear()
+            self._held, self.calls, self.is_stale = None, 0, True
+
     # ---- behind a bad step -------------------------------------------------------------------------------------------
 
     def rebuild(self) -> tuple[list[Any], str]:

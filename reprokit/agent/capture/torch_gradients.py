@@ -30,7 +30,7 @@ class Gradients:
         formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
         # Takes param_groups: whether all of their gradients are finite, None where it cannot tell.
         self.of_groups: Callable[[Any], bool | None] = _unknown
-        if compiled is not None:
+        if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
             self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
         self._only = frozenset([torch.Tensor])
         self._data_ptr, self._is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
