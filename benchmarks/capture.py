@@ -74,12 +74,13 @@ def commands(kind: str) -> dict[str, list[str]]:
 
 
 @contextmanager
-def started(kind: str, directory: Path) -> Iterator[dict[str, Training]]:
-    """All sides of a training, under way."""
+def started(kind: str, directory: Path, turn: int) -> Iterator[dict[str, Training]]:
+    """All sides of a training, under way; each turn another is the first to start."""
     with ExitStack() as stack:
-        sides = {}
-        for name, command in commands(kind).items():
-            sides[name] = Training(command, directory)
+        sides, started_by = {}, commands(kind)
+        names = list(started_by)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            sides[name] = Training(started_by[name], directory)
             stack.callback(sides[name].close)
         yield sides
 
@@ -89,8 +90,8 @@ def measured(kind: str, runs: int) -> dict[str, list[Times]]:
     results: dict[str, list[Times]] = {}
     processes = PROCESSES if kind in TORCH else SLOW_PROCESSES
     blocks_each = max(1, runs * BLOCKS.get(kind, MANY_BLOCKS) // processes)
-    for _ in range(processes):
-        with scratch() as directory, started(kind, Path(directory)) as sides:
+    for turn in range(processes):
+        with scratch() as directory, started(kind, Path(directory), turn) as sides:
             blocks = {name: side.block for name, side in sides.items()}
             for name, times in in_turn(blocks, blocks_each, warm_up=2).items():
                 results.setdefault(name, []).extend(times)
@@ -104,12 +105,13 @@ def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
         results = measured(kind, runs)
         for part, title in enumerate(("on the clock", "of the processors")):
             print(f" {title}")
-            show({name: [times[part] for times in found] for name, found in results.items()}, "us", "bare")
+            show({name: [times[part] for times in results[name]] for name in commands(kind)}, "us", "bare")
+            pairs = zip(results["--on-nan capture"], results["bare"], strict=True)
+            ratios = [100 * times[part] / bare[part] - 100 for times, bare in pairs]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")
         if kind in REFUSED:
             print(f"  {CHECKS[kind]}: XLA compiles no graph that has it")
-        pairs = zip(results["--on-nan capture"], results["bare"], strict=True)
-        low, middle, high = statistics.quantiles([100 * times[1] / bare[1] - 100 for times, bare in pairs], n=4)
-        print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")
 
 
 if __name__ == "__main__":
