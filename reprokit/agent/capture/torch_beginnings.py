@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import CO_VARKEYWORDS
 
 from .torch_alarms import Alarms
 from .torch_held import Held
@@ -11,6 +12,7 @@ from .torch_watched import Epoch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from . import Capture
@@ -61,7 +63,7 @@ class Beginnings(Alarms):
 
     def _begin_or_go_on(self, held: Held, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        keywords = sys._getframe(2).f_locals.get("kwargs") or {}  # of Module.__call__, which gives no hook of all these
+        keywords = _keywords(sys._getframe(2)) if _may_have_keywords(module, arguments) else {}
         if held.began or self._rolls_back or not held.buffers.is_empty:
             self._begin_step(held, module)
         else:  # the same in short
@@ -157,3 +159,16 @@ class Beginnings(Alarms):
         held.saw_loader = True
         held.batches.add("loader", batch)
         held.epoch = getattr(iterator, "_reprokit_captured", None)
+
+
+def _may_have_keywords(module: Any, arguments: Any) -> bool:
+    """Whether a call with these arguments may have been given others by name. To ask its frame takes longer."""
+    code = getattr(type(module).forward, "__code__", None)
+    if code is None or "forward" in module.__dict__:
+        return True
+    return bool(code.co_argcount > len(arguments) + 1 or code.co_kwonlyargcount or code.co_flags & CO_VARKEYWORDS)
+
+
+def _keywords(frame: FrameType) -> dict[str, Any]:
+    """What Module.__call__ was given by name, of which it tells a hook of all modules nothing."""
+    return frame.f_locals.get("kwargs") or {}
