@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 from markdown_it import MarkdownIt
 
@@ -155,6 +156,8 @@ def ending(real: Reprokit, name: str, code: str) -> tuple[str, str, str]:
         wait_until((real.directory / name / "began").exists, "the training")
         process.kill()
     process.communicate("\n")  # which ends a training that waits for it
+    assert real.facts(name)["launcher_pid"] == process.pid
+    wait_until(lambda: not psutil.pid_exists(process.pid), f"the end of process {process.pid}")
     found = gather([real.directory / name])
     shown = real.run("report", name)
     assert shown.returncode == 0
