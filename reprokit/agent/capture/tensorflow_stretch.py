@@ -105,10 +105,22 @@ class Stretch:
     def rebuild(self) -> tuple[list[Any], str]:
         """Give variables the state before the last call. What that was given, and what is not as it should be."""
         self.is_stale, self.is_bad = True, False
-        if self._held is None or self._batches.count() != self.calls:
-            return [(), {}], "the state and the batch are not those of the step: its calls could not be told apart"
+        try:
+            if self._held is not None and self._batches.count() == self.calls:
+                return self._rebuilt(self._held)
+            problem = "its calls could not be told apart"
+        except Exception as error:  # of TensorFlow's many
+            problem = f"{type(error).__name__}: {error}"
+        if self._held is not None:  # a good state, if an earlier one: what is there now is ruined
+            _put(self._held)
+        return [
+            (),
+            {},
+        ], f"the state is that of up to {self.calls} steps before the step, and no batch is known: {problem}"
+
+    def _rebuilt(self, held: Before) -> tuple[list[Any], str]:
         wrong, given = self._reader.read(), self._batches.get(self.calls - 1)
-        _put(self._held)
+        _put(held)
         if self.calls == 1:
             return given, ""
         for number in range(self.calls - 1):
