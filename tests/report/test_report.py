@@ -152,17 +152,25 @@ def test_a_run_that_goes_on_or_was_killed_says_so_first(real: Reprokit, tmp_path
 def ending(real: Reprokit, name: str, code: str) -> tuple[str, str, str]:
     """The beginnings of three reports of a run that ends in its own way, each without marks."""
     process = real.start("record", "-o", name, "--", sys.executable, "-c", code, stdin=subprocess.PIPE)
+    orphans: list[psutil.Process] = []
     if "killed" in name:
         wait_until((real.directory / name / "began").exists, "the training")
+        orphans = psutil.Process(process.pid).children()
         process.kill()
     process.communicate("\n")  # which ends a training that waits for it
-    assert real.facts(name)["launcher_pid"] == process.pid
-    wait_until(lambda: not psutil.pid_exists(process.pid), f"the end of process {process.pid}")
+    wait_until(lambda: all(map(is_over, orphans)), "the training's end, which comes after that of its output")
     found = gather([real.directory / name])
     shown = real.run("report", name)
     assert shown.returncode == 0
     texts = [text.strip() for text in Page(html.page(found).partition("<main>")[2]).texts]
     return shown.stdout.splitlines()[0], markdown.page(found).splitlines()[0].strip("*"), next(filter(None, texts))
+
+
+def is_over(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_run_that_failed_or_whose_launcher_was_killed_says_so_first(real: Reprokit) -> None:
