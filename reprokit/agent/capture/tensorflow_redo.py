@@ -17,11 +17,13 @@ from ..observing import places
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
-from .tensorflow_capture import Call, Known, TensorFlowCapture, in_xla
+from .tensorflow_calls import Call, Known
+from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_causes import line, nonfinite_count
 from .tensorflow_drawn import Drawn
 from .tensorflow_explain import Watching
 from .tensorflow_found import Found, all_owners, dense
+from .tensorflow_graph import in_xla
 from .tensorflow_window import differentiates, written
 
 TYPE_CHECKING = False
@@ -72,7 +74,7 @@ class TensorFlowRedo(TensorFlowCapture):
     def _begin_first(self, name: str, module: ModuleType) -> None:
         from .tensorflow1_redo import TensorFlow1Redo
 
-        self._first = self._first or TensorFlow1Redo(self._capture)
+        self._first = self._first or TensorFlow1Redo(self.capture)
         self._first.begin(name, module)
 
     def outermost(self, call: Call) -> Any:
@@ -113,7 +115,7 @@ class TensorFlowRedo(TensorFlowCapture):
             self._loop.begins()
 
     def _is_in_loop(self) -> bool:
-        return not self._doing and getattr(self._here, "call", None) is None
+        return not self._doing and getattr(self.here, "call", None) is None
 
     def _stepped(self, found: Found | None) -> None:
         """The first step of a loop has made all variables; from then on each is one that is done again."""
@@ -177,7 +179,7 @@ class TensorFlowRedo(TensorFlowCapture):
 
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
-        self.last, call = None, self._current()
+        self.last, call = None, self.current()
         if call is not None:
             call.captured = None
 

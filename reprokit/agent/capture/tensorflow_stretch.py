@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_capture import Site
+    from .tensorflow_calls import Site
     from .tensorflow_reading import Before
 
 CALLS = 64  # at most, of one stretch

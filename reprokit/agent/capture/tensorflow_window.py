@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_capture import Call
+    from .tensorflow_calls import Call
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
 MAX_CALLS = 64

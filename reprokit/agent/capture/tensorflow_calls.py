@@ -1,0 +1,121 @@
+"""What is known of a training of TensorFlow 2 and Keras: the calls it makes, its optimizers, where they update."""
+
+from __future__ import annotations
+
+import weakref
+from _thread import get_ident
+
+from .tensorflow_drawn import drawing, hidden
+from .tensorflow_state import as_array, held_or_now
+from .tensorflow_update import Memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .tensorflow_steps import Step
+    from .tensorflow_window import Window
+
+    Function = Callable[..., Any]
+
+
+class Call:
+    """An outermost call of a training from eager code: a Keras train_function, or a function of the script's."""
+
+    def __init__(
+        self,
+        origin: str,
+        model: Any,
+        function: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        run: Function,
+    ) -> None:
+        self.origin = origin
+        self.model = model
+        self.function = function
+        self.arguments = arguments
+        self.keywords = keywords
+        self.thread = get_ident()
+        self.pending: BaseException | None = None  # what ends the training when the call has come back
+        self.rolls_back = False
+        self.captured: Step | None = None  # a step of it that was not applied
+        self.steps: list[Step] = []  # that were built in it
+        self.window: Window | None = None
+        self._run = run
+
+    def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
+        """Make the call, with other arguments where there are some."""
+        given = self.keywords if keywords is None else keywords
+        return self._run(self, self.arguments if arguments is None else arguments, given)
+
+
+class Known:
+    """What is known of an optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.first: int | None = None  # its count of steps when it was first seen
+        self.skipped = 0
+        self.variables: list[Any] = []  # what it trains
+        self.losses: list[Any] = []  # the last, of eager code
+        self.finite: tuple[Any, Any] = (None, None)
+        self.shares = False  # its eager steps with another optimizer, which updates behind it
+        self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
+        self.mean, self.norms = 0.0, 0
+        self._memory: Memory | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The variables of ours in its graphs."""
+        if self._memory is None:
+            self._memory = Memory()
+        return self._memory
+
+    @property
+    def alive(self) -> list[Any]:
+        """What it trains, while it is there."""
+        return [] if self.optimizer() is None else self.variables
+
+    def last_losses(self) -> list[float]:
+        """Of its good steps."""
+        if self._memory is not None:
+            numbers = as_array(self._memory.losses).tolist()
+            return [number for number in numbers if number == number]
+        return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
+
+
+class Site:
+    """A place where a graph applies gradients."""
+
+    def __init__(self, known: Known, variables: list[Any], step: Step, call: Call | None) -> None:
+        self.known = known
+        self.step = step
+        self.variables = variables
+        self.model = None if call is None else call.model
+        self.activations = [name for name, _ in step.activations]
+        self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
+        self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
+
+    def drawn(self) -> list[Any]:
+        """The numbers of operations with a random state of their own, to be handed out."""
+        draws = drawing(self.step.graph)
+        self.draws = [draw.type for draw in draws]
+        return [draw.outputs[0] for draw in draws]
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Operations with a random state of their own whose numbers nobody is handed."""
+        graph = self.step.graph
+        return [operation.name for operation in drawing(graph)[len(self.draws) :]] + hidden(graph)
+
+
+def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None:
+    """How many updates an optimizer has made, or had where its counter was held; None before it is built."""
+    counter = getattr(optimizer, "_iterations", None)
+    counter = getattr(getattr(optimizer, "inner_optimizer", None), "_iterations", counter)
+    try:
+        return int(as_array(held_or_now(counter, held or {})))
+    except Exception:  # not built
+        return None
