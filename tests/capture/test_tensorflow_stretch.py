@@ -31,6 +31,8 @@ y[bad * 8 + 3] = numpy.nan
 
 class Writing(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
+        if batch in (bad, bad + 1):
+            print("logs", sorted(logs), [value == value for value in logs.values()])
         if writes == "the rate":
             made.optimizer.learning_rate.assign(made.optimizer.learning_rate)
         elif writes == "behind our back" and batch == bad - 2:
@@ -88,6 +90,14 @@ def test_it_is_the_state_that_is_held_before_each_step(reprokit: Reprokit, bad: 
     assert digests(reprokit.directory / "stretch") == digests(reprokit.directory / "each")
     assert state == each_state
     assert "warning" not in said
+
+
+def test_the_script_is_given_what_the_step_that_is_skipped_came_to(reprokit: Reprokit) -> None:
+    script = reprokit.script("train.py", SCRIPT)
+    done = reprokit.run("run", "--on-nan", "skip", "--", sys.executable, str(script), "20", "nothing")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("logs")]
+    assert told == ["logs ['loss', 'mae'] [False, False]", "logs ['loss', 'mae'] [True, True]"] * 2
 
 
 def test_a_checkpoint_that_is_restored_in_between_is_seen(reprokit: Reprokit) -> None:

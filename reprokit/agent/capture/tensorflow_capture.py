@@ -214,13 +214,12 @@ class TensorFlowCapture:
     def _guarded(self, call: Call) -> Any:
         """What was captured within the call ends the training behind it, also where the call then fails."""
         try:
-            result = self.outermost(call)
+            result = self._compiled.made(call)
         except BaseException as error:
             self._compiled.written()
             if call.pending is not None and isinstance(error, Exception):
                 raise call.pending from None
             raise
-        self._compiled.ends(call)
         if call.pending is not None:
             raise call.pending
         return result

@@ -59,13 +59,21 @@ class Compiled:
         if stretch is not None and stretch.is_over:
             self._capture.attempt(stretch.hold)
 
-    def ends(self, call: Call) -> None:
-        """It is over."""
+    def made(self, call: Call) -> Any:
+        """Make an outermost call; a compiled step of it that should not have happened is undone behind it."""
+        try:
+            result = self._owner.outermost(call)
+        except Exception as error:
+            stretch = stretch_of(call)  # perhaps since this call
+            if stretch is None or not stretch.refused(error):
+                raise
+            stretch.calls += 1
+            found = self._capture.attempt(self._look_back, stretch)
+            return {} if found is None else found
         stretch = stretch_of(call)
         if stretch is not None:
             stretch.calls += 1
-            if stretch.is_bad:
-                self._capture.attempt(self._look_back, stretch)
+        return result
 
     def _leave(self, but: Stretch | None) -> None:
         """Another function than the last is called, which may write to what the stretches of others hold."""
@@ -79,12 +87,13 @@ class Compiled:
         for stretch in self._stretches:
             stretch.is_stale = True
 
-    def _look_back(self, stretch: Stretch) -> None:
-        """Behind a call whose compiled step should not have happened."""
-        (arguments, keywords), problem = stretch.rebuild()
-        if problem:
-            self._capture.say_once(f"warning: {problem}")
-        self._revealed(stretch.site, stretch.function, arguments, keywords, loops=False, problem=problem)
+    def _look_back(self, stretch: Stretch) -> Any:
+        """Behind a call whose compiled step should not have happened; what the call gives."""
+        step = stretch.rebuild()
+        if step.problem:
+            self._capture.say_once(f"warning: {step.problem}")
+        self._revealed(stretch.site, stretch.function, step.arguments, step.keywords, loops=False, problem=step.problem)
+        return step.result
 
     # ---- calls of compiled functions ---------------------------------------------------------------------------------
 

@@ -36,11 +36,11 @@ class Stretch:
         self.function = function
         self.site = site
         self.is_stale = True  # something may have been written to since
-        self.is_bad = False  # the step of the last call should not have happened
         self.only_one = False  # call in each stretch, as others run beside it
         self._reader = Reader([*variables, site.known.memory.losses, site.known.memory.norms])
         self._run = run
         self._name = f"reprokit_{next(_numbers)}"
+        self._refusal = f"reprokit: a step that is not finite is not applied ({self._name})"  # TensorFlow logs it
         self.calls = 0
         self._since = 0.0
         self._most = 1
@@ -66,18 +66,18 @@ class Stretch:
         return True
 
     def watch(self) -> None:
-        """In the graph that is being built, behind the call: learn of a step that should not have happened."""
+        """In the graph that is being built, behind the call: fail where a step should not have happened.
+
+        A condition would do as well, but it has TensorFlow run the whole graph in a slower way.
+        """
         tensorflow = sys.modules["tensorflow"]
-
-        def tell() -> None:
-            self.is_bad = True
-
-        def told() -> Any:
-            tensorflow.py_function(tell, [], [])
-            return tensorflow.constant(0)
-
         flag = self.site.known.memory.flag.read_value()
-        tensorflow.cond(flag > 0.0, told, lambda: tensorflow.constant(0))
+        with tensorflow.control_dependencies([self._batches.kept]):
+            tensorflow.raw_ops.Assert(condition=flag <= 0.0, data=[tensorflow.constant(self._refusal)])
+
+    def refused(self, error: BaseException) -> bool:
+        """Whether a call failed for nothing but a step that should not have happened."""
+        return isinstance(error, sys.modules["tensorflow"].errors.InvalidArgumentError) and self._refusal in str(error)
 
     @property
     def is_over(self) -> bool:
@@ -102,9 +102,9 @@ class Stretch:
 
     # ---- behind a bad step -------------------------------------------------------------------------------------------
 
-    def rebuild(self) -> tuple[list[Any], str]:
-        """Give variables the state before the last call. What that was given, and what is not as it should be."""
-        self.is_stale, self.is_bad = True, False
+    def rebuild(self) -> Rebuilt:
+        """Give variables the state before the last call."""
+        self.is_stale = True
         try:
             if self._held is not None and self._batches.count() == self.calls:
                 return self._rebuilt(self._held)
@@ -113,27 +113,34 @@ class Stretch:
             problem = f"{type(error).__name__}: {error}"
         if self._held is not None:  # a good state, if an earlier one: what is there now is ruined
             _put(self._held)
-        return [
-            (),
-            {},
-        ], f"the state is that of up to {self.calls} steps before the step, and no batch is known: {problem}"
+        earlier = f"the state is that of up to {self.calls} steps before the step, and no batch is known"
+        return Rebuilt((), {}, {}, f"{earlier}: {problem}")
 
-    def _rebuilt(self, held: Before) -> tuple[list[Any], str]:
-        wrong, given = self._reader.read(), self._batches.get(self.calls - 1)
+    def _rebuilt(self, held: Before) -> Rebuilt:
+        wrong, (arguments, keywords) = self._reader.read(), self._batches.get(self.calls - 1)
         _put(held)
-        if self.calls == 1:
-            return given, ""
         for number in range(self.calls - 1):
             self._make(self._batches.get(number))
         before = self._reader.read()
-        self._make(given)
+        result = self._make((arguments, keywords))
         is_same = list(map(_bits, wrong.values())) == list(map(_bits, self._reader.read().values()))
         _put(before)
-        return given, "" if is_same else "the state may not be the step's: calls that were made again came to another"
+        problem = "" if is_same else "the state may not be the step's: calls that were made again came to another"
+        return Rebuilt(arguments, keywords, result, problem)
 
-    def _make(self, given: list[Any]) -> None:
+    def _make(self, given: Any) -> Any:
         arguments, keywords = given
-        self._run(self.function, *arguments, **keywords)
+        return self._run(self.function, *arguments, **keywords)
+
+
+class Rebuilt:
+    """A step that should not have happened, made once more and undone."""
+
+    def __init__(self, arguments: Any, keywords: dict[str, Any], result: Any, problem: str) -> None:
+        self.arguments = arguments
+        self.keywords = keywords
+        self.result = result  # what its call gives
+        self.problem = problem  # with the state, which is not as it should be
 
 
 class _Batches:
@@ -145,6 +152,7 @@ class _Batches:
         self._flat: list[Any] = []
         self._places: list[int] = []
         self._types: list[Any] = []
+        self.kept: Any = None  # the operation that keeps them
 
     def take(self, given: Any) -> bool:
         """In the graph that is being built; whether that graph's calls are given what those of graphs before it are."""
@@ -154,7 +162,7 @@ class _Batches:
         self._places = [place for place, one in enumerate(self._flat) if isinstance(one, tensorflow.Tensor)]
         tensors = [self._flat[place] for place in self._places]
         self._types = [one.dtype for one in tensors]
-        tensorflow.raw_ops.Stage(values=tensors, shared_name=self._name)
+        self.kept = tensorflow.raw_ops.Stage(values=tensors, shared_name=self._name)
         return not known or known == self._types
 
     def count(self) -> int:
