@@ -95,7 +95,7 @@ def _random_hex() -> str:
 def _own_place() -> Path:
     home = Path(os.path.realpath(HOME))
     if not home.is_dir():
-        _make_directory(home)
+        _make_directory(home, exist_ok=True)  # another launcher may be faster
     ignore = home / ".gitignore"
     with suppress(OSError):
         if not ignore.exists():
@@ -140,9 +140,9 @@ def _refuse_running(place: Path) -> None:
     run.require_finished()
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, *, exist_ok: bool = False) -> None:
     try:
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=0o700, exist_ok=exist_ok)
     except OSError as error:
         raise CannotWriteRun(
             f"{path.parent}: cannot make a run directory there: {error.strerror}; choose another place with -o"

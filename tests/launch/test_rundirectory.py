@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from reprokit.launch.rundirectory import NAMES
+from reprokit.launch.rundirectory import NAMES, NewRun
 from tests.support import COMMAND, Reprokit
 
 FORMAT = Path(__file__).parent.parent.parent / "docs" / "format.md"
@@ -25,6 +26,24 @@ def test_each_run_has_a_directory_of_its_own_that_git_ignores(reprokit: Reprokit
     home = reprokit.directory / ".reprokit"
     assert sorted(path.name for path in home.iterdir()) == sorted([".gitignore", "last", *names])
     assert (home / ".gitignore").read_text() == "*\n"
+
+
+def test_runs_may_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them finds no directory of runs, and then another is faster in making it."""
+    monkeypatch.chdir(tmp_path)
+    is_there = Path.is_dir
+
+    def is_made_late(path: Path) -> bool:
+        found = is_there(path)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_made_late)
+    runs = [NewRun(None, overwrite=False).take_place() for _ in range(2)]
+    assert sorted(path for path in (tmp_path / ".reprokit").iterdir() if path.name != ".gitignore") == sorted(
+        [*runs, tmp_path / ".reprokit" / "last"]
+    )
 
 
 def test_last_names_the_newest(reprokit: Reprokit) -> None:
