@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 from reprokit.launch.personality import end_with_parent
@@ -22,6 +23,7 @@ from reprokit.launch.personality import end_with_parent
 RECORD = struct.Struct("<id")  # a signal's number and the time at which it came
 PATIENCE = 0.05  # seconds that a signal for the group may take from one process to the other
 RECENT = 0.5  # seconds after which it was another one
+NAME = "signal-watch"  # of the process, at most 15 characters
 
 
 class GroupWatch:
@@ -67,10 +69,22 @@ def closing_descriptor(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _take_another_name() -> None:
+    """Be no process that `pkill reprokit` finds: what finds reprokit by its name does not mean the group."""
+    with suppress(OSError, ValueError, IndexError):
+        Path("/proc/self/comm").write_text(NAME)
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = map(int, after_name[45:47])  # arg_start and arg_end of proc_pid_stat(5)
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(NAME.encode().ljust(end - start, b"\0")[: end - start])
+
+
 def _watch(writer: int, numbers: Collection[int]) -> NoReturn:
     """Write down each signal that comes; holds nothing of the user's open meanwhile."""
     try:
         end_with_parent()
+        _take_another_name()
         for name in os.listdir("/proc/self/fd"):
             if int(name) != writer:
                 with suppress(OSError):

@@ -81,6 +81,16 @@ def test_a_signal_sent_to_the_whole_group_reaches_the_training_once(reprokit: Re
     assert process.returncode == 17
 
 
+def test_a_signal_to_all_that_is_called_reprokit_is_one_for_reprokit_alone(reprokit: Reprokit) -> None:
+    """The process that watches the group is not found by that name: what it is sent counts as sent to the group."""
+    own = f"run-of-{os.getpid()}"
+    process = reprokit.start("record", "-o", own, "--", "sh", "-c", "touch ready; exec sleep 100")
+    wait_until((reprokit.directory / "ready").exists, "the training")
+    subprocess.run(["pkill", "-TERM", "-f", f"reprokit record -o {own}"], check=True)
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_nothing_of_reprokit_is_left_behind(reprokit: Reprokit) -> None:
     process = reprokit.start("record", "--", "sh", "-c", "touch ready; exec sleep 100", start_new_session=True)
     wait_until((reprokit.directory / "ready").exists, "the training")
