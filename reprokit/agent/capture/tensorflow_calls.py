@@ -30,7 +30,7 @@ class Call:
         function: Any,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        run: Function,
+        run: Function | None = None,
     ) -> None:
         self.origin = origin
         self.model = model
@@ -43,12 +43,14 @@ class Call:
         self.captured: Step | None = None  # a step of it that was not applied
         self.steps: list[Step] = []  # that were built in it
         self.window: Window | None = None
-        self._run = run
+        self._run = run  # calls the function, where not simply itself
 
     def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
         """Make the call, with other arguments where there are some."""
-        given = self.keywords if keywords is None else keywords
-        return self._run(self, self.arguments if arguments is None else arguments, given)
+        given = self.arguments if arguments is None else arguments
+        if self._run is None:
+            return self.function(*given)
+        return self._run(self.function, given, self.keywords if keywords is None else keywords)
 
 
 class Known:

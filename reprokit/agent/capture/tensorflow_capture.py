@@ -140,7 +140,7 @@ class TensorFlowCapture:
                 return made
 
             def train_function(*given: Any) -> Any:
-                return self._outermost(Call("fit", model, function, given, {}, _run_plain))
+                return self._outermost(Call("fit", model, function, given, {}))
 
             train_function._reprokit_captured = True  # type: ignore[attr-defined]
             if hasattr(function, "_reprokit_model"):
@@ -156,17 +156,20 @@ class TensorFlowCapture:
         compiled = self._compiled
         compiled.bare = original
 
-        def run(call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            return compiled.call(call.function, arguments, keywords)
-
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if not executing_eagerly() or getattr(self.here, "call", None) is not None:
+                if not function._jit_compile:
+                    return original(function, *arguments, **keywords)
                 return compiled.call(function, arguments, keywords)
-            return self._outermost(Call("function", None, function, arguments, keywords, run))
+            return self._outermost(Call("function", None, function, arguments, keywords, compiled.call))
 
         return call
 
     def _outermost(self, call: Call) -> Any:
+        """Make an outermost call. What was captured in it ends the training behind it, also where the call then fails.
+
+        Few functions of ours stand between, as TensorFlow takes down at each call who called whom.
+        """
         if getattr(self.here, "call", None) is not None:
             return call.run()
         trains = call.origin == "fit" or getattr(call.function, "_reprokit_trains", True) or differentiates(call)
@@ -181,7 +184,14 @@ class TensorFlowCapture:
         self.here.call = call
         self.calls.append(call)
         try:
-            result = self._guarded(call)
+            result = self.outermost(call)
+            self._compiled.ends(call)
+        except BaseException as error:
+            if not self._compiled.refused(call, error):
+                if call.pending is not None and isinstance(error, Exception):
+                    raise call.pending from None
+                raise
+            result = self._compiled.undone(call)
         finally:
             self.here.call = None
             self.calls.remove(call)
@@ -189,6 +199,8 @@ class TensorFlowCapture:
                 call.function._reprokit_trains = False
             if call.origin == "function":
                 self.capture.attempt(window.closes, call)
+        if call.pending is not None:
+            raise call.pending
         if trains and self._settings.action == ROLLBACK:
             self.capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
@@ -210,19 +222,6 @@ class TensorFlowCapture:
             call.function._reprokit_differentiates = True
             call.function._reprokit_graph = weakref.ref(step.graph)
             call.steps.append(step)
-
-    def _guarded(self, call: Call) -> Any:
-        """What was captured within the call ends the training behind it, also where the call then fails."""
-        try:
-            result = self._compiled.made(call)
-        except BaseException as error:
-            self._compiled.written()
-            if call.pending is not None and isinstance(error, Exception):
-                raise call.pending from None
-            raise
-        if call.pending is not None:
-            raise call.pending
-        return result
 
     def outermost(self, call: Call) -> Any:
         """Make an outermost call."""
@@ -664,10 +663,6 @@ def _updated(known: Known) -> list[Any]:
 
 def _variables(held: dict[int, tuple[Any, Any]]) -> list[Any]:
     return [variable for variable, _ in held.values()]
-
-
-def _run_plain(call: Call, arguments: tuple[Any, ...], _keywords: dict[str, Any]) -> Any:
-    return call.function(*arguments)
 
 
 def _library(path: str | None) -> Any:

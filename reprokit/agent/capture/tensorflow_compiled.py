@@ -59,21 +59,27 @@ class Compiled:
         if stretch is not None and stretch.is_over:
             self._capture.attempt(stretch.hold)
 
-    def made(self, call: Call) -> Any:
-        """Make an outermost call; a compiled step of it that should not have happened is undone behind it."""
-        try:
-            result = self._owner.outermost(call)
-        except Exception as error:
-            stretch = stretch_of(call)  # perhaps since this call
-            if stretch is None or not stretch.refused(error):
-                raise
-            stretch.calls += 1
-            found = self._capture.attempt(self._look_back, stretch)
-            return {} if found is None else found
-        stretch = stretch_of(call)
+    def ends(self, call: Call) -> None:
+        """It is over."""
+        stretch = stretch_of(call)  # perhaps since this call
         if stretch is not None:
             stretch.calls += 1
-        return result
+
+    def refused(self, call: Call, error: BaseException) -> bool:
+        """Whether it failed for nothing but a compiled step that should not have happened."""
+        stretch = stretch_of(call)
+        if stretch is not None and stretch.refused(error):
+            return True
+        self.written()
+        return False
+
+    def undone(self, call: Call) -> Any:
+        """Undo such a step; what its call gives."""
+        stretch = stretch_of(call)
+        assert stretch is not None
+        stretch.calls += 1
+        found = self._capture.attempt(self._look_back, stretch)
+        return {} if found is None else found
 
     def _leave(self, but: Stretch | None) -> None:
         """Another function than the last is called, which may write to what the stretches of others hold."""
