@@ -1,7 +1,8 @@
 """What holding the state of each step costs a training, beside the frameworks' own checks.
 
 Targets: 1 % of a step of 20 ms, 2 % of a small CNN's, 4 % of a small MLP's. Each side is a process of its own, which
-trains all the time of the benchmark; they take turns, a block of steps each.
+trains all the time of the benchmark; they take turns, a block of steps each. PyTorch's trainings are sampled too: what
+is done there is done by Python functions and what they call.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
+from benchmarks.samples import share
 
 ROOT = Path(__file__).parent.parent
 TITLES = {
@@ -34,6 +36,7 @@ BLOCKS = {"large": 1, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for
 MANY_BLOCKS = 6  # of what is quick
 # Of each side, one after the other: where memory happens to lie makes a difference too. TensorFlow starts slowly.
 PROCESSES, SLOW_PROCESSES = 4, 3
+SAMPLED = 45  # seconds
 
 Times = tuple[float, float]  # microseconds a step: on the clock, of the processors
 
@@ -59,6 +62,11 @@ class Training:
                 _, wall, processors = line.split()
                 return float(wall), float(processors)
         raise RuntimeError(f"{self._process.args!r} ended early, with status {self._process.wait()}")
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started, the training or its launcher."""
+        return self._process.pid
 
     def close(self) -> None:
         """End it."""
@@ -98,6 +106,17 @@ def measured(kind: str, runs: int) -> dict[str, list[Times]]:
     return results
 
 
+def sampled(kind: str) -> tuple[int, int]:
+    """Samples in reprokit's code, and all."""
+    with scratch() as directory:
+        side = Training(commands(kind)["--on-nan capture"], Path(directory))
+        try:
+            side.block()
+            return share(side.pid, SAMPLED, side.block)
+        finally:
+            side.close()
+
+
 def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
     """Each training."""
     for kind in kinds:
@@ -110,6 +129,12 @@ def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
             ratios = [100 * times[part] / bare[part] - 100 for times, bare in pairs]
             low, middle, high = statistics.quantiles(ratios, n=4)
             print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")
+        if kind in TORCH:
+            ours, samples = sampled(kind)
+            error = 100 * ours**0.5 / samples  # of a count
+            print(
+                f"  in reprokit's code: {100 * ours / samples:.2f} % of {samples} samples (standard error {error:.2f})"
+            )
         if kind in REFUSED:
             print(f"  {CHECKS[kind]}: XLA compiles no graph that has it")
 
