@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
-from benchmarks.samples import share
+from benchmarks.samples import SamplingError, share
 
 ROOT = Path(__file__).parent.parent
 TITLES = {
@@ -117,6 +117,17 @@ def sampled(kind: str) -> tuple[int, int]:
             side.close()
 
 
+def show_sampled(kind: str) -> None:
+    """The share of a training's time, or why there is none."""
+    try:
+        ours, samples = sampled(kind)
+    except SamplingError as error:
+        print(f"  not sampled: {error}")
+        return
+    percent, spread = 100 * ours / samples, 100 * ours**0.5 / samples  # the standard error of a count
+    print(f"  in reprokit's code: {percent:.2f} % of {samples} samples (standard error {spread:.2f})")
+
+
 def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
     """Each training."""
     for kind in kinds:
@@ -130,11 +141,7 @@ def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
             low, middle, high = statistics.quantiles(ratios, n=4)
             print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")
         if kind in TORCH:
-            ours, samples = sampled(kind)
-            error = 100 * ours**0.5 / samples  # of a count
-            print(
-                f"  in reprokit's code: {100 * ours / samples:.2f} % of {samples} samples (standard error {error:.2f})"
-            )
+            show_sampled(kind)
         if kind in REFUSED:
             print(f"  {CHECKS[kind]}: XLA compiles no graph that has it")
 

@@ -22,8 +22,14 @@ OURS = "reprokit/agent/"
 TRAINING = ("backward (", "profile_hook_step", "__next__")
 
 
+class SamplingError(Exception):
+    """py-spy took no samples."""
+
+
 def share(launcher: int, seconds: int, step: Callable[[], object]) -> tuple[int, int]:
     """Samples in reprokit's code, and all, of the training that this launcher began; step has it go on meanwhile."""
+    if not Path(PY_SPY).exists():
+        raise SamplingError("py-spy is not installed; pip install '.[benchmark]'")
     (training,) = (one for one in psutil.Process(launcher).children() if "benchmarks" in " ".join(one.cmdline()))
     with tempfile.TemporaryDirectory() as directory:
         found = Path(directory) / "stacks"
@@ -32,6 +38,8 @@ def share(launcher: int, seconds: int, step: Callable[[], object]) -> tuple[int,
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sampling:
             while sampling.poll() is None:
                 step()
+        if sampling.returncode or not found.exists():
+            raise SamplingError("py-spy may not look at the training; run as root, or with kernel.yama.ptrace_scope=0")
         stacks = [line.rpartition(" ") for line in found.read_text().splitlines()]
     counted = [(int(count), is_ours(stack.split(";"))) for stack, _, count in stacks]
     return sum(count for count, ours in counted if ours), sum(count for count, _ in counted)
