@@ -27,7 +27,7 @@ made = keras.Sequential([
 made.compile(keras.optimizers.Adam(1e-2), "mse", metrics=["mae"], jit_compile=True)
 generator = numpy.random.default_rng(0)
 x, y = generator.standard_normal((324, 8)).astype("float32"), generator.standard_normal((324, 1)).astype("float32")
-y[bad * 8 + 3] = numpy.nan
+y[bad * 8 + 3] = 1e6 if writes == "we fail" else numpy.nan
 
 class Writing(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -43,6 +43,9 @@ class Writing(keras.callbacks.Callback):
             tensorflow.train.Checkpoint(made.optimizer).save("kept")
             tensorflow.train.Checkpoint(made.optimizer).restore(tensorflow.train.latest_checkpoint("."))
 
+if writes == "we fail":
+    module = next(module for name, module in sys.modules.items() if name.endswith("tensorflow_stretch"))
+    module.Stretch.rebuild = None
 if writes == "a batch is lost":
     take = tensorflow.raw_ops.Unstage
     stretch = next(module for name, module in sys.modules.items() if name.endswith("tensorflow_stretch")).Stretch
@@ -131,6 +134,16 @@ def test_without_the_batches_the_last_good_state_is_put_back(reprokit: Reprokit)
     assert [any("no batch is known" in note for note in header["notes"]) for header in headers] == [True, True]
     for file in (reprokit.directory / "run").glob("snapshots/step-*/tensors.safetensors"):
         assert file.stat().st_size > 1000
+
+
+def test_where_we_fail_no_call_after_the_bad_one_is_refused(reprokit: Reprokit) -> None:
+    script = reprokit.script("train.py", SCRIPT)
+    options = ["--on-nan", "skip", "--capture-when", "loss>1e9"]
+    done = reprokit.run("run", *options, "--", sys.executable, str(script), "20", "we fail")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("logs")]
+    assert told == ["logs [] []", "logs ['loss', 'mae'] [True, True]"] * 2
+    assert "warning" in done.stderr
 
 
 def test_a_write_that_nobody_saw_is_told(reprokit: Reprokit) -> None:

@@ -79,7 +79,10 @@ class Compiled:
         assert stretch is not None
         stretch.calls += 1
         found = self._capture.attempt(self._look_back, stretch)
-        return {} if found is None else found
+        if found is not None:
+            return found
+        self._capture.attempt(put_variable, stretch.site.known.memory.flag, 0.0)  # or all further calls would fail
+        return {}
 
     def _leave(self, but: Stretch | None) -> None:
         """Another function than the last is called, which may write to what the stretches of others hold."""
