@@ -1,13 +1,14 @@
 """What holding the state of each step costs a training, beside the frameworks' own checks.
 
-Targets: 1 % of a step of 20 ms, 2 % of a small CNN's, 4 % of a small MLP's. Each side is a process of its own, which
-trains all the time of the benchmark; they take turns, a block of steps each. PyTorch's trainings are sampled too: what
-is done there is done by Python functions and what they call.
+Targets: 1 % of a step of 20 ms and on a GPU, 2 % of a small CNN's, 4 % of a small MLP's. Each side is a process of its
+own, which trains all the time of the benchmark; they take turns, a block of steps each. PyTorch's trainings are sampled
+too: what is done there is done by Python functions and what they call.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,11 +29,12 @@ TITLES = {
     "keras-mlp-graph": "Keras, fit of a small MLP in a graph, one thread; target: at most 4 %",
     "keras-mlp-xla": "Keras, fit of a small MLP compiled by XLA, one thread; target: at most 4 %",
     "function": "TensorFlow, a tf.function of a small MLP, one thread; target: at most 4 %",
+    "gpu": "PyTorch, a CNN on a GPU, eight steps together; target: at most 1 %",
 }
-TORCH = ("large", "cnn", "mlp")
+TORCH = ("large", "cnn", "mlp", "gpu")
 CHECKS = {kind: "set_detect_anomaly" if kind in TORCH else "enable_check_numerics" for kind in TITLES}
 REFUSED = tuple(kind for kind in TITLES if kind.endswith("xla"))  # XLA compiles no checked graph
-BLOCKS = {"large": 1, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for each run asked for
+BLOCKS = {"large": 2, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for each run asked for
 MANY_BLOCKS = 6  # of what is quick
 # Of each side, one after the other: where memory happens to lie makes a difference too. TensorFlow starts slowly.
 PROCESSES, SLOW_PROCESSES = 4, 3
@@ -132,6 +134,9 @@ def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
     """Each training."""
     for kind in kinds:
         print(TITLES[kind], flush=True)
+        if kind == "gpu" and shutil.which("nvidia-smi") is None:
+            print("  not measured: there is no GPU")
+            continue
         results = measured(kind, runs)
         for part, title in enumerate(("on the clock", "of the processors")):
             print(f" {title}")

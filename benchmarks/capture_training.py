@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import time
@@ -11,12 +12,14 @@ from typing import Any
 BLOCK = {"large": 8, "cnn": 16, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
 LONG_BLOCK = 64  # of what is quick
 WARM = 4  # of a block that do not
+SAMPLES, FEW = 64, 32  # of a batch, and of the large model's
+TOGETHER = 8  # steps on a GPU, whose end is waited for
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def large() -> tuple[Any, Any]:
+def large(width: int = 16) -> tuple[Any, Any]:
     """Some 20 ms a step."""
     import torch
     from torch import nn
@@ -24,8 +27,14 @@ def large() -> tuple[Any, Any]:
     def part(before: int, after: int) -> list[Any]:
         return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
 
-    layers = [*part(1, 16), *part(16, 32), *part(32, 64), nn.Flatten(), nn.Dropout(0.2), nn.Linear(576, 10)]
-    return nn.Sequential(*layers), torch.randn(1024, 1, 28, 28)
+    layers = [*part(1, width), *part(width, 2 * width), *part(2 * width, 4 * width), nn.Flatten(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers, nn.Linear(36 * width, 10)), torch.randn(1024, 1, 28, 28)
+
+
+def on_gpu() -> tuple[Any, Any]:
+    """The same with many channels."""
+    model, x = large(256)
+    return model.cuda(), x.cuda()
 
 
 def torch_steps(kind: str) -> Iterator[None]:
@@ -39,14 +48,18 @@ def torch_steps(kind: str) -> Iterator[None]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.autograd.set_detect_anomaly(is_checked())
-    model, x = {"large": large, "cnn": cnn, "mlp": mlp}[kind]()
+    model, x = {"large": large, "cnn": cnn, "mlp": mlp, "gpu": on_gpu}[kind]()
     optimizer = torch.optim.Adam(model.parameters())
-    loader = DataLoader(TensorDataset(x, torch.randint(0, 10, (len(x),))), 64, shuffle=True)
-    while True:
-        for a, b in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(a), b).backward()
-            optimizer.step()
+    data = TensorDataset(x, torch.randint(0, 10, (len(x),), device=x.device))
+    loader = DataLoader(data, FEW if kind == "large" else SAMPLES, shuffle=True)
+    for step, (a, b) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader)), 1):
+        optimizer.zero_grad()
+        cross_entropy(model(a), b).backward()
+        optimizer.step()
+        if not x.is_cuda:
+            yield
+        elif step % TOGETHER == 0:
+            torch.cuda.synchronize()
             yield
 
 

@@ -1,0 +1,100 @@
+"""Captures on the CPU and on a GPU: the same state, step and random numbers, and nothing more waits for the GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reprokit.capture
+from tests.support import LIMIT, Reprokit
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = Path(__file__).parent.parent / "trainings" / "pytorch_device.py"
+BAD = 5
+WAITS = "called a synchronizing CUDA operation"
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(device: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the training has before its bad step by itself."""
+    file = tmp_path_factory.mktemp("bare") / "state.pt"
+    subprocess.run([sys.executable, str(SCRIPT), device, str(file)], check=True, timeout=5 * LIMIT)
+    found: dict[str, Any] = torch.load(file, weights_only=False, map_location="cpu")
+    return found
+
+
+@pytest.fixture(scope="module")
+def captured(device: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("captured")
+    command = ["run", "--on-nan", "capture", "-o", "RUN", "--", sys.executable, str(SCRIPT), device]
+    done = Reprokit(directory).run(*command)
+    assert done.returncode == 123, done.stderr
+    assert done.stdout.count("stepped") == BAD
+    return directory / "RUN" / "snapshots" / f"step-{BAD:08d}"
+
+
+def test_the_state_is_that_before_the_step(bare: dict[str, Any], captured: Path) -> None:
+    snapshot = reprokit.capture.load(captured)
+    assert snapshot.trigger.startswith("gradient of weight is not finite")
+    for name, tensor in bare["model"].items():
+        assert snapshot.tensors[f"model.0.{name}"].tobytes() == tensor.numpy().tobytes(), name
+    for array, tensor in zip(snapshot.batches[0], bare["batch"], strict=True):
+        assert array.tobytes() == tensor.numpy().tobytes()
+    kept = snapshot.header["random"]
+    assert set(kept) == {*bare["random"], "numpy"}
+    assert snapshot.tensors[kept["torch"]["tensor"]].tobytes() == bare["random"]["torch"].numpy().tobytes()
+    for node in kept.get("torch.cuda", ())[:1]:
+        assert snapshot.tensors[node["tensor"]].tobytes() == bare["random"]["torch.cuda"].numpy().tobytes()
+
+
+def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, torch, reprokit.capture; sys.path.insert(0, sys.argv[1]); from pytorch_device import Model\n"
+        "model = Model(); optimizer = torch.optim.Adam(model.parameters())\n"
+        "print(reprokit.capture.load(sys.argv[2]).restore(model, optimizer))\n"
+        "torch.save((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()), sys.argv[3])\n"
+    )
+    command = [sys.executable, "-c", code, str(SCRIPT.parent), str(captured), str(tmp_path / "state.pt")]
+    subprocess.run(command, check=True, timeout=LIMIT)
+    model, optimizer, random_state = torch.load(tmp_path / "state.pt", weights_only=False)
+    assert {name: tensor.device.type for name, tensor in model.items()} == dict.fromkeys(bare["model"], "cpu")
+    assert all(torch.equal(tensor, bare["model"][name]) for name, tensor in model.items())
+    assert torch.equal(random_state, bare["random"]["torch"])
+    for number, state in bare["optimizer"]["state"].items():
+        for name, tensor in state.items():
+            assert torch.equal(optimizer["state"][number][name], tensor), (number, name)
+
+
+def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
+    command = ["--", sys.executable, str(SCRIPT), device]
+    done = Reprokit(tmp_path).run("snapshot", "reproduce", str(captured), *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "7 of 7 are bitwise as captured" in done.stdout
+    done = Reprokit(tmp_path).run("snapshot", "minimise", str(captured), *command)
+    assert "2 of 16 samples are enough: samples 6, 7" in done.stdout, done.stderr  # one alone has no variance
+    done = Reprokit(tmp_path).run("snapshot", "explain", str(captured), *command)
+    assert done.stdout.startswith("sqrt of 0 has an infinite gradient"), done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+def test_each_step_waits_once_more_at_most(tmp_path: Path) -> None:
+    """PyTorch itself warns of each operation that waits for the GPU."""
+    command = [sys.executable, "-W", "always", str(SCRIPT), "cuda", str(tmp_path / "state.pt")]
+    bare = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5 * LIMIT)
+    ours = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--", *command)
+    assert ours.returncode == 0, ours.stderr
+    assert bare.stderr.count(WAITS) > 0
+    assert ours.stderr.count(WAITS) <= bare.stderr.count(WAITS) + BAD
