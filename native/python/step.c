@@ -4,6 +4,9 @@
  * finds nothing of ours in the processor's caches: what counts is how much code and memory it has to look at. */
 #define Py_LIMITED_API 0x03070000
 #include <Python.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "../trail/trail.h"
@@ -51,6 +54,56 @@ static uint64_t number(PyObject *value) {
     return found;
 }
 
+/* What DLPack has of a tensor, and the beginning of its exchange (dlpack.h, 1.3). */
+struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+};
+
+struct dl_exchange {
+    uint32_t major, minor;
+    struct dl_exchange *older;
+    void *others[3];
+    int (*from_object)(void *object, struct dl_tensor *tensor);
+};
+
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
+
+/* Tensors of this class are described by this function, once there is one: one call in the place of six. */
+static PyObject *exchanged;
+static int (*from_object)(void *object, struct dl_tensor *tensor);
+
+/* The bytes of a tensor that lies in order, UINT64_MAX of another. */
+static uint64_t bytes_in_order(const struct dl_tensor *tensor) {
+    uint64_t count = 1;
+    for (int32_t i = tensor->ndim; i-- > 0; count *= (uint64_t)tensor->shape[i])
+        if (tensor->shape[i] != 1 && (uint64_t)tensor->strides[i] != count && count) return UINT64_MAX;
+    return count * tensor->lanes * tensor->bits / 8;
+}
+
+static enum answer describe_exchanged(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
+    struct dl_tensor tensor;
+    if (from_object(object, &tensor)) {
+        PyErr_Clear(); /* a sparse one */
+        return UNKNOWN;
+    }
+    if (tensor.device_type != DL_CPU) return UNKNOWN;
+    numbers->bytes = bytes_in_order(&tensor);
+    *address = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
+    int bits = tensor.code == DL_COMPLEX ? tensor.bits / 2 : tensor.bits;
+    if (tensor.code == DL_BFLOAT && bits == 16)
+        numbers->format = RKT_BFLOAT16;
+    else if (tensor.code == DL_FLOAT || tensor.code == DL_COMPLEX)
+        numbers->format = bits == 16 ? RKT_FLOAT16 : bits == 32 ? RKT_FLOAT32 : bits == 64 ? RKT_FLOAT64 : RKT_FORMATS;
+    else
+        numbers->format = RKT_FORMATS;
+    return numbers->format == RKT_FORMATS || numbers->bytes == UINT64_MAX ? UNKNOWN : FINITE;
+}
+
 /* Where the numbers of a tensor lie and what they are; UNKNOWN where they do not all lie here, in order. */
 static enum answer describe(PyObject *tensor, PyObject *formats, uint64_t *address, struct rkt_numbers *numbers) {
     int is_here = is_true(PyObject_GetAttr(tensor, name_of_is_cpu));
@@ -69,7 +122,9 @@ static enum answer describe(PyObject *tensor, PyObject *formats, uint64_t *addre
 static enum answer test(PyObject *tensor, PyObject *formats) {
     struct rkt_numbers numbers;
     uint64_t address, good;
-    enum answer found = describe(tensor, formats, &address, &numbers);
+    enum answer found = UNKNOWN;
+    if ((PyObject *)Py_TYPE(tensor) == exchanged) found = describe_exchanged(tensor, &address, &numbers);
+    if (found == UNKNOWN) found = describe(tensor, formats, &address, &numbers);
     if (found != FINITE) return found;
     if (numbers.bytes <= RKT_SMALL) {
         good = reprokit_trail_finite(&address, &numbers, 1);
@@ -109,6 +164,98 @@ static PyObject *finite_gradients(PyObject *module, PyObject *arguments) {
         if (found == UNKNOWN) Py_RETURN_NONE;
         if (found == NOT_FINITE) Py_RETURN_FALSE;
     }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *finite_number(PyObject *module, PyObject *object) {
+    (void)module;
+    struct dl_tensor tensor;
+    float narrow;
+    double wide = NAN;
+    if ((PyObject *)Py_TYPE(object) != exchanged) Py_RETURN_NONE;
+    if (from_object(object, &tensor)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    const char *data = (const char *)tensor.data + tensor.byte_offset;
+    /* An imaginary part, which may be meant with its other sign as a flag of PyTorch's says, lies behind a real one. */
+    bool is_whole = (uintptr_t)data % (2 * sizeof wide) == 0;
+    if (is_whole && tensor.device_type == DL_CPU && tensor.code == DL_FLOAT && tensor.ndim == 0 && tensor.lanes == 1) {
+        if (tensor.bits == 64) memcpy(&wide, data, sizeof wide);
+        if (tensor.bits == 32) {
+            memcpy(&narrow, data, sizeof narrow);
+            wide = narrow;
+        }
+    }
+    if (!isfinite(wide)) Py_RETURN_NONE;
+    return PyFloat_FromDouble(wide);
+}
+
+static PyObject *use_exchange(PyObject *module, PyObject *plain) {
+    (void)module;
+    PyObject *capsule = PyObject_GetAttrString(plain, "__dlpack_c_exchange_api__");
+    if (!capsule) return NULL;
+    struct dl_exchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_DECREF(capsule);
+    if (!exchange) return NULL;
+    if (exchange->major != 1 || !exchange->from_object) Py_RETURN_FALSE;
+    Py_INCREF(plain);
+    Py_XDECREF(exchanged);
+    exchanged = plain;
+    from_object = exchange->from_object;
+    Py_RETURN_TRUE;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------------------------- */
+
+/* A tensor as it was when it was first looked at. */
+struct place {
+    uint64_t address, bytes, shape, copy;
+};
+
+/* Where a tensor is whose memory may be copied, and what it is; false of another. */
+static bool place_of(PyObject *object, struct place *place) {
+    struct dl_tensor tensor;
+    if (!object || (PyObject *)Py_TYPE(object) != exchanged) return false;
+    if (from_object(object, &tensor)) {
+        PyErr_Clear();
+        return false;
+    }
+    place->address = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
+    place->bytes = bytes_in_order(&tensor);
+    place->shape = tensor.code | (uint64_t)tensor.bits << 8 | (uint64_t)tensor.ndim << 16;
+    for (int32_t i = 0; i < tensor.ndim; i++) place->shape = place->shape * 1000003 + (uint64_t)tensor.shape[i];
+    return tensor.device_type == DL_CPU && tensor.lanes == 1 && place->bytes != UINT64_MAX;
+}
+
+static PyObject *describe_tensor(PyObject *module, PyObject *tensor) {
+    (void)module;
+    struct place place;
+    if (!place_of(tensor, &place)) Py_RETURN_NONE;
+    return Py_BuildValue("KKK", (unsigned long long)place.address, (unsigned long long)place.bytes,
+                         (unsigned long long)place.shape);
+}
+
+static PyObject *keep_buffers(PyObject *module, PyObject *known) {
+    (void)module;
+    PyObject *containers, *tensors, *name, *tensor;
+    unsigned long long at;
+    if (!PyArg_ParseTuple(known, "O!O!K", &PyList_Type, &containers, &PyList_Type, &tensors, &at)) return NULL;
+    const struct place *places = (const struct place *)(uintptr_t)at, *place = places;
+    Py_ssize_t seen = 0, count = PyList_Size(tensors);
+    for (Py_ssize_t i = 0; i < PyList_Size(containers); i++) {
+        PyObject *container = PyList_GetItem(containers, i);
+        Py_ssize_t position = 0;
+        while (PyDict_Next(container, &position, &name, &tensor)) {
+            struct place now;
+            if (seen == count || tensor != PyList_GetItem(tensors, seen++)) Py_RETURN_FALSE;
+            if (tensor == Py_None) continue;
+            if (!place_of(tensor, &now) || memcmp(&now, place++, offsetof(struct place, copy))) Py_RETURN_FALSE;
+        }
+    }
+    if (seen != count) Py_RETURN_FALSE;
+    for (const struct place *each = places; each < place; each++)
+        if (each->bytes) memcpy((void *)(uintptr_t)each->copy, (const void *)(uintptr_t)each->address, each->bytes);
     Py_RETURN_TRUE;
 }
 
@@ -158,7 +305,29 @@ PyDoc_STRVAR(keep_generators_text,
              "Copy the memory of random states, if the global generators are still these; NotImplemented where they\n"
              "are not. Otherwise it gives `gauss_next` of Python's.");
 
+PyDoc_STRVAR(
+    describe_tensor_text,
+    "describe_tensor(tensor)\n--\n\n"
+    "Address, bytes and a number for dtype and shape of a tensor that lies in this process' memory, in order;\n"
+    "None of another, and before use_exchange().");
+PyDoc_STRVAR(keep_buffers_text,
+             "keep_buffers((containers, tensors, places))\n--\n\n"
+             "Copy the memory of all tensors in these dicts, if they are still `tensors`, one after the other, None\n"
+             "where there is none, and still what `places` says (of each what describe_tensor() gave, and where to\n"
+             "copy it). Whether it did.");
+PyDoc_STRVAR(finite_number_text,
+             "finite_number(tensor)\n--\n\n"
+             "What a tensor without axes has, as a number, where that is finite, is a float32 or float64 and lies in\n"
+             "this process' memory; None of another, and before use_exchange().");
+PyDoc_STRVAR(use_exchange_text,
+             "use_exchange(plain)\n--\n\n"
+             "Have tensors of this class described by DLPack's exchange; whether it has one that is known.");
+
 static PyMethodDef methods[] = {
+    {"use_exchange", use_exchange, METH_O, use_exchange_text},
+    {"finite_number", finite_number, METH_O, finite_number_text},
+    {"describe_tensor", describe_tensor, METH_O, describe_tensor_text},
+    {"keep_buffers", keep_buffers, METH_O, keep_buffers_text},
     {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
     {"keep_generators", keep_generators, METH_O, keep_generators_text},
     {NULL, NULL, 0, NULL},

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from ..trail import Library
     from .random_states import RandomStates
 
 SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied
@@ -120,8 +121,12 @@ class Buffers:
     anew only where their counter tells of a change.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, library: Library | None = None, compiled: Any = None) -> None:
         self._torch = torch
+        self._library = library
+        self._compiled = compiled
+        self._places: tuple[Any, ...] | None = None  # for the compiled part, where it can copy them
+        self._room: Any = None
         self._each = getattr(torch, "_foreach_copy_", None)
         self._containers: list[dict[str, Any]] = []
         self._tensors: list[Any] = []
@@ -138,16 +143,19 @@ class Buffers:
     def watch(self, modules: list[Any]) -> None:
         """From now on hold the buffers of these models."""
         self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
-        self._tensors, self._copies, self._large = [], [], []
+        self._tensors, self._copies, self._large, self._places = [], [], [], None
         self.known = True
 
     def keep(self) -> None:
         """Copy the buffers as they are now."""
         if not self._containers:
             return
+        if self._places is not None and self._compiled.keep_buffers(self._places):
+            return
         tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
         with self._torch.no_grad():
-            if len(tensors) != len(self._tensors) or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
+            is_another = self._places is not None or len(tensors) != len(self._tensors)
+            if is_another or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
                 self._begin(tensors)
             self._copy()
             self._copy_large()
@@ -159,6 +167,24 @@ class Buffers:
         self._copies = [tensor.detach().clone() for tensor in self._small]
         small = set(map(id, self._small))
         self._large = [(tensor, -1, None) for tensor in distinct if id(tensor) not in small]
+        self._places = None if self._large else self._find_places()
+
+    def _find_places(self) -> tuple[Any, ...] | None:
+        """What the compiled part is to copy from where, as long as all stay what they are; None where it cannot."""
+        if self._compiled is None or self._library is None:
+            return None
+        describe, words = self._compiled.describe_tensor, []
+        copies = {id(tensor): describe(kept) for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
+        for tensor in self._tensors:
+            if tensor is None:
+                continue
+            found, kept = describe(tensor), copies[id(tensor)]
+            if found is None or kept is None or found[1:] != kept[1:]:
+                return None
+            words += [*found, kept[0]]
+        self._room, at = self._library.buffer(len(words))
+        self._room[:] = words
+        return self._containers, self._tensors, at
 
     def _copy(self) -> None:
         try:
@@ -199,10 +225,10 @@ class Threads(_local):
 class Held:
     """What a thread's step was begun with."""
 
-    def __init__(self, torch: Any, random: RandomStates) -> None:
+    def __init__(self, torch: Any, random: RandomStates, buffers: Buffers) -> None:
         self.thread = get_ident()
         self.batches = Batches(torch)
-        self.buffers = Buffers(torch)
+        self.buffers = buffers
         self.random = random
         self.losses: deque[Any] = deque(maxlen=LOSSES)
         self.far: list[Any] = []  # losses of this step that lie on a GPU

@@ -67,11 +67,15 @@ class Losses(Steps):
 
     def _is_plain_loss(self, held: Held, loss: Any) -> bool:
         """Whether it is a finite number on the CPU, as in most steps; then it is kept as such."""
-        if type(loss) is not self._tensor or not loss.is_cpu or held.is_scaled or self._above is not None:
+        if held.is_scaled or self._above is not None:
             return False
-        value = loss.item() if loss.numel() == 1 else None
-        if type(value) is not float or value - value != 0:
-            return False
+        value = None if self._compiled is None else self._compiled.finite_number(loss)
+        if value is None:
+            if type(loss) is not self._tensor or not loss.is_cpu:
+                return False
+            value = loss.item() if loss.numel() == 1 else None
+            if type(value) is not float or value - value != 0:
+                return False
         held.losses.append(value)
         held.loss = value, loss.dtype, loss.shape
         return True

@@ -10,7 +10,7 @@ from . import compiled
 from .random_states import RandomStates
 from .settings import ROLLBACK
 from .torch_gradients import Gradients
-from .torch_held import Held, Threads
+from .torch_held import Buffers, Held, Threads
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_state import Copy
@@ -52,6 +52,8 @@ class Training:
         path = self._settings.library
         self._library = self._capture.attempt(trail.Library, path) if path else None
         self._compiled = self._capture.attempt(compiled.load, path) if self._library is not None else None
+        if self._compiled is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+            self._capture.attempt(self._compiled.use_exchange, torch.Tensor)
         self._gradients = Gradients(torch, self._library, self._compiled)
         self._threads = self._new_threads()
         self._hooks = sys.modules["torch.nn.modules.module"]._global_forward_pre_hooks
@@ -59,7 +61,12 @@ class Training:
         self._ranks = Ranks(torch)
 
     def _new_threads(self) -> Threads:
-        return Threads(lambda: Held(self._torch, RandomStates(self._library, self._torch, self._compiled)))
+        parts = self._library, self._compiled
+
+        def make() -> Held:
+            return Held(self._torch, RandomStates(parts[0], self._torch, parts[1]), Buffers(self._torch, *parts))
+
+        return Threads(make)
 
     def _warn(self, where: str, error: Exception) -> None:
         def fail() -> None:
