@@ -39,6 +39,7 @@ class Call:
         self.keywords = keywords
         self.thread = get_ident()
         self.pending: BaseException | None = None  # what ends the training when the call has come back
+        self.trains = True
         self.rolls_back = False
         self.captured: Step | None = None  # a step of it that was not applied
         self.steps: list[Step] = []  # that were built in it

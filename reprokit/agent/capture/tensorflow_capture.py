@@ -168,21 +168,11 @@ class TensorFlowCapture:
     def _outermost(self, call: Call) -> Any:
         """Make an outermost call. What was captured in it ends the training behind it, also where the call then fails.
 
-        Few functions of ours stand between, as TensorFlow takes down at each call who called whom.
+        Few functions of ours stand between, and each makes its call early, as TensorFlow takes down at each call who
+        called whom from which line, for which Python reads all lines before.
         """
-        if getattr(self.here, "call", None) is not None:
+        if not self._begins_call(call):
             return call.run()
-        trains = call.origin == "fit" or getattr(call.function, "_reprokit_trains", True) or differentiates(call)
-        if call.origin == "fit":
-            self._random.keep()
-        else:
-            window = call.window = self._window()
-            if trains and not window.calls:
-                self._random.keep()
-            self.capture.attempt(window.opens, call)
-        self._compiled.begins(call)
-        self.here.call = call
-        self.calls.append(call)
         try:
             result = self.outermost(call)
             self._compiled.ends(call)
@@ -193,17 +183,38 @@ class TensorFlowCapture:
                 raise
             result = self._compiled.undone(call)
         finally:
-            self.here.call = None
-            self.calls.remove(call)
-            if self._reveals.tracing is None and "_reprokit_trains" not in vars(call.function):
-                call.function._reprokit_trains = False
-            if call.origin == "function":
-                self.capture.attempt(window.closes, call)
+            self._leaves_call(call)
         if call.pending is not None:
             raise call.pending
-        if trains and self._settings.action == ROLLBACK:
+        if self._settings.action == ROLLBACK and call.trains:
             self.capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
+
+    def _begins_call(self, call: Call) -> bool:
+        """Whether it is an outermost one."""
+        if getattr(self.here, "call", None) is not None:
+            return False
+        if call.origin == "fit":
+            self._random.keep()
+        else:
+            call.trains = getattr(call.function, "_reprokit_trains", True) or differentiates(call)
+            window = call.window = self._window()
+            if call.trains and not window.calls:
+                self._random.keep()
+            self.capture.attempt(window.opens, call)
+        self._compiled.begins(call)
+        self.here.call = call
+        self.calls.append(call)
+        return True
+
+    def _leaves_call(self, call: Call) -> None:
+        """It is over, in whichever way."""
+        self.here.call = None
+        self.calls.remove(call)
+        if self._reveals.tracing is None and "_reprokit_trains" not in vars(call.function):
+            call.function._reprokit_trains = False
+        if call.window is not None:
+            self.capture.attempt(call.window.closes, call)
 
     def _window(self) -> Window:
         found: Window | None = getattr(self.here, "window", None)
@@ -223,9 +234,7 @@ class TensorFlowCapture:
             call.function._reprokit_graph = weakref.ref(step.graph)
             call.steps.append(step)
 
-    def outermost(self, call: Call) -> Any:
-        """Make an outermost call."""
-        return call.run()
+    outermost: Callable[[Call], Any] = staticmethod(Call.run)  # makes an outermost call
 
     def current(self) -> Call | None:
         """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
