@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from benchmarks.capture_training import FEW, SAMPLES, large
+from benchmarks.capture_training import FEW, SAMPLES, keep_memory, large
 from benchmarks.trail_training import cnn, mlp
 
 STEPS = {"large": 3, "cnn": 5}  # in a row
@@ -52,6 +52,7 @@ class Capturing:
 
 def main(kind: str, pairs: int = PAIRS) -> None:
     """All pairs; says what a captured step takes longer than one beside it."""
+    keep_memory()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     makers: dict[str, Any] = {"large": large, "cnn": cnn, "mlp": mlp}
