@@ -8,6 +8,7 @@ made as PyTorch has them, and a few as they are when captured, and the other way
 
 from __future__ import annotations
 
+import argparse
 import gc
 import itertools
 import random
@@ -24,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from benchmarks.capture_training import FEW, SAMPLES, keep_memory, large
 from benchmarks.trail_training import cnn, mlp
 
+MAKERS: dict[str, Any] = {"large": large, "cnn": cnn, "mlp": mlp}
 STEPS = {"large": 3, "cnn": 5}  # in a row
 MANY_STEPS = 9
 WARM = 1  # of them, which does not count
@@ -35,7 +37,10 @@ class Capturing:
     """The capture of this process, which can be taken away and put back between steps."""
 
     def __init__(self) -> None:
-        self._capture = next(one for one in gc.get_objects() if type(one).__name__ == "TorchCapture")
+        found = [one for one in gc.get_objects() if type(one).__name__ == "TorchCapture"]
+        if not found:
+            sys.exit("nothing is captured here: start it by reprokit run --on-nan capture -- python -m ...")
+        (self._capture,) = found
         self._ours = [vars(owner)[name] for owner, name in WRAPPED]
 
     def use(self, captures: bool) -> None:
@@ -50,13 +55,12 @@ class Capturing:
             self._capture._disarm(held)
 
 
-def main(kind: str, pairs: int = PAIRS) -> None:
+def main(kind: str, pairs: int) -> None:
     """All pairs; says what a captured step takes longer than one beside it."""
     keep_memory()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    makers: dict[str, Any] = {"large": large, "cnn": cnn, "mlp": mlp}
-    model, x = makers[kind]()
+    model, x = MAKERS[kind]()
     optimizer = torch.optim.Adam(model.parameters())
     data = TensorDataset(x, torch.randint(0, 10, (len(x),)))
     batches = itertools.chain.from_iterable(
@@ -90,4 +94,7 @@ def main(kind: str, pairs: int = PAIRS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.capture_in_turn")
+    parser.add_argument("kind", choices=list(MAKERS))
+    parser.add_argument("pairs", type=int, nargs="?", default=PAIRS)
+    main(**vars(parser.parse_args()))

@@ -77,6 +77,13 @@ enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
 static PyObject *exchanged;
 static int (*from_object)(void *object, struct dl_tensor *tensor);
 
+/* Whether numbers are there, and mean what stands in memory. PyTorch may mean a complex number's conjugate, or the
+ * negative of an imaginary part, by a flag that DLPack does not have; an imaginary part lies behind a real one. */
+static bool is_literal(const struct dl_tensor *tensor) {
+    uint64_t address = (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset;
+    return tensor->data && address % (2 * sizeof(double)) == 0 && tensor->code != DL_COMPLEX && tensor->lanes == 1;
+}
+
 /* The bytes of a tensor that lies in order, UINT64_MAX of another. */
 static uint64_t bytes_in_order(const struct dl_tensor *tensor) {
     uint64_t count = 1;
@@ -178,9 +185,7 @@ static PyObject *finite_number(PyObject *module, PyObject *object) {
         Py_RETURN_NONE;
     }
     const char *data = (const char *)tensor.data + tensor.byte_offset;
-    /* An imaginary part, which may be meant with its other sign as a flag of PyTorch's says, lies behind a real one. */
-    bool is_whole = (uintptr_t)data % (2 * sizeof wide) == 0;
-    if (is_whole && tensor.device_type == DL_CPU && tensor.code == DL_FLOAT && tensor.ndim == 0 && tensor.lanes == 1) {
+    if (tensor.device_type == DL_CPU && tensor.code == DL_FLOAT && tensor.ndim == 0 && is_literal(&tensor)) {
         if (tensor.bits == 64) memcpy(&wide, data, sizeof wide);
         if (tensor.bits == 32) {
             memcpy(&narrow, data, sizeof narrow);
@@ -225,7 +230,7 @@ static bool place_of(PyObject *object, struct place *place) {
     place->bytes = bytes_in_order(&tensor);
     place->shape = tensor.code | (uint64_t)tensor.bits << 8 | (uint64_t)tensor.ndim << 16;
     for (int32_t i = 0; i < tensor.ndim; i++) place->shape = place->shape * 1000003 + (uint64_t)tensor.shape[i];
-    return tensor.device_type == DL_CPU && tensor.lanes == 1 && place->bytes != UINT64_MAX;
+    return tensor.device_type == DL_CPU && is_literal(&tensor) && place->bytes != UINT64_MAX;
 }
 
 static PyObject *describe_tensor(PyObject *module, PyObject *tensor) {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +79,20 @@ def module() -> Any:
     return found
 
 
+@pytest.fixture(params=[False, True], ids=["asked", "exchanged"])
+def describing(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """One of its own, which asks tensors for what they are, or has them described by DLPack's exchange."""
+    import torch
+
+    name = "reprokit_step.abi3.so"
+    shutil.copy(trail_path().with_name(name), tmp_path / name)
+    found = compiled.load(str(tmp_path / "libreprokit_trail.so"))
+    assert found is not None
+    if request.param:
+        assert found.use_exchange(torch.Tensor)
+    return found
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_works_in_every_interpreter(version: str) -> None:
     python = interpreter(version)
@@ -134,11 +150,11 @@ def cases() -> list[list[Any]]:
 
 
 @pytest.mark.torch
-def test_gradients_of_all_kinds_are_judged_alike(module: Any) -> None:
+def test_gradients_of_all_kinds_are_judged_alike(describing: Any) -> None:
     import torch
 
     library = trail.Library(str(trail_path()))
-    without, used = Gradients(torch, library), Gradients(torch, library, module)
+    without, used = Gradients(torch, library), Gradients(torch, library, describing)
     answers = []
     for gradients in cases():
         groups = gradients_of(*gradients)
@@ -150,17 +166,17 @@ def test_gradients_of_all_kinds_are_judged_alike(module: Any) -> None:
 
 
 @pytest.mark.torch
-def test_what_it_cannot_read_it_leaves_to_others(module: Any) -> None:
+def test_what_it_cannot_read_it_leaves_to_others(describing: Any) -> None:
     import torch
 
     formats = {torch.float32: 3}
     groups = gradients_of(torch.ones(3))
-    assert module.finite_gradients(torch.Tensor, formats, tuple(groups)) is None
-    assert module.finite_gradients(torch.Tensor, formats, [{"params": tuple(groups[0]["params"])}]) is None
-    assert module.finite_gradients(torch.Tensor, formats, [{}]) is None
-    assert module.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_sparse())) is None
+    assert describing.finite_gradients(torch.Tensor, formats, tuple(groups)) is None
+    assert describing.finite_gradients(torch.Tensor, formats, [{"params": tuple(groups[0]["params"])}]) is None
+    assert describing.finite_gradients(torch.Tensor, formats, [{}]) is None
+    assert describing.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_sparse())) is None
     with pytest.raises(RuntimeError):
-        module.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_mkldnn()))
+        describing.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_mkldnn()))
 
     class Failing:
         @property
@@ -168,7 +184,7 @@ def test_what_it_cannot_read_it_leaves_to_others(module: Any) -> None:
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        module.finite_gradients(torch.Tensor, formats, [{"params": [Failing()]}])
+        describing.finite_gradients(torch.Tensor, formats, [{"params": [Failing()]}])
 
 
 @pytest.mark.torch
@@ -251,8 +267,6 @@ def moved(buffers: Buffers, model: Any) -> None:
 def test_buffers_are_kept_by_it_while_they_are_what_they_were(module: Any) -> None:
     import torch
 
-    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        pytest.skip("this PyTorch describes no tensors to others")
     assert module.use_exchange(torch.Tensor)
     model = torch.nn.Module()
     for name, tensor in [("a", torch.rand(3, 4)), ("none", None), ("count", torch.tensor(7)), ("b", torch.rand(5))]:
@@ -292,11 +306,27 @@ def test_buffers_are_kept_by_it_while_they_are_what_they_were(module: Any) -> No
 
 
 @pytest.mark.torch
+def test_buffers_that_mean_other_numbers_than_lie_there_are_not_copied_by_it(module: Any) -> None:
+    import torch
+
+    assert module.use_exchange(torch.Tensor)
+    model = torch.nn.Module()
+    model.register_buffer("a", torch.rand(3))
+    model.register_buffer("conjugate", torch.tensor([1 + 2j, 3 - 4j]).conj())
+    model.register_buffer("imaginary", torch.tensor([1 + 2j]).conj().imag)
+    counted = Counted(module)
+    buffers = Buffers(torch, trail.Library(str(trail_path())), counted)
+    buffers.watch([model])
+    for _ in range(3):
+        moved(buffers, model)
+        assert [kept.resolve_conj().tolist() for kept in buffers.kept().values()][1:] == [[1 - 2j, 3 + 4j], [-2.0]]
+    assert counted.kept == []
+
+
+@pytest.mark.torch
 def test_numbers_are_read_where_they_lie(module: Any) -> None:
     import torch
 
-    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        pytest.skip("this PyTorch describes no tensors to others")
     assert module.use_exchange(torch.Tensor)
     values = torch.tensor([0.5, 1e30, math.nan], dtype=torch.float32, requires_grad=True)
     read = [module.finite_number(one) for one in (values[0], values[1] * 1, values[2] * 1, values, values[:1])]
@@ -305,5 +335,7 @@ def test_numbers_are_read_where_they_lie(module: Any) -> None:
     assert [module.finite_number(one * 1) for one in wide] == [0.1, None]
     for dtype in (torch.complex64, torch.complex128):  # whose imaginary part has its sign as a flag of its own
         assert module.finite_number(torch.tensor(1 + 2j, dtype=dtype).conj().imag) is None
-    others = [torch.tensor(1), torch.tensor(1.0, dtype=torch.float16), torch.tensor(1.0, device="meta"), 1.0]
+    gone = torch.tensor(1.0)
+    gone.untyped_storage().resize_(0)
+    others = [gone, torch.tensor(1), torch.tensor(1.0, dtype=torch.float16), torch.tensor(1.0, device="meta"), 1.0]
     assert [module.finite_number(one) for one in others] == [None] * len(others)

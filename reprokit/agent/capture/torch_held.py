@@ -121,7 +121,7 @@ class Buffers:
     anew only where their counter tells of a change.
     """
 
-    def __init__(self, torch: Any, library: Library | None = None, compiled: Any = None) -> None:
+    def __init__(self, torch: Any, library: Library | None, compiled: Any) -> None:
         self._torch = torch
         self._library = library
         self._compiled = compiled
