@@ -324,6 +324,34 @@ def test_buffers_that_mean_other_numbers_than_lie_there_are_not_copied_by_it(mod
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("exchanges", [False, True])
+def test_buffers_that_are_assigned_or_freed_are_kept_too(module: Any, exchanges: bool) -> None:
+    import torch
+
+    assert module.use_exchange(torch.Tensor)
+    model = torch.nn.Module()
+    model.register_buffer("assigned", torch.tensor([1.0]))
+    model.register_buffer("freed", torch.tensor([5.0]))
+    model.register_buffer("none", None)
+    buffers = Buffers(torch, trail.Library(str(trail_path())), module if exchanges else None)
+    buffers.watch([model])
+    for number in range(1, 5):
+        buffers.keep()
+        model.assigned = model.assigned + 1
+        model.none = torch.ones(1)
+        assert buffers.kept()[id(model.assigned)].tolist() == [number]
+        buffers.put_back()
+        assert (model.assigned.tolist(), model.none) == ([number], None)
+        model.assigned = model.assigned + 1
+        model.freed.untyped_storage().resize_(0 if number == 2 else 4)
+    model.freed.fill_(6)
+    buffers.keep()
+    model.freed.fill_(7)
+    buffers.put_back()
+    assert model.freed.tolist() == [6]
+
+
+@pytest.mark.torch
 def test_numbers_are_read_where_they_lie(module: Any) -> None:
     import torch
 

@@ -218,3 +218,37 @@ def test_scripts_guard_their_own_trainings(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=5 * LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["restores", "rolls_back", "rolls_back_less", "reads_once", "notices", "scale_falls"]
+
+
+BUFFERS = """
+import torch
+from torch import nn
+
+class Model(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 1)
+        self.register_buffer("counter", torch.zeros(1))
+        self.register_buffer("freed", torch.rand(5))
+    def forward(self, x):
+        self.counter = self.counter + 1
+        return super().forward(x)
+
+model = Model()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(6):
+    if step == 2:
+        model.freed.untyped_storage().resize_(0)
+    optimizer.zero_grad()
+    (model(torch.rand(4, 3)).mean() * (float("nan") if step == 3 else 1)).backward()
+    optimizer.step()
+print(model.counter.item())
+"""
+
+
+def test_buffers_that_a_script_assigns_or_frees(reprokit: Reprokit) -> None:
+    script = reprokit.script("train.py", BUFFERS)
+    done = reprokit.run("run", "--on-nan", "skip", "-o", "RUN", "--", sys.executable, str(script))
+    assert (done.returncode, done.stdout) == (0, "5.0\n"), done.stderr
+    snapshot = load(reprokit.directory / "RUN" / "snapshots" / "step-00000003")
+    assert snapshot.tensors["model.0.counter"].tolist() == [3.0]
+    assert "model.0.freed was left out: its memory was freed" in snapshot.header["notes"]

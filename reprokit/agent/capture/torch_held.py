@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from ..frameworks.torch_records import parts_of
+from .torch_state import has_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class Buffers:
         self._each = getattr(torch, "_foreach_copy_", None)
         self._containers: list[dict[str, Any]] = []
         self._tensors: list[Any] = []
+        self._slots: list[tuple[dict[str, Any], str]] = []  # where each of these was
+        self._there: list[bool] = []  # and whether it had memory
         self._small: list[Any] = []
         self._copies: list[Any] = []
         self._large: list[tuple[Any, int, Any]] = []
@@ -143,7 +146,8 @@ class Buffers:
     def watch(self, modules: list[Any]) -> None:
         """From now on hold the buffers of these models."""
         self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
-        self._tensors, self._copies, self._large, self._places = [], [], [], None
+        self._tensors, self._slots, self._there = [], [], []
+        self._small, self._copies, self._large, self._places = [], [], [], None
         self.known = True
 
     def keep(self) -> None:
@@ -153,16 +157,18 @@ class Buffers:
         if self._places is not None and self._compiled.keep_buffers(self._places):
             return
         tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
+        there = list(map(has_memory, tensors))
         with self._torch.no_grad():
-            is_another = self._places is not None or len(tensors) != len(self._tensors)
+            is_another = self._places is not None or there != self._there
             if is_another or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
                 self._begin(tensors)
             self._copy()
             self._copy_large()
 
     def _begin(self, tensors: list[Any]) -> None:
-        self._tensors = tensors
-        distinct = list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
+        self._tensors, self._there = tensors, list(map(has_memory, tensors))
+        self._slots = [(buffers, name) for buffers in self._containers for name in buffers]
+        distinct = list({id(tensor): tensor for tensor in tensors if has_memory(tensor)}.values())
         self._small = [tensor for tensor in distinct if tensor.numel() * tensor.element_size() <= SMALL_BUFFER]
         self._copies = [tensor.detach().clone() for tensor in self._small]
         small = set(map(id, self._small))
@@ -178,7 +184,7 @@ class Buffers:
         for tensor in self._tensors:
             if tensor is None:
                 continue
-            found, kept = describe(tensor), copies[id(tensor)]
+            found, kept = describe(tensor), copies.get(id(tensor))
             if found is None or kept is None or found[1:] != kept[1:]:
                 return None
             words += [*found, kept[0]]
@@ -202,17 +208,23 @@ class Buffers:
                 self._large[place] = tensor, tensor._version, tensor.detach().clone()
 
     def kept(self) -> dict[int, Any]:
-        """The copies by the id of what they are copies of."""
+        """The copies by the id of what they are copies of, or of what has taken its place since."""
         found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
         found.update({id(tensor): kept for tensor, _, kept in self._large if kept is not None})
+        for (buffers, name), tensor in zip(self._slots, self._tensors):  # noqa: B905
+            if id(tensor) in found and buffers.get(name) is not None:
+                found[id(buffers[name])] = found[id(tensor)]
         return found
 
     def put_back(self) -> None:
-        """Make the buffers what they were."""
-        by_id = {id(tensor): tensor for tensor in self._tensors if tensor is not None}
+        """Make the buffers what they were, also where another tensor was assigned."""
+        kept = self.kept()
         with self._torch.no_grad():
-            for key, kept in self.kept().items():
-                by_id[key].copy_(kept)
+            for (buffers, name), tensor in zip(self._slots, self._tensors):  # noqa: B905
+                if buffers.get(name) is not tensor:
+                    buffers[name] = tensor
+                if id(tensor) in kept:
+                    tensor.copy_(kept[id(tensor)])
 
 
 class Threads(_local):

@@ -72,6 +72,9 @@ class Tensors:
             if not is_plain(local) or dtype_name(local) not in DTYPES or components_of(local):
                 self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
                 return None
+            if not has_memory(local):
+                self.notes.append(f"{wanted} was left out: its memory was freed")
+                return None
             name = self._free(wanted)
             self._add(name, DTYPES[dtype_name(local)], local.shape, size_of(local), _Reading(local))
             self._remember(tensor, name)
@@ -248,6 +251,14 @@ def take_random(tensors: Tensors, states: Mapping[str, Any]) -> Node:
         else:
             found[name] = tensors.pack(f"random.{name}", state)
     return found
+
+
+def has_memory(tensor: Any) -> bool:
+    """Whether a tensor has any to be read: a script may free it for a while (untyped_storage().resize_(0))."""
+    try:
+        return tensor is not None and (not tensor.numel() or bool(tensor.data_ptr()))
+    except RuntimeError:  # a sparse one
+        return True
 
 
 # ---- back into a training --------------------------------------------------------------------------------------------
