@@ -13,7 +13,7 @@
 
 static PyObject *name_of_grad, *name_of_params, *name_of_is_cpu, *name_of_is_contiguous, *name_of_nbytes,
     *name_of_dtype, *name_of_data_ptr, *name_of_random, *name_of_inst, *name_of_gauss_next, *name_of_mtrand,
-    *name_of_rand, *name_of_bit_generator;
+    *name_of_rand;
 
 static const struct {
     PyObject **at;
@@ -31,7 +31,6 @@ static const struct {
     {&name_of_gauss_next, "gauss_next"},
     {&name_of_mtrand, "numpy.random.mtrand"},
     {&name_of_rand, "_rand"},
-    {&name_of_bit_generator, "_bit_generator"},
 };
 
 /* ---- gradients ------------------------------------------------------------------------------------------------- */
@@ -266,34 +265,27 @@ static PyObject *keep_buffers(PyObject *module, PyObject *known) {
 
 /* ---- random generators ----------------------------------------------------------------------------------------- */
 
-/* An attribute of what may not be there; else something else. */
-static PyObject *attribute(PyObject *owner, PyObject *name, PyObject *otherwise) {
-    PyObject *found = owner && owner != Py_None ? PyObject_GetAttr(owner, name) : NULL;
-    if (found) return found;
-    PyErr_Clear();
-    Py_INCREF(otherwise);
-    return otherwise;
+/* Whether a module that was not there still is not, or has the same under this name. */
+static bool is_still(PyObject *modules, PyObject *module, PyObject *variables, PyObject *name, PyObject *value) {
+    return variables == Py_None ? !PyDict_GetItem(modules, module) : PyDict_GetItem(variables, name) == value;
 }
 
 static PyObject *keep_generators(PyObject *module, PyObject *known) {
     (void)module;
-    PyObject *modules, *was_python, *was_numpy, *was_bits;
-    unsigned long long stretches_at, count, room;
-    if (!PyArg_ParseTuple(known, "OOOOKKK", &modules, &was_python, &was_numpy, &was_bits, &stretches_at, &count, &room))
+    PyObject *modules, *of_random, *python, *own, *of_numpy, *numpy, *bits;
+    unsigned long long bits_at, stretches_at, count, room;
+    if (!PyArg_ParseTuple(known, "OOOOOOOKKKK", &modules, &of_random, &python, &own, &of_numpy, &numpy, &bits, &bits_at,
+                          &stretches_at, &count, &room))
         return NULL;
-    PyObject *python = attribute(PyDict_GetItem(modules, name_of_random), name_of_inst, Py_None);
-    PyObject *numpy = attribute(PyDict_GetItem(modules, name_of_mtrand), name_of_rand, Py_None);
-    PyObject *bits = attribute(numpy, name_of_bit_generator, numpy), *result;
-    if (python == was_python && numpy == was_numpy && bits == was_bits) {
+    PyObject *result = Py_NotImplemented;
+    if (is_still(modules, name_of_random, of_random, name_of_inst, python) &&
+        is_still(modules, name_of_mtrand, of_numpy, name_of_rand, numpy) &&
+        (!bits_at || *(PyObject **)(uintptr_t)bits_at == bits)) {
         reprokit_trail_keep((const struct rkt_stretch *)(uintptr_t)stretches_at, count, (uint8_t *)(uintptr_t)room);
-        result = attribute(python, name_of_gauss_next, Py_None);
-    } else {
-        result = Py_NotImplemented;
-        Py_INCREF(result);
+        result = own == Py_None ? NULL : PyDict_GetItem(own, name_of_gauss_next);
+        if (!result) result = Py_None;
     }
-    Py_DECREF(python);
-    Py_DECREF(numpy);
-    Py_DECREF(bits);
+    Py_INCREF(result);
     return result;
 }
 
@@ -305,10 +297,14 @@ PyDoc_STRVAR(
     "Whether the gradients of all parameters are finite; None where one is not of the class `plain`, does not\n"
     "lie in this process' memory or is not contiguous. `formats` has the number (enum rkt_format) of each\n"
     "dtype whose numbers can be not finite.");
-PyDoc_STRVAR(keep_generators_text,
-             "keep_generators((modules, python, numpy, bits, stretches, count, room))\n--\n\n"
-             "Copy the memory of random states, if the global generators are still these; NotImplemented where they\n"
-             "are not. Otherwise it gives `gauss_next` of Python's.");
+PyDoc_STRVAR(
+    keep_generators_text,
+    "keep_generators((modules, of_random, python, own, of_numpy, numpy, bits, bits_at, stretches, count,\n"
+    "room))\n--\n\n"
+    "Copy the memory of random states, if the global generators are still these: `python`, whose attributes\n"
+    "are `own`, in the variables of its module, `numpy` in those of its own, and at `bits_at`, unless that is\n"
+    "0, the address of `bits`. Variables are None of a module that was not in `modules`. It gives\n"
+    "`gauss_next` of Python's; NotImplemented where a generator is another.");
 
 PyDoc_STRVAR(
     describe_tensor_text,

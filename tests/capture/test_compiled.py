@@ -40,12 +40,11 @@ class Parameter:
 module = compiled.load(sys.argv[2])
 def test(*gradients):
     return module.finite_gradients(Tensor, {"float32": 3}, [{"params": [Parameter(one)]} for one in gradients])
-def kept(*known):
-    room = array.array("I", [0] * 625)
-    words = 0 if len(known) < 3 else known[2]
-    stretches = array.array("Q", [words, 2500])
-    places = stretches.buffer_info()[0], int(bool(words)), room.buffer_info()[0]
-    return module.keep_generators((sys.modules, known[0], known[1], known[1], *places))
+def kept(python, bits=None):
+    pointer = array.array("Q", [id(module)])
+    bits_at = 0 if bits is None else pointer.buffer_info()[0]
+    own = None if python is None else vars(python)
+    return module.keep_generators((sys.modules, vars(random), python, own, None, None, bits, bits_at, 0, 0, 0))
 random.seed(5); random.gauss(0, 1)
 failures = []
 def fails(function, *wrong):
@@ -64,8 +63,9 @@ Tensor.__dlpack_c_exchange_api__ = 5
 fails(module.use_exchange, Tensor)
 print(json.dumps([
     test(), test(None), test(Tensor(1, 2), None, Tensor(3)), test(Tensor(1), Tensor(2, float("nan"))),
-    test(Tensor(1), object()), kept(random._inst, None) == random.getstate()[2],
-    kept(None, None) is NotImplemented,
+    test(Tensor(1), object()), kept(random._inst) == random.getstate()[2],
+    kept(random._inst, module) == random.getstate()[2], kept(random._inst, Tensor) is NotImplemented,
+    kept(None) is NotImplemented,
     module.describe_tensor(Tensor(1)) is None, module.finite_number(Tensor(1)) is None,
     module.keep_buffers(([{}], [], 0)), module.keep_buffers(([{"a": None}], [], 0)), failures]))
 """
@@ -102,7 +102,7 @@ def test_it_works_in_every_interpreter(version: str) -> None:
     done = subprocess.run([python, "-c", IN_ANY_INTERPRETER, *paths], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     *answers, failures = json.loads(done.stdout)
-    assert answers == [True, True, True, False, None, True, True, True, True, True, False]
+    assert answers == [True, True, True, False, None, *[True] * 7, False]
     assert failures == ["TypeError", "TypeError", "", *["TypeError"] * 3, "AttributeError", "ValueError"]
 
 
@@ -213,6 +213,27 @@ def test_states_are_kept_by_it_until_a_generator_is_another(module: Any, monkeyp
     assert calls[1:] == [NotImplemented, expected[0][2]]
     kept: Any = states.kept()
     assert (kept["python"], kept["numpy"][1].tolist()) == expected
+
+
+@pytest.mark.torch
+def test_a_generator_that_numpy_was_given_is_noticed_by_it(module: Any) -> None:
+    import torch
+    from numpy import random as numpys
+
+    numpy_random: Any = numpys
+    before = numpy_random.get_bit_generator()
+    states = RandomStates(trail.Library(str(trail_path())), torch, module)
+    states.keep()
+    try:
+        numpy_random.set_bit_generator(numpy_random.MT19937(5))
+        assert module.keep_generators(states._wanted) is NotImplemented
+        states.keep()
+        assert states.kept()["numpy"][1].tolist() == numpy_random.get_state()[1].tolist()
+        numpy_random.set_bit_generator(numpy_random.PCG64(5))
+        states.keep()
+        assert states.kept()["numpy"] == numpy_random.get_state(legacy=False)
+    finally:
+        numpy_random.set_bit_generator(before)
 
 
 @pytest.mark.torch

@@ -148,6 +148,28 @@ def test_copies_are_made_of_memory_alone_where_generators_are_the_usual_ones(lib
     assert not states._asked
 
 
+def test_states_with_the_next_word_at_the_same_place_are_kept_anew(library: trail.Library) -> None:
+    import numpy
+    import torch
+
+    states, words, places = RandomStates(library, torch), 624, set()
+    random.seed(1)
+    numpy.random.seed(1)
+    torch.manual_seed(1)
+    for _ in range(3):
+        random.getrandbits(32 * words)
+        numpy.random.bytes(4 * words)
+        torch.randint(0, 9, (words,))
+        states.keep()
+        kept: Any = states.kept()
+        state: Any = numpy.random.get_state()
+        places.add((kept["python"][1][-1], kept["numpy"][2]))
+        assert kept["python"] == random.getstate()
+        assert kept["numpy"][1].tolist() == state[1].tolist()
+        assert kept["torch"].tolist() == torch.get_rng_state().tolist()
+    assert len(places) == 1
+
+
 def test_another_generator_of_numpys_is_asked_instead(library: trail.Library, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy
 

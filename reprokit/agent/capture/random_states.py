@@ -31,14 +31,15 @@ class RandomStates:
         self._library = library
         self._compiled: Any = None if compiled is None else compiled.keep_generators
         self._torch = torch
+        self._cuda: Any = torch.cuda if torch is not None and torch.backends.cuda.is_built() else None
         self._modules: dict[str, Any] = sys.modules
         self._words = Words()
-        self._gauss = _Gauss()
+        self._fields = _Fields()
         self._torch_place = 0 if library is None or torch is None else _place_in_torch(torch)
         self._seen: tuple[Any, Any, Any] = (None, None, None)  # generators of Python and NumPy
         self._copied: dict[str, tuple[int, int]] = {}  # where in the room, and size
         self._copy: Callable[[], None] | None = None
-        self._wanted: tuple[Any, ...] | None = None  # generators and their places, for the compiled part
+        self._wanted: tuple[Any, ...] | None = None  # for the compiled part: see its keep_generators()
         self._room: Any = bytearray()
         self._stretches: Any = None
         self._python: Any = None
@@ -53,7 +54,7 @@ class RandomStates:
             self._keep_by_library()
         else:
             self._next = following
-        if self._torch is not None and self._torch.cuda._initialized:
+        if self._cuda is not None and self._cuda._initialized:
             self._known["torch.cuda"] = self._devices()
 
     def _keep_by_library(self) -> None:
@@ -90,11 +91,22 @@ class RandomStates:
         at, size = self._copied[name]
         return bytes(memoryview(self._room).cast("B")[at : at + size])
 
+    def _for_compiled(self, room: tuple[int, int, int]) -> tuple[Any, ...] | None:
+        """By what it sees whether these generators are still meant: to ask for them takes longer than to copy them."""
+        python, state, bits = self._seen
+        pointer = 0 if state is bits else self._fields.generator(state)
+        if state is not bits and not pointer:
+            return None
+        modules = [self._modules.get(name) for name in ("random", "numpy.random.mtrand")]
+        of_python, of_numpy = [None if module is None else vars(module) for module in modules]
+        own = getattr(python, "__dict__", None)
+        return (self._modules, of_python, python, own, of_numpy, state, bits, pointer, *room)
+
     def _devices(self) -> list[Any]:
         """Seeds and offsets of GPUs, which the processor has."""
-        if self._torch.cuda.is_current_stream_capturing():
+        if self._cuda.is_current_stream_capturing():
             return []
-        return [generator.get_state() for generator in self._torch.cuda.default_generators]
+        return [generator.get_state() for generator in self._cuda.default_generators]
 
     # Where the states lie
 
@@ -103,7 +115,7 @@ class RandomStates:
         self._seen, self._known, self._asked = (python, state, bits), {}, {}
         places: dict[str, tuple[int, int]] = {}
         words = (0, 0) if self._library is None else self._words.both()
-        gauss = self._gauss.address(state) if words[1] else 0
+        gauss = self._fields.gauss(state) if words[1] else 0
         if words[0]:
             places["python"] = words[0], WORDS
         elif python is not None:
@@ -132,36 +144,57 @@ class RandomStates:
         self._stretches = stretches  # which the library finds by their address
         self._copy = functools.partial(self._library.keep, where, len(places), to)
         if self._compiled is not None and not self._asked:
-            self._wanted = (self._modules, *self._seen, where, len(places), to)
+            self._wanted = self._for_compiled((where, len(places), to))
 
 
-class _Gauss:
-    """Where a RandomState of NumPy's holds its second normal number, proved by one of our own."""
+class _Fields:
+    """Where a RandomState of NumPy's holds its second normal number and its generator, proved by some of our own."""
 
     def __init__(self) -> None:
-        self._offset: int | None = None
+        self._offsets: tuple[int, int] | None = None
 
-    def address(self, state: Any) -> int:
-        """In this one; 0 where it is not known."""
-        if self._offset is None:
+    def gauss(self, state: Any) -> int:
+        """The address of the number; 0 where it is not known."""
+        return self._address(state, 0)
+
+    def generator(self, state: Any) -> int:
+        """The address of the pointer to the generator; 0 where it is not known."""
+        return self._address(state, 1)
+
+    def _address(self, state: Any, field: int) -> int:
+        if self._offsets is None:
             try:
-                self._offset = _gauss_offset(type(state))
+                self._offsets = _gauss_offset(type(state)), _generator_offset(type(state))
             except Exception:  # another NumPy, which is asked each time
-                self._offset = 0
-        return id(state) + self._offset if self._offset else 0
+                self._offsets = 0, 0
+        offset = self._offsets[field]
+        return id(state) + offset if offset else 0
 
 
 def _gauss_offset(kind: Any) -> int:
-    from ctypes import string_at
-
     mine = _own(kind)
     mine.standard_normal()
-    offset = string_at(id(mine), kind.__basicsize__).find(_GAUSS.pack(1, mine.get_state()[4]))
+    offset = _memory(mine).find(_GAUSS.pack(1, mine.get_state()[4]))
     for _ in range(3):
         mine.standard_normal()
-        if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
+        if offset < 0 or _GAUSS.unpack(_memory(mine)[offset : offset + _GAUSS.size]) != mine.get_state()[3:5]:
             return 0
     return offset
+
+
+def _generator_offset(kind: Any) -> int:
+    mine, other = _own(kind), _own(kind)
+    if not hasattr(mine, "_bit_generator"):  # before NumPy 1.17
+        return 0
+    offset = _memory(mine).find(struct.pack("P", id(mine._bit_generator)))
+    pointer = struct.pack("P", id(other._bit_generator))
+    return offset if offset > 0 and _memory(other).startswith(pointer, offset) else 0
+
+
+def _memory(state: Any) -> bytes:
+    from ctypes import string_at
+
+    return string_at(id(state), type(state).__basicsize__)
 
 
 def _own(kind: Any) -> Any:

@@ -63,7 +63,9 @@ class Beginnings(Alarms):
 
     def _begin_or_go_on(self, held: Held, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        keywords = _keywords(sys._getframe(2)) if _may_have_keywords(module, arguments) else {}
+        forward, count = held.without_keywords
+        is_known = type(module).forward is forward and len(arguments) == count and "forward" not in module.__dict__
+        keywords = {} if is_known else _keywords(held, module, arguments, sys._getframe(2))
         if held.began or self._rolls_back or not held.buffers.is_empty:
             self._begin_step(held, module)
         else:  # the same in short
@@ -71,12 +73,13 @@ class Beginnings(Alarms):
             held.began = held.has_random = held.has_buffers = True
             held.began_at = held.round, module
         held.looked = False
+        given = [arguments, dict(keywords)]
         if held.saw_loader:
             self._disarm(held)
             if len(held.entry) < MAX_ENTRIES:
-                held.entry.append((module, [arguments, dict(keywords)]))
+                held.entry.append((module, given))
             return
-        held.batches.add("forward", [arguments, dict(keywords)], module)
+        held.batches.add("forward", given, module)
         self._calls_often = self._calls_often or held.root is not None
         if held.closure is not None or not (self._calls_often or self._steps < PROBATION):
             self._disarm(held)
@@ -169,6 +172,9 @@ def _may_have_keywords(module: Any, arguments: Any) -> bool:
     return bool(code.co_argcount > len(arguments) + 1 or code.co_kwonlyargcount or code.co_flags & CO_VARKEYWORDS)
 
 
-def _keywords(frame: FrameType) -> dict[str, Any]:
+def _keywords(held: Held, module: Any, arguments: Any, frame: FrameType) -> dict[str, Any]:
     """What Module.__call__ was given by name, of which it tells a hook of all modules nothing."""
-    return frame.f_locals.get("kwargs") or {}
+    if _may_have_keywords(module, arguments):
+        return frame.f_locals.get("kwargs") or {}
+    held.without_keywords = type(module).forward, len(arguments)
+    return {}

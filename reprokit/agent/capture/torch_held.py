@@ -30,16 +30,16 @@ PROBATION = 16  # batches that are copied until it is known that the script leav
 
 
 class Batches:
-    """What the steps of a thread are given. Small tensors are copied; of larger ones is watched whether they change."""
+    """What the steps of a thread are given. Small tensors are copied; of larger ones is watched whether they change.
+
+    Plain loops: in the middle of a training iterators like map() are in no cache, and take longer than what they do.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
-        self._plain = frozenset([torch.Tensor])
-        self._version_of = torch.Tensor._version.__get__
-        self._no_grad = torch.no_grad
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
-        self._lists: list[tuple[Any, list[int]]] = []
+        self._shared: list[tuple[Any, int]] = []  # with the script, of what is held without a copy
         self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module, the value
         self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
@@ -47,17 +47,25 @@ class Batches:
     def add(self, origin: str, value: Any, name: Any = "") -> None:
         """Hold a batch."""
         kind = type(value)
-        if self._copies <= 0 and (kind is list or kind is tuple) and self._plain.issuperset(map(type, value)):
-            value = kind(value)
-            self._lists.append((value, list(map(self._version_of, value))))
-            self.held.append((origin, name, value))
+        if self._copies <= 0 and (kind is list or kind is tuple) and self._shares(value):
+            self.held.append((origin, name, kind(value)))
         elif len(self.held) < MAX_BATCHES:
             self._copies -= 1
             self.held.append((origin, name, self._hold(value, 0)))
 
+    def _shares(self, values: Any) -> bool:
+        """Whether all of them are plain tensors; then they need no copies."""
+        shared = []
+        for value in values:
+            if type(value) is not self._tensor:
+                return False
+            shared.append((value, value._version))
+        self._shared += shared
+        return True
+
     def _hold(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind in self._plain:
+        if kind is self._tensor:
             return self._tensor_held(value)
         if depth > MAX_DEPTH:
             return value
@@ -86,16 +94,14 @@ class Batches:
 
     def restart(self) -> None:
         """What is held belongs to no step after all."""
-        self.held, self.earlier, self._watched, self._lists = [], [], [], []
+        self.held, self.earlier, self._watched, self._shared = [], [], [], []
 
     def end(self, owner: object) -> None:
         """An optimizer's step is over; what was seen to change in place is copied from now on."""
-        for values, versions in self._lists:
-            if list(map(self._version_of, values)) != versions:
-                self._copies = ALWAYS
-        for tensor, version in self._watched:
-            if tensor._version != version:
-                self._copies = ALWAYS
+        for seen in (self._shared, self._watched):
+            for tensor, version in seen:
+                if tensor._version != version:
+                    self._copies = ALWAYS
         held = self.held
         if held and held[0][0] == "loader":
             others = len(held) > 1
@@ -103,11 +109,11 @@ class Batches:
             self._owner = owner
         elif self._owner is owner:
             self.earlier = []
-        self.held, self._watched, self._lists = [], [], []
+        self.held, self._watched, self._shared = [], [], []
 
     def look(self) -> bool:
         """Whether something that is held without a copy has changed since."""
-        if any([tensor._version for tensor in values] != versions for values, versions in self._lists):
+        if any(tensor._version != version for tensor, version in self._shared):
             return True
         return self._copies <= 0 and any(
             tensor._version != version and tensor.numel() * tensor.element_size() > SMALL
@@ -268,6 +274,7 @@ class Held:
         self.epoch: Any = None
         self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
         self.root: Any = None
+        self.without_keywords: tuple[Any, int] = (None, 0)  # a forward, which takes no more than so many arguments
         self.phase: Any = None  # of a step of several parts
 
     def end(self, owner: object) -> None:

@@ -69,15 +69,16 @@ class Losses(Steps):
         """Whether it is a finite number on the CPU, as in most steps; then it is kept as such."""
         if held.is_scaled or self._above is not None:
             return False
-        value = None if self._compiled is None else self._compiled.finite_number(loss)
+        value, shape = None if self._compiled is None else self._compiled.finite_number(loss), ()
         if value is None:
             if type(loss) is not self._tensor or not loss.is_cpu:
                 return False
+            shape = loss.shape
             value = loss.item() if loss.numel() == 1 else None
             if type(value) is not float or value - value != 0:
                 return False
         held.losses.append(value)
-        held.loss = value, loss.dtype, loss.shape
+        held.loss = value, loss.dtype, shape
         return True
 
     def _tell_ranks(self, held: Held, tensors: Any) -> None:
