@@ -1,9 +1,9 @@
 """What a capture costs the steps of one training, with and without it in turn: the same model in the same memory.
 
-    reprokit run --on-nan capture -- python -m benchmarks.capture_in_turn large|cnn|mlp [PAIRS]
+    reprokit run --on-nan capture -- python -m benchmarks.capture_in_turn KIND [PAIRS]
 
 Processes differ by more than a capture costs, as their memory lies otherwise, and so do minutes. Here a few steps are
-made as PyTorch has them, and a few as they are when captured, and the other way round, again and again.
+made as the framework has them, and a few as they are when captured, and the other way round, again and again.
 """
 
 from __future__ import annotations
@@ -15,70 +15,146 @@ import random
 import statistics
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Protocol
 
-import torch
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from benchmarks.capture_training import FEW, SAMPLES, keep_memory, keras_layers, large, start_tensorflow
 
-from benchmarks.capture_training import FEW, SAMPLES, keep_memory, large
-from benchmarks.trail_training import cnn, mlp
-
-MAKERS: dict[str, Any] = {"large": large, "cnn": cnn, "mlp": mlp}
-STEPS = {"large": 3, "cnn": 5}  # in a row
-MANY_STEPS = 9
-WARM = 1  # of them, which does not count
 PAIRS = 500
-WRAPPED = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
+WARM = 2  # steps of a row that do not count
+CAPTURED = "_reprokit_captures"  # marks what stands in the place of a function of TensorFlow's or Keras'
+
+Wrapped = tuple[type, str, Callable[..., Any]]
 
 
-class Capturing:
-    """The capture of this process, which can be taken away and put back between steps."""
+class Training(Protocol):
+    """A training in this process, whose capture can be taken away and put back between its steps."""
 
-    def __init__(self) -> None:
-        found = [one for one in gc.get_objects() if type(one).__name__ == "TorchCapture"]
-        if not found:
-            sys.exit("nothing is captured here: start it by reprokit run --on-nan capture -- python -m ...")
-        (self._capture,) = found
-        self._ours = [vars(owner)[name] for owner, name in WRAPPED]
+    row: int  # steps
+
+    def use(self, captures: bool) -> None:
+        """Have the steps from now on captured, or not."""
+
+    def step(self) -> None:
+        """Make one."""
+
+
+def capture_of(name: str) -> Any:
+    """The part of this process' capture that is of this class."""
+    found = [one for one in gc.get_objects() if type(one).__name__ == name]
+    if not found:
+        sys.exit("nothing is captured here: start it by reprokit run --on-nan capture -- python -m ...")
+    return found[0]
+
+
+class PyTorch:
+    """A loop of a script's own."""
+
+    def __init__(self, kind: str) -> None:
+        import torch
+        from torch.nn.functional import cross_entropy
+        from torch.utils.data import DataLoader, TensorDataset
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        from benchmarks.trail_training import cnn, mlp
+
+        self.row = {"large": 4, "cnn": 6}.get(kind, 10)
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self._model, x = {"large": large, "cnn": cnn, "mlp": mlp}[kind]()
+        self._loss = cross_entropy
+        self._optimizer = torch.optim.Adam(self._model.parameters())
+        loader = DataLoader(
+            TensorDataset(x, torch.randint(0, 10, (len(x),))), FEW if kind == "large" else SAMPLES, shuffle=True
+        )
+        self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        self._capture = capture_of("TorchCapture")
+        wrapped = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
+        self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in wrapped]
 
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
         held = self._capture._threads.held
-        for (owner, name), wrapper in zip(WRAPPED, self._ours, strict=True):
-            setattr(owner, name, wrapper if captures else wrapper.__wrapped__)
+        for owner, name, ours in self._wrapped:
+            setattr(owner, name, ours if captures else ours.__wrapped__)
         if captures:
             held.end(None)
             self._capture._arm(held)
         else:
             self._capture._disarm(held)
 
+    def step(self) -> None:
+        """Make one."""
+        a, b = next(self._batches)
+        self._optimizer.zero_grad()
+        self._loss(self._model(a), b).backward()
+        self._optimizer.step()
+
+
+class Keras:
+    """What fit does at each step, by two functions that update the same variables."""
+
+    def __init__(self, kind: str) -> None:
+        tf = start_tensorflow()
+        capture_of("TensorFlowCapture")
+        self.row = 20 if "mlp" in kind else 6
+        model = tf.keras.Sequential(keras_layers(tf, kind))
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, jit_compile=kind.endswith("xla"))
+        shape = (4096, 64) if "mlp" in kind else (4096, 28, 28, 1)
+        x, y = tf.random.normal(shape), tf.random.uniform((4096,), 0, 10, tf.int32)
+        self._batches = iter(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64).repeat())
+        model.fit(x[:64], y[:64], verbose=0)
+        self._wrapped = captured_methods()
+        self._functions: dict[bool, Callable[[Any], Any]] = {}
+        for captures in (False, True):
+            self.use(captures)
+            self._functions[captures] = model.make_train_function(force=True) or model.train_function
+            self.use(captures)
+            for _ in range(WARM):
+                self.step()
+
+    def use(self, captures: bool) -> None:
+        """Have the steps from now on captured, or not."""
+        for owner, name, ours in self._wrapped:
+            setattr(owner, name, ours if captures else ours.__wrapped__)
+        self._function = self._functions.get(captures)
+
+    def step(self) -> None:
+        """Make one."""
+        assert self._function is not None
+        self._function(self._batches)
+
+
+def captured_methods() -> list[Wrapped]:
+    """All methods in whose place a capture has put one of its own."""
+    classes = [one for one in gc.get_objects() if issubclass(type(one), type)]
+    functions = [
+        (one, name, value) for one in classes for name, value in vars(one).items() if type(value) is FunctionType
+    ]
+    return [(owner, name, value) for owner, name, value in functions if hasattr(value, CAPTURED)]
+
+
+KINDS: dict[str, Callable[[str], Training]] = {
+    **dict.fromkeys(("large", "cnn", "mlp"), PyTorch),
+    **dict.fromkeys(("keras-cnn-graph", "keras-cnn-xla", "keras-mlp-graph", "keras-mlp-xla"), Keras),
+}
+
 
 def main(kind: str, pairs: int) -> None:
     """All pairs; says what a captured step takes longer than one beside it."""
     keep_memory()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model, x = MAKERS[kind]()
-    optimizer = torch.optim.Adam(model.parameters())
-    data = TensorDataset(x, torch.randint(0, 10, (len(x),)))
-    batches = itertools.chain.from_iterable(
-        itertools.repeat(DataLoader(data, FEW if kind == "large" else SAMPLES, shuffle=True))
-    )
-    capturing = Capturing()
+    training = KINDS[kind](kind)
 
     def step() -> float:
         began = time.perf_counter()
-        a, b = next(batches)
-        optimizer.zero_grad()
-        cross_entropy(model(a), b).backward()
-        optimizer.step()
+        training.step()
         return 1e6 * (time.perf_counter() - began)
 
     def steps(captures: bool) -> float:
-        capturing.use(captures)
-        return statistics.median([step() for _ in range(STEPS.get(kind, MANY_STEPS))][WARM:])
+        training.use(captures)
+        return statistics.median([step() for _ in range(training.row)][WARM:])
 
     bare, added = [], []
     for pair in range(pairs):
@@ -95,6 +171,6 @@ def main(kind: str, pairs: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture_in_turn")
-    parser.add_argument("kind", choices=list(MAKERS))
+    parser.add_argument("kind", choices=list(KINDS))
     parser.add_argument("pairs", type=int, nargs="?", default=PAIRS)
     main(**vars(parser.parse_args()))
