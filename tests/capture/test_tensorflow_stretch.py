@@ -51,7 +51,7 @@ if writes == "a batch is lost":
     take = tensorflow.raw_ops.Unstage
     count = module.Stretch.rebuild
     def rebuild(self):
-        take(dtypes=self._batches._types, shared_name=self._batches._name)
+        take(dtypes=self._batches._types, shared_name=self._batches.name)
         return count(self)
     module.Stretch.rebuild = rebuild
 several = 4 if writes == "several at once" else 1

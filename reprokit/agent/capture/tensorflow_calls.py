@@ -11,7 +11,7 @@ from .tensorflow_update import Memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from .tensorflow_steps import Step
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 class Call:
     """An outermost call of a training from eager code: a Keras train_function, or a function of the script's."""
+
+    pending: BaseException | None = None  # what ends the training when the call has come back
+    trains = True
+    rolls_back = False
+    captured: Step | None = None  # a step of it that was not applied
+    steps: Sequence[Step] = ()  # that were built in it
+    window: Window | None = None
 
     def __init__(
         self,
@@ -38,20 +45,14 @@ class Call:
         self.arguments = arguments
         self.keywords = keywords
         self.thread = get_ident()
-        self.pending: BaseException | None = None  # what ends the training when the call has come back
-        self.trains = True
-        self.rolls_back = False
-        self.captured: Step | None = None  # a step of it that was not applied
-        self.steps: list[Step] = []  # that were built in it
-        self.window: Window | None = None
-        self._run = run  # calls the function, where not simply itself
+        self.by = run  # calls the function, where not simply itself
 
     def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
         """Make the call, with other arguments where there are some."""
         given = self.arguments if arguments is None else arguments
-        if self._run is None:
+        if self.by is None:
             return self.function(*given)
-        return self._run(self.function, given, self.keywords if keywords is None else keywords)
+        return self.by(self.function, given, self.keywords if keywords is None else keywords)
 
 
 class Known:

@@ -21,6 +21,7 @@ from .tensorflow_drawn import watch
 from .tensorflow_eager import EagerTest
 from .tensorflow_found import Found, in_fit, local_batch, loss_scale, places
 from .tensorflow_graph import batch_in_graph, building, call_host, in_loop, in_xla
+from .tensorflow_refusal import Refusal, Refusals, can_be_asserted
 from .tensorflow_replicas import OF_THE_FIRST, Round, replica, wait_for_workers, worker
 from .tensorflow_reveal import Reveals
 from .tensorflow_state import as_array, eager_state, plain, put_variable, read, resource_id
@@ -47,6 +48,7 @@ class TensorFlowCapture:
     """The part for TensorFlow and Keras."""
 
     holds_each = False  # call of a compiled step: none may be made again from those before it
+    redoes = False  # a step, in the place of some call
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
@@ -58,6 +60,8 @@ class TensorFlowCapture:
         self._reveals = Reveals(self._steps)
         self._test = EagerTest(None, self._conditions)
         self._compiled = Compiled(self, self._reveals)
+        self._refusals = Refusals()
+        self._sees_all_calls = False  # of functions, however they are made
         self.forget()
 
     def forget(self) -> None:
@@ -109,11 +113,18 @@ class TensorFlowCapture:
         self.capture.attempt(watch, self.drew)
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
         put(functions.Function, "__call__", self._make_call)
+        self._watch_concrete()
         put(modules[python + "distribute.distribute_lib"].StrategyBase, "run", self._make_run)
         iterator = modules[python + "data.ops.iterator_ops"].OwnedIterator
         for name in ("__next__", "get_next"):
             put(iterator, name, self._make_next)
         self._watch_optimizers(modules[python + "training.optimizer"])
+
+    def _watch_concrete(self) -> None:
+        module = sys.modules.get("tensorflow.python.eager.polymorphic_function.concrete_function")
+        if module is not None:  # TensorFlow 2.13
+            put(module.ConcreteFunction, "__call__", self._make_concrete_call)
+            self._sees_all_calls = True
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         for owner in _classes(module):
@@ -157,11 +168,25 @@ class TensorFlowCapture:
         compiled.bare = original
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            if not executing_eagerly() or getattr(self.here, "call", None) is not None:
+            if getattr(self.here, "call", None) is not None or not executing_eagerly():
                 if not function._jit_compile:
                     return original(function, *arguments, **keywords)
                 return compiled.call(function, arguments, keywords)
             return self._outermost(Call("function", None, function, arguments, keywords, compiled.call))
+
+        return call
+
+    def _make_concrete_call(self, original: Function) -> Function:
+        """The same of a graph of theirs that a script asked for."""
+        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+
+        def make(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            return original(function, *arguments, **keywords)
+
+        def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
+            if getattr(self.here, "call", None) is not None or not executing_eagerly():
+                return original(function, *arguments, **keywords)
+            return self._outermost(Call("function", None, function, arguments, keywords, make))
 
         return call
 
@@ -174,14 +199,21 @@ class TensorFlowCapture:
         if not self._begins_call(call):
             return call.run()
         try:
-            result = self.outermost(call)
+            is_plain = call.by is None and not self.redoes
+            result = call.function(*call.arguments) if is_plain else self.outermost(call)
             self._compiled.ends(call)
         except BaseException as error:
-            if not self._compiled.refused(call, error):
+            refusal = self._refusals.ended(error)
+            if refusal is not None:
+                call.pending = self._refused(call, refusal)
+            elif self._compiled.refused(call, error):
+                result = self._compiled.undone(call)
+            else:
+                if len(self.calls) == 1:
+                    self.capture.attempt(self._refusals.clear)
                 if call.pending is not None and isinstance(error, Exception):
                     raise call.pending from None
                 raise
-            result = self._compiled.undone(call)
         finally:
             self._leaves_call(call)
         if call.pending is not None:
@@ -189,6 +221,17 @@ class TensorFlowCapture:
         if self._settings.action == ROLLBACK and call.trains:
             self.capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
+
+    def _refused(self, call: Call, refusal: Refusal) -> BaseException:
+        """A graph has ended at a step that must not be applied; what ends the training."""
+        self._compiled.written()
+        self.capture.attempt(refusal.tell)
+        if call.pending is None:  # it could not be told, which is said
+            try:
+                self.capture.captured(0, "it is not finite", None)
+            except SystemExit as error:
+                return error
+        return call.pending or SystemExit(1)
 
     def _begins_call(self, call: Call) -> bool:
         """Whether it is an outermost one."""
@@ -232,7 +275,7 @@ class TensorFlowCapture:
         if step.graph is not None and call is not None:
             call.function._reprokit_differentiates = True
             call.function._reprokit_graph = weakref.ref(step.graph)
-            call.steps.append(step)
+            call.steps = [*call.steps, step]
 
     outermost: Callable[[Call], Any] = staticmethod(Call.run)  # makes an outermost call
 
@@ -402,8 +445,20 @@ class TensorFlowCapture:
             before, moved = step.before, [*step.held.values(), *step.updated.values()]
             known.moved.update({key: variable for key, (variable, _) in before.items()})
             self.capture.attempt(step.hold_updated, _updated(known))
-            conditional(step, test, update, lambda: self._call_host(site, step, gradients, before), moved)
+            on_host, seen = self._for_host(site, step, gradients, before)
+            if self._can_refuse(step, call):
+                refusal = Refusal(on_host, {str(key): variable for key, (variable, _) in before.items()})
+                self._refusals.add(refusal).build(step, test, update, seen)
+            else:
+                conditional(step, test, update, lambda: call_host(on_host, seen), moved)
         step.applied = True
+
+    def _can_refuse(self, step: Step, call: Call | None) -> bool:
+        """Whether the call may end where the step must not be applied: training stops then, by who made the call."""
+        if self._settings.action != STOP or self.redoes or not self._sees_all_calls:
+            return False
+        is_own = call is not None and call is getattr(self.here, "call", None)
+        return is_own and building() is step.graph and not in_loop() and can_be_asserted()
 
     def _hold_metrics(self, step: Step, model: Any) -> None:
         """Metrics are moved while the host looks at a step."""
@@ -560,8 +615,10 @@ class TensorFlowCapture:
 
     # In graphs
 
-    def _call_host(self, site: Site, step: Step, gradients: list[Any], before: dict[int, tuple[Any, Any]]) -> None:
-        """In a graph, where a step must not be applied: hand all that a snapshot needs to a function on the host."""
+    def _for_host(
+        self, site: Site, step: Step, gradients: list[Any], before: dict[int, tuple[Any, Any]]
+    ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
+        """In a graph: a function on the host for a step that must not be applied, and all that a snapshot needs."""
         held = {str(key): value for key, (_, value) in before.items()}
         site.moved = before
         batches = step.batches or batch_in_graph()
@@ -581,7 +638,7 @@ class TensorFlowCapture:
             found.held = {int(key): value for key, value in seen["held"].items()}
             self.end_behind(site, found, loops=loops)
 
-        call_host(on_host, seen)
+        return on_host, seen
 
     def _call_host_together(self, strategy: Any, together: Round) -> None:
         """The same behind the run of several replicas, with the batches of those of this process."""

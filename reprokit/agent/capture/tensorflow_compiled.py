@@ -46,12 +46,15 @@ class Compiled:
         self.bare: Function = _not_there  # calls a function as TensorFlow does
         self._here = owner.here
         self._stretches: weakref.WeakSet[Stretch] = weakref.WeakSet()
+        self._has_stretches = False  # or has had some
         self._last: Stretch | None = None  # of the last outermost call
 
     # ---- outermost calls, of which a compiled one may be part --------------------------------------------------------
 
     def begins(self, call: Call) -> None:
         """An outermost call: the state is held before it where that was not done for one shortly before."""
+        if not self._has_stretches:
+            return
         stretch = stretch_of(call)
         if stretch is None or stretch is not self._last:
             self._leave(but=stretch)
@@ -61,7 +64,7 @@ class Compiled:
 
     def ends(self, call: Call) -> None:
         """It is over."""
-        stretch = stretch_of(call)  # perhaps since this call
+        stretch = stretch_of(call) if self._has_stretches else None  # perhaps since this call
         if stretch is not None:
             stretch.calls += 1
 
@@ -93,8 +96,9 @@ class Compiled:
 
     def written(self) -> None:
         """Something may write to variables beside the calls of stretches."""
-        for stretch in self._stretches:
-            stretch.is_stale = True
+        if self._has_stretches:
+            for stretch in self._stretches:
+                stretch.is_stale = True
 
     def _look_back(self, stretch: Stretch) -> Any:
         """Behind a call whose compiled step should not have happened; what the call gives."""
@@ -173,6 +177,7 @@ class Compiled:
                 return None
             call.function._reprokit_stretch = known
             self._stretches.add(known)
+            self._has_stretches = True
         known.site = sites[0]
         known.take(arguments, keywords)
         return known

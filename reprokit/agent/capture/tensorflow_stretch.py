@@ -8,11 +8,11 @@ bad step: it too is made again, and must come to what was there.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 
 from .tensorflow_reading import Reader
+from .tensorflow_staging import Area
 from .tensorflow_state import as_array, put_variable
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CALLS = 64  # at most, of one stretch
 SECONDS = 0.2  # that they take
 ROOM = 1 << 26  # bytes of their batches
-_numbers = itertools.count()
 
 
 class Stretch:
@@ -39,19 +38,20 @@ class Stretch:
         self.only_one = False  # call in each stretch, as others run beside it
         self._reader = Reader([*variables, site.known.memory.losses, site.known.memory.norms])
         self._run = run
-        self._name = f"reprokit_{next(_numbers)}"
-        self._refusal = f"reprokit: a step that is not finite is not applied ({self._name})"  # TensorFlow logs it
+        self._batches = Area()  # what calls were given
+        self._refusal = (
+            f"reprokit: a step that is not finite is not applied ({self._batches.name})"  # TensorFlow logs it
+        )
         self.calls = 0
         self._since = 0.0
         self._most = 1
         self._held: Before | None = None
-        self._batches = _Batches(self._name)
 
     # ---- at each call ------------------------------------------------------------------------------------------------
 
     def take(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """In the graph that is being built: keep what the function is given."""
-        self.only_one = self.only_one or not self._batches.take([arguments, keywords])
+        self.only_one = self.only_one or not self._batches.put([arguments, keywords])
 
     def begins(self) -> bool:
         """While the first graph is built, behind which its first call comes. Whether all variables have values yet.
@@ -141,50 +141,6 @@ class Rebuilt:
         self.keywords = keywords
         self.result = result  # what its call gives
         self.problem = problem  # with the state, which is not as it should be
-
-
-class _Batches:
-    """What calls were given, held by TensorFlow's own staging area: a reference to each tensor."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._pattern: Any = None
-        self._flat: list[Any] = []
-        self._places: list[int] = []
-        self._types: list[Any] = []
-        self.kept: Any = None  # the operation that keeps them
-
-    def take(self, given: Any) -> bool:
-        """In the graph that is being built; whether that graph's calls are given what those of graphs before it are."""
-        tensorflow, known = sys.modules["tensorflow"], self._types
-        self._pattern = given
-        self._flat = tensorflow.nest.flatten(given, expand_composites=True)
-        self._places = [place for place, one in enumerate(self._flat) if isinstance(one, tensorflow.Tensor)]
-        tensors = [self._flat[place] for place in self._places]
-        self._types = [one.dtype for one in tensors]
-        self.kept = tensorflow.raw_ops.Stage(values=tensors, shared_name=self._name)
-        return not known or known == self._types
-
-    def count(self) -> int:
-        return int(sys.modules["tensorflow"].raw_ops.StageSize(dtypes=self._types, shared_name=self._name))
-
-    def clear(self) -> None:
-        sys.modules["tensorflow"].raw_ops.StageClear(dtypes=self._types, shared_name=self._name)
-
-    def size(self) -> int:
-        """Bytes of the first."""
-        return sum(one.dtype.size * int(one.shape.num_elements()) for one in self._peek(0)) if self.count() else 0
-
-    def get(self, number: int) -> Any:
-        """Arguments and keywords of a call."""
-        flat = list(self._flat)
-        for place, value in zip(self._places, self._peek(number)):  # noqa: B905
-            flat[place] = value
-        return sys.modules["tensorflow"].nest.pack_sequence_as(self._pattern, flat, expand_composites=True)
-
-    def _peek(self, number: int) -> Any:
-        raw = sys.modules["tensorflow"].raw_ops
-        return raw.StagePeek(index=number, dtypes=self._types, shared_name=self._name)
 
 
 def can_be_kept(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:

@@ -72,6 +72,10 @@ class Test:
         """Sums tell it in one pass; where one is not finite, which may be an overflow, each number is looked at."""
         return self._good(self._summed)
 
+    def without_branches(self) -> Any:
+        """Products of few rows and one sum tell it, in a graph without any condition."""
+        return self._good(self._summed_small)
+
     def in_xla(self) -> Any:
         """Small sums tell it where XLA is fast at them; else each number is looked at."""
         return self._good(self._multiplied)
@@ -104,6 +108,23 @@ class Test:
         others = [one for one in tensors if id(one) not in known]
         sums = [tensorflow.cast(_small_sum(tensorflow, one), tensorflow.float32) for one in large]
         good = tensorflow.math.is_finite(tensorflow.add_n(sums))
+        return tensorflow.logical_and(good, self._each(others)) if others else good
+
+    def _summed_small(self, tensors: list[Any]) -> Any:
+        tensorflow, rows, others = self._tensorflow, [], []
+        for one in tensors:
+            size = one.shape.num_elements()
+            if one.dtype is tensorflow.float32 and size is not None and size < MULTIPLIED:
+                rows.append(tensorflow.reshape(one, [1, -1]))
+            elif one.dtype is tensorflow.float32 and one.shape.rank and one.shape[-1]:
+                matrix = one if one.shape.rank == 2 else tensorflow.reshape(one, [-1, one.shape[-1]])
+                part = tensorflow.fill([1, matrix.shape[0] or tensorflow.shape(matrix)[0]], tensorflow.constant(SMALL))
+                rows.append(tensorflow.matmul(part, matrix))
+            else:
+                others.append(one)
+        if not rows:
+            return self._each(others)
+        good = tensorflow.math.is_finite(tensorflow.reduce_sum(tensorflow.concat(rows, 1) * SMALL))
         return tensorflow.logical_and(good, self._each(others)) if others else good
 
     def _each(self, tensors: list[Any]) -> Any:

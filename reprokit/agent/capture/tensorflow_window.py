@@ -66,7 +66,7 @@ class Window:
         if call.steps:
             held = {key: variable for step in call.steps for key, (variable, _) in step.held.items()}
             call.function._reprokit_written = {**written(call), **held}
-            call.steps = []
+            call.steps = ()
         if _adds_up(call) and call.captured is None and (_when(call) is None or self._counted == self._count()):
             self.calls = [*self.calls, call][-MAX_CALLS:]
         elif self.calls and (call.captured is not None or _when(call) is not None):

@@ -1,0 +1,214 @@
+"""Graphs whose update is left out by an assertion, where training is to stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from reprokit.agent.capture.reading import SnapshotFile
+from tests.capture.tensorflow_steps import Done, Steps
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+BEGIN = """
+import hashlib, json, os, sys, threading
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy, tensorflow as tf
+layers = tf.keras.layers
+def model():
+    tf.keras.utils.set_random_seed(3)
+    dense = [layers.Dense(64, "relu"), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)]
+    return tf.keras.Sequential([tf.keras.Input((16,)), *dense])
+def data(batches, *bad):
+    generator = numpy.random.default_rng(0)
+    x, y = generator.standard_normal((64, 16)), generator.standard_normal((64, 1))
+    for batch in bad:
+        y[8 * batch + 3] = numpy.nan
+    return x[: 8 * batches].astype("float32"), y[: 8 * batches].astype("float32")
+def digest(*variables):
+    return hashlib.sha256(b"".join(numpy.asarray(one).tobytes() for one in variables)).hexdigest()[:16]
+def stopped(function, *arguments):
+    try:
+        function(*arguments)
+    except SystemExit as error:
+        return error.code
+def tell(**found):
+    print(json.dumps(found), flush=True)
+w = tf.Variable(tf.ones([4, 600]))
+sgd = tf.keras.optimizers.SGD(0.5)
+sgd.build([w])
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(w * x)
+    sgd.apply_gradients([(tape.gradient(loss, w), w)])
+    tf.raw_ops.Assert(condition=tf.logical_not(abs(tf.reduce_min(x) - 6.5) < 1.0), data=["mine"])
+    return loss
+one = tf.ones([4, 600])
+"""
+
+STATES = """
+def trained(x, y):
+    made = model()
+    made.compile(tf.keras.optimizers.Adam(1e-2), "mse", metrics=["mae"], jit_compile=False)
+    code = stopped(lambda: made.fit(x, y, batch_size=8, verbose=0, shuffle=False))
+    seeds = [variable for layer in made.layers for variable in layer.variables]
+    return code, digest(*made.variables, *made.optimizer.variables, *seeds)
+tell(good=trained(*data(5)), bad=trained(*data(8, 5)))
+"""
+
+TWO = """
+first, second = tf.Variable(tf.ones([600])), tf.Variable(tf.ones([600]))
+adams = [tf.keras.optimizers.Adam(0.1), tf.keras.optimizers.Adam(0.1)]
+adams[0].build([first]), adams[1].build([second])
+@tf.function
+def both(x):
+    for optimizer, variable in zip(adams, (first, second)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(first * second * (x if variable is second else 1.0))
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+state = lambda: digest(first, second, *adams[0].variables, *adams[1].variables)
+both(1.0)
+before = state()
+tell(code=stopped(both, float("nan")), same=state() == before, first=digest(first))
+"""
+
+CALLS = """
+step(one)
+concrete = step.get_concrete_function(one)
+codes = [stopped(concrete, one * float("inf"))]
+@tf.function
+def around(x):
+    return step(x) + 1.0
+around(one)
+codes += [stopped(step, one * float("nan")), stopped(around, one * float("nan"))]
+tell(codes=codes, steps=int(sgd.iterations), finite=bool(numpy.isfinite(w.numpy()).all()))
+"""
+
+ERRORS = """
+step(one)
+for value in (6.0, 7.0):
+    try:
+        step(one * value)
+    except tf.errors.InvalidArgumentError as error:
+        tell(message="mine" in str(error), refused="is not applied" in str(error))
+step(one * 2)
+tell(code=stopped(step, one * float("nan")))
+"""
+
+THREADS = """
+step(one)
+begin, codes = threading.Barrier(3), {}
+def train(name, value, bad):
+    begin.wait()
+    for number in range(60):
+        code = stopped(step, one * (float("nan") if number == bad else value))
+        if code:
+            codes[name] = code
+            return
+threads = [threading.Thread(target=train, args=given) for given in (("a", 1.5, -1), ("b", 2.5, 30), ("c", 3.5, -1))]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+tell(codes=codes)
+"""
+
+OVERFLOW = """
+w.assign(0.0 * one)
+step(one * 3e38)
+tell(finite=bool(numpy.isfinite(w.numpy()).all()), sum=float(tf.reduce_sum(one * 3e38)))
+half = tf.Variable(tf.ones([600], tf.float16))
+rows = tf.Variable(tf.zeros([300, 4]))
+wide = tf.Variable(tf.zeros([700], tf.float64))
+adam = tf.keras.optimizers.SGD(1.0)
+adam.build([half, rows, wide])
+@tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None], tf.int32)])
+def mixed(x, at):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.cast(half, tf.float32) * x[0]) + tf.reduce_sum(tf.gather(rows, at) * x[1])
+        loss += tf.cast(tf.reduce_sum(wide * tf.cast(x[2], tf.float64)), tf.float32)
+    adam.apply_gradients(zip(tape.gradient(loss, [half, rows, wide]), [half, rows, wide]))
+at = tf.range(200)
+mixed(tf.constant([60000.0, 3e38, 3e38]), at)
+codes = []
+for place in range(3):
+    x = numpy.ones(3, "float32")
+    x[place] = numpy.inf
+    codes.append(stopped(mixed, tf.constant(x), at))
+tell(codes=codes, steps=int(adam.iterations))
+"""
+
+TYPES = """
+step(one)
+tell(types=[node.op for node in step.get_concrete_function(one).graph.as_graph_def().node])
+"""
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    """Trainings in a directory of their own."""
+    return Steps(tmp_path)
+
+
+def told(done: Done) -> list[dict[str, Any]]:
+    """What a script said."""
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def batch(path: Path) -> numpy.ndarray:
+    """What the function was called with."""
+    file = SnapshotFile(str(path))
+    (name,) = [name for name in file.tensors if name.startswith("batch.")]
+    return numpy.frombuffer(file.tensors[name].data, "f4")
+
+
+def test_the_state_is_that_before_the_step(steps: Steps) -> None:
+    (found,) = told(steps.capture(BEGIN + STATES))
+    assert found["good"] == [None, found["bad"][1]]
+    assert found["bad"][0] == 123
+    assert [steps.header()["step"], steps.header()["steps_in_epoch"]] == [5, 5]
+
+
+def test_of_two_updates_in_a_graph_none_is_left_where_the_second_is_bad(steps: Steps) -> None:
+    (found,) = told(steps.capture(BEGIN + TWO))
+    assert (found["code"], found["same"]) == (123, True)
+    assert steps.header()["trigger"]["optimizer"] == "optimizer#1"
+
+
+def test_it_is_captured_however_the_graph_was_called(steps: Steps) -> None:
+    (found,) = told(steps.capture(BEGIN + CALLS))
+    assert found == {"codes": [123] * 3, "steps": 2, "finite": True}
+    assert len(steps.snapshots) == 3
+
+
+def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
+    *errors, last = told(steps.capture(BEGIN + ERRORS))
+    assert errors == [{"message": True, "refused": False}] * 2
+    assert last == {"code": 123}
+    (snapshot,) = steps.snapshots
+    assert numpy.isnan(batch(snapshot)).all()
+
+
+def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:
+    (found,) = told(steps.capture(BEGIN + THREADS))
+    assert found == {"codes": {"b": 123}}
+    (snapshot,) = steps.snapshots
+    assert numpy.isnan(batch(snapshot)).all()
+
+
+def test_large_numbers_of_all_kinds_are_no_alarm(steps: Steps) -> None:
+    first, second = told(steps.capture(BEGIN + OVERFLOW))
+    assert first == {"finite": True, "sum": float("inf")}
+    assert second == {"codes": [123] * 3, "steps": 1}
+
+
+@pytest.mark.parametrize(("action", "branches"), [("stop", False), ("skip", True)])
+def test_the_graph_has_no_branches_where_training_is_to_stop(steps: Steps, action: str, branches: bool) -> None:
+    """They would have TensorFlow run it by its slower executor."""
+    (found,) = told(steps.capture(BEGIN + TYPES, action))
+    assert bool({"If", "StatelessIf", "Switch"} & set(found["types"])) is branches
+    assert ("Unstage" in found["types"]) is not branches
