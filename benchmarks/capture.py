@@ -1,8 +1,8 @@
 """What holding the state of each step costs a training, beside the frameworks' own checks.
 
 Targets: 1 % of a step of 20 ms and on a GPU, 2 % of a small CNN's, 4 % of a small MLP's. Each side is a process of its
-own, which trains all the time of the benchmark; they take turns, a block of steps each. PyTorch's trainings are sampled
-too: what is done there is done by Python functions and what they call.
+own, which trains all the time of the benchmark; they take turns, a block of steps each. Then one more process makes
+steps with and without the capture in turn, which shows what processes differ by more than (capture_in_turn.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.capture_in_turn import KINDS
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
-from benchmarks.samples import SamplingError, share
 
 ROOT = Path(__file__).parent.parent
 TITLES = {
@@ -38,7 +38,6 @@ BLOCKS = {"large": 2, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for
 MANY_BLOCKS = 6  # of what is quick
 # Of each side, one after the other: where memory happens to lie makes a difference too. TensorFlow starts slowly.
 PROCESSES, SLOW_PROCESSES = 4, 3
-SAMPLED = 45  # seconds
 
 Times = tuple[float, float]  # microseconds a step: on the clock, of the processors
 
@@ -47,10 +46,9 @@ class Training:
     """A process that trains a block of steps whenever it is told to."""
 
     def __init__(self, command: Sequence[str], directory: Path) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            command, cwd=directory, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+            command, cwd=directory, env=surroundings(), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
         )
 
     def block(self) -> Times:
@@ -65,15 +63,15 @@ class Training:
                 return float(wall), float(processors)
         raise RuntimeError(f"{self._process.args!r} ended early, with status {self._process.wait()}")
 
-    @property
-    def pid(self) -> int:
-        """Of the process that was started, the training or its launcher."""
-        return self._process.pid
-
     def close(self) -> None:
         """End it."""
         self._process.kill()
         self._process.communicate()
+
+
+def surroundings() -> dict[str, str]:
+    """The variables of all sides."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def commands(kind: str) -> dict[str, list[str]]:
@@ -108,26 +106,12 @@ def measured(kind: str, runs: int) -> dict[str, list[Times]]:
     return results
 
 
-def sampled(kind: str) -> tuple[int, int]:
-    """Samples in reprokit's code, and all."""
+def show_in_turn(kind: str) -> None:
+    """What one training says that its captured steps take longer than those beside them."""
+    command = [REPROKIT, "run", "--on-nan", "capture", "--", sys.executable, "-m", "benchmarks.capture_in_turn", kind]
     with scratch() as directory:
-        side = Training(commands(kind)["--on-nan capture"], Path(directory))
-        try:
-            side.block()
-            return share(side.pid, SAMPLED, side.block)
-        finally:
-            side.close()
-
-
-def show_sampled(kind: str) -> None:
-    """The share of a training's time, or why there is none."""
-    try:
-        ours, samples = sampled(kind)
-    except SamplingError as error:
-        print(f"  not sampled: {error}")
-        return
-    percent, spread = 100 * ours / samples, 100 * ours**0.5 / samples  # the standard error of a count
-    print(f"  in reprokit's code: {percent:.2f} % of {samples} samples (standard error {spread:.2f})")
+        done = subprocess.run(command, cwd=directory, env=surroundings(), capture_output=True, text=True, check=True)
+    print("  " + done.stdout.splitlines()[-1])
 
 
 def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
@@ -145,8 +129,8 @@ def main(runs: int, kinds: Sequence[str] = tuple(TITLES)) -> None:
             ratios = [100 * times[part] / bare[part] - 100 for times, bare in pairs]
             low, middle, high = statistics.quantiles(ratios, n=4)
             print(f"  capturing adds {middle:.2f} % ({low:.2f} to {high:.2f}, the middle half)")
-        if kind in TORCH:
-            show_sampled(kind)
+        if kind in KINDS:
+            show_in_turn(kind)
         if kind in REFUSED:
             print(f"  {CHECKS[kind]}: XLA compiles no graph that has it")
 

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Protocol
 
-from benchmarks.capture_training import FEW, SAMPLES, keep_memory, keras_layers, large, start_tensorflow
+from benchmarks.capture_training import FEW, SAMPLES, functions, keep_memory, keras_layers, large, start_tensorflow
 
 PAIRS = 500
 WARM = 2  # steps of a row that do not count
 CAPTURED = "_reprokit_captures"  # marks what stands in the place of a function of TensorFlow's or Keras'
 
-Wrapped = tuple[type, str, Callable[..., Any]]
+Wrapped = tuple[type, str, Any]
 
 
 class Training(Protocol):
@@ -92,12 +92,46 @@ class PyTorch:
         self._optimizer.step()
 
 
-class Keras:
-    """What fit does at each step, by two functions that update the same variables."""
+class TensorFlow:
+    """Two functions that update the same variables."""
+
+    row = 20
 
     def __init__(self, kind: str) -> None:
         tf = start_tensorflow()
         capture_of("TensorFlowCapture")
+        self._functions: dict[bool, Callable[..., Any]] = {}
+        make = self._begin(tf, kind)
+        self._wrapped = captured_methods()
+        for captures in (False, True):
+            self.use(captures)
+            self._functions[captures] = make()
+            self.use(captures)
+            for _ in range(WARM):
+                self.step()
+
+    def _begin(self, tf: Any, _kind: str) -> Callable[[], Any]:
+        """A custom loop's; what makes them."""
+        make, batches = functions(tf)
+        self._batches = iter(batches)
+        return make
+
+    def use(self, captures: bool) -> None:
+        """Have the steps from now on captured, or not."""
+        for owner, name, ours in self._wrapped:
+            setattr(owner, name, ours if captures else ours.__wrapped__)
+        self._function = self._functions.get(captures)
+
+    def step(self) -> None:
+        """Make one."""
+        assert self._function is not None
+        self._function(*next(self._batches))
+
+
+class Keras(TensorFlow):
+    """What fit does at each step."""
+
+    def _begin(self, tf: Any, kind: str) -> Callable[[], Any]:
         self.row = 20 if "mlp" in kind else 6
         model = tf.keras.Sequential(keras_layers(tf, kind))
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -106,20 +140,7 @@ class Keras:
         x, y = tf.random.normal(shape), tf.random.uniform((4096,), 0, 10, tf.int32)
         self._batches = iter(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64).repeat())
         model.fit(x[:64], y[:64], verbose=0)
-        self._wrapped = captured_methods()
-        self._functions: dict[bool, Callable[[Any], Any]] = {}
-        for captures in (False, True):
-            self.use(captures)
-            self._functions[captures] = model.make_train_function(force=True) or model.train_function
-            self.use(captures)
-            for _ in range(WARM):
-                self.step()
-
-    def use(self, captures: bool) -> None:
-        """Have the steps from now on captured, or not."""
-        for owner, name, ours in self._wrapped:
-            setattr(owner, name, ours if captures else ours.__wrapped__)
-        self._function = self._functions.get(captures)
+        return lambda: model.make_train_function(force=True) or model.train_function
 
     def step(self) -> None:
         """Make one."""
@@ -138,6 +159,7 @@ def captured_methods() -> list[Wrapped]:
 
 KINDS: dict[str, Callable[[str], Training]] = {
     **dict.fromkeys(("large", "cnn", "mlp"), PyTorch),
+    "function": TensorFlow,
     **dict.fromkeys(("keras-cnn-graph", "keras-cnn-xla", "keras-mlp-graph", "keras-mlp-xla"), Keras),
 }
 

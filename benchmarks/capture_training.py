@@ -89,9 +89,8 @@ def start_tensorflow() -> Any:
     return tf
 
 
-def function_steps(kind: str) -> Iterator[None]:
-    """A custom loop whose step is a graph."""
-    tf = start_tensorflow()
+def functions(tf: Any) -> tuple[Callable[[], Any], Any]:
+    """What makes the step of a custom loop, a graph, as often as it is called; and a data set."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Dense(256, "relu"), layers.Dense(256, "relu"), layers.Dense(10)])
     model.build((None, 64))
@@ -99,19 +98,24 @@ def function_steps(kind: str) -> Iterator[None]:
     weights = model.trainable_variables
     optimizer.build(weights)
     compute = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    x, y = tf.random.normal((4096, 64)), tf.random.uniform((4096,), 0, 10, tf.int32)
 
-    @tf.function  # type: ignore[misc, unused-ignore]
     def step(a: Any, b: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = compute(b, model(a, training=True))
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
 
-    while True:
-        for a, b in tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64):
-            step(a, b)
-            yield
+    x, y = tf.random.normal((4096, 64)), tf.random.uniform((4096,), 0, 10, tf.int32)
+    return lambda: tf.function(step), tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64).repeat()
+
+
+def function_steps(kind: str) -> Iterator[None]:
+    """A custom loop whose step is a graph."""
+    make, batches = functions(start_tensorflow())
+    step = make()
+    for a, b in batches:
+        step(a, b)
+        yield
 
 
 def keras_layers(tf: Any, kind: str) -> list[Any]:
