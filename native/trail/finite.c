@@ -93,8 +93,8 @@ RK_EXPORT uint64_t reprokit_trail_not_finite(const void *data, uint64_t bytes, u
 
 enum { END = 64 };
 
-/* Whether both ends of a random state are as they were. Mersenne Twisters have the place of their next word at one of
- * them, and make all words anew when the last was drawn: then what lies between is as it was, too. */
+/* Whether a random state is another. Mersenne Twisters have the place of their next word at one of their ends, and make
+ * all words anew when the last was drawn: where both ends are as they were, so is what lies between. */
 static bool has_moved(const uint8_t *now, const uint8_t *before, uint64_t size) {
     return size <= 2 * END || memcmp(now, before, END) || memcmp(now + size - END, before + size - END, END);
 }

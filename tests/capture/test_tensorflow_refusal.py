@@ -15,7 +15,7 @@ from tests.capture.tensorflow_steps import Done, Steps
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 BEGIN = """
-import hashlib, json, os, sys, threading
+import gc, hashlib, json, os, sys, threading
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy, tensorflow as tf
 layers = tf.keras.layers
@@ -97,7 +97,9 @@ for value in (6.0, 7.0):
     except tf.errors.InvalidArgumentError as error:
         tell(message="mine" in str(error), refused="is not applied" in str(error))
 step(one * 2)
-tell(code=stopped(step, one * float("nan")))
+areas = [found for found in gc.get_objects() if type(found).__name__ == "Area"]
+tell(left=[area.count() for area in areas])
+tell(code=stopped(step, one * float("nan")), left=[area.count() for area in areas])
 """
 
 THREADS = """
@@ -186,9 +188,10 @@ def test_it_is_captured_however_the_graph_was_called(steps: Steps) -> None:
 
 
 def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
-    *errors, last = told(steps.capture(BEGIN + ERRORS))
+    *errors, before, last = told(steps.capture(BEGIN + ERRORS))
     assert errors == [{"message": True, "refused": False}] * 2
-    assert last == {"code": 123}
+    assert before == {"left": [0]}
+    assert last == {"code": 123, "left": [0]}
     (snapshot,) = steps.snapshots
     assert numpy.isnan(batch(snapshot)).all()
 

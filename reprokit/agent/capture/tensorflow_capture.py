@@ -226,12 +226,13 @@ class TensorFlowCapture:
         """A graph has ended at a step that must not be applied; what ends the training."""
         self._compiled.written()
         self.capture.attempt(refusal.tell)
-        if call.pending is None:  # it could not be told, which is said
-            try:
-                self.capture.captured(0, "it is not finite", None)
-            except SystemExit as error:
-                return error
-        return call.pending or SystemExit(1)
+        if call.pending is not None:
+            return call.pending
+        try:  # it could not be told, which is said
+            self.capture.captured(self._updates(), "it is not finite", None)
+        except SystemExit as error:
+            return error
+        raise AssertionError("training stops at captured steps where graphs are refused")
 
     def _begins_call(self, call: Call) -> bool:
         """Whether it is an outermost one."""

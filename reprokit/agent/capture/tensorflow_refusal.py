@@ -40,12 +40,11 @@ class Refusal:
         """In the graph that is being built: test, and what happens where all is finite."""
         tensorflow, graph = sys.modules["tensorflow"], building()
         earlier = getattr(graph, "_reprokit_refusals", [])
-        self._area.put(seen)
+        good, text = test.without_branches(), tensorflow.constant(self.text)
+        self._area.put(seen)  # from here on nothing may fail, or what is put is never let go of
         # A later step of the graph waits for this one, or it might be applied where this is not.
         with tensorflow.control_dependencies([self._area.kept, *[dropped for _, dropped in earlier]]):
-            asserted = tensorflow.raw_ops.Assert(
-                condition=test.without_branches(), data=[tensorflow.constant(self.text)]
-            )
+            asserted = tensorflow.raw_ops.Assert(condition=good, data=[text])
         with tensorflow.control_dependencies([asserted]):
             dropped = self._area.drop()
         graph._reprokit_refusals = [*earlier, (self, dropped)]  # which keeps us alive
