@@ -9,6 +9,7 @@ made as the framework has them, and a few as they are when captured, and the oth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import itertools
 import random
@@ -36,8 +37,51 @@ class Training(Protocol):
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
 
-    def step(self) -> None:
-        """Make one."""
+    def train(self, stepped: Callable[[], object]) -> None:
+        """Make steps until what is called behind each raises Done."""
+
+
+class Done(Exception):
+    """All pairs have been taken."""
+
+
+class Pairs:
+    """Rows of steps, one with the capture and one without it, and which of them is the first changes."""
+
+    def __init__(self, training: Training, pairs: int) -> None:
+        self._training = training
+        self._wanted = 2 * pairs
+        self._row: list[float] = []
+        self._rows: dict[bool, list[float]] = {False: [], True: []}
+        self._use()
+
+    def _use(self) -> None:
+        count = sum(map(len, self._rows.values()))
+        if count == self._wanted:
+            raise Done
+        self._captures = count % 4 in (1, 2)
+        self._training.use(self._captures)
+        self._began = time.perf_counter()
+
+    def stepped(self) -> None:
+        """A step is done."""
+        self._row.append(1e6 * (time.perf_counter() - self._began))
+        if len(self._row) == self._training.row:
+            self._rows[self._captures].append(statistics.median(self._row[WARM:]))
+            self._row = []
+            self._use()
+        self._began = time.perf_counter()
+
+    def told(self) -> str:
+        """What a captured step takes longer than one beside it."""
+        bare, captured = self._rows[False], self._rows[True]
+        added = [one - other for one, other in zip(captured, bare, strict=True)]
+        middle, of = statistics.median(added), statistics.median(bare) / 100
+        drawn = sorted(statistics.median(random.choices(added, k=len(added))) for _ in range(400))  # a bootstrap
+        return (
+            f"bare {100 * of:.0f} us, captured + {middle:.1f} us, {middle / of:.2f} % "
+            f"(95 %: {drawn[9] / of:.2f} to {drawn[-10] / of:.2f}; {len(added)} pairs)"
+        )
 
 
 def capture_of(name: str) -> Any:
@@ -84,37 +128,41 @@ class PyTorch:
         else:
             self._capture._disarm(held)
 
-    def step(self) -> None:
-        """Make one."""
-        a, b = next(self._batches)
-        self._optimizer.zero_grad()
-        self._loss(self._model(a), b).backward()
-        self._optimizer.step()
+    def train(self, stepped: Callable[[], object]) -> None:
+        """Make steps until what is called behind each raises Done."""
+        for a, b in self._batches:
+            self._optimizer.zero_grad()
+            self._loss(self._model(a), b).backward()
+            self._optimizer.step()
+            stepped()
 
 
 class TensorFlow:
-    """Two functions that update the same variables."""
+    """A custom loop by two functions that update the same variables."""
 
     row = 20
 
     def __init__(self, kind: str) -> None:
         tf = start_tensorflow()
         capture_of("TensorFlowCapture")
-        self._functions: dict[bool, Callable[..., Any]] = {}
         make = self._begin(tf, kind)
         self._wrapped = captured_methods()
+        self._functions: dict[bool, Callable[..., Any]] = {}
         for captures in (False, True):
             self.use(captures)
             self._functions[captures] = make()
             self.use(captures)
-            for _ in range(WARM):
-                self.step()
+            self._try()
 
     def _begin(self, tf: Any, _kind: str) -> Callable[[], Any]:
-        """A custom loop's; what makes them."""
-        make, batches = functions(tf)
-        self._batches = iter(batches)
+        """What makes a function."""
+        make, self._batches = functions(tf)
         return make
+
+    def _try(self) -> None:
+        """Have the function built that is in use."""
+        assert self._function is not None
+        self._function(*next(iter(self._batches)))
 
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
@@ -122,30 +170,39 @@ class TensorFlow:
             setattr(owner, name, ours if captures else ours.__wrapped__)
         self._function = self._functions.get(captures)
 
-    def step(self) -> None:
-        """Make one."""
-        assert self._function is not None
-        self._function(*next(self._batches))
+    def train(self, stepped: Callable[[], object]) -> None:
+        """Make steps until what is called behind each raises Done."""
+        for a, b in self._batches:
+            assert self._function is not None
+            self._function(a, b)
+            stepped()
 
 
 class Keras(TensorFlow):
-    """What fit does at each step."""
+    """Keras' own loop."""
 
     def _begin(self, tf: Any, kind: str) -> Callable[[], Any]:
         self.row = 20 if "mlp" in kind else 6
-        model = tf.keras.Sequential(keras_layers(tf, kind))
+        self._tf, self._model = tf, tf.keras.Sequential(keras_layers(tf, kind))
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss, jit_compile=kind.endswith("xla"))
+        self._model.compile("adam", loss, jit_compile=kind.endswith("xla"))
         shape = (4096, 64) if "mlp" in kind else (4096, 28, 28, 1)
-        x, y = tf.random.normal(shape), tf.random.uniform((4096,), 0, 10, tf.int32)
-        self._batches = iter(tf.data.Dataset.from_tensor_slices((x, y)).shuffle(4096).batch(64).repeat())
-        model.fit(x[:64], y[:64], verbose=0)
-        return lambda: model.make_train_function(force=True) or model.train_function
+        self._data = tf.random.normal(shape), tf.random.uniform((4096,), 0, 10, tf.int32)
+        self._try()
+        return lambda: self._model.make_train_function(force=True) or self._model.train_function
 
-    def step(self) -> None:
-        """Make one."""
-        assert self._function is not None
-        self._function(self._batches)
+    def _try(self) -> None:
+        self._model.fit(*[part[:128] for part in self._data], batch_size=64, verbose=0)
+
+    def use(self, captures: bool) -> None:
+        """Have the steps from now on captured, or not."""
+        super().use(captures)
+        self._model.train_function = self._function
+
+    def train(self, stepped: Callable[[], object]) -> None:
+        """Make steps until what is called behind each raises Done."""
+        called = self._tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: stepped())
+        self._model.fit(*self._data, batch_size=64, epochs=1_000_000, verbose=0, callbacks=[called])
 
 
 def captured_methods() -> list[Wrapped]:
@@ -165,30 +222,13 @@ KINDS: dict[str, Callable[[str], Training]] = {
 
 
 def main(kind: str, pairs: int) -> None:
-    """All pairs; says what a captured step takes longer than one beside it."""
+    """All pairs of one kind."""
     keep_memory()
     training = KINDS[kind](kind)
-
-    def step() -> float:
-        began = time.perf_counter()
-        training.step()
-        return 1e6 * (time.perf_counter() - began)
-
-    def steps(captures: bool) -> float:
-        training.use(captures)
-        return statistics.median([step() for _ in range(training.row)][WARM:])
-
-    bare, added = [], []
-    for pair in range(pairs):
-        took = {captures: steps(captures) for captures in ((True, False) if pair % 2 else (False, True))}
-        bare.append(took[False])
-        added.append(took[True] - took[False])
-    middle, of = statistics.median(added), statistics.median(bare) / 100
-    drawn = sorted(statistics.median(random.choices(added, k=pairs)) for _ in range(400))  # a bootstrap
-    print(
-        f"{kind}: bare {100 * of:.0f} us, captured + {middle:.1f} us, {middle / of:.2f} % "
-        f"(95 %: {drawn[9] / of:.2f} to {drawn[-10] / of:.2f}; {pairs} pairs)"
-    )
+    taken = Pairs(training, pairs)
+    with contextlib.suppress(Done):
+        training.train(taken.stepped)
+    print(f"{kind}: {taken.told()}")
 
 
 if __name__ == "__main__":
