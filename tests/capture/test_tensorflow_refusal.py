@@ -102,6 +102,13 @@ tell(left=[area.count() for area in areas])
 tell(code=stopped(step, one * float("nan")), left=[area.count() for area in areas])
 """
 
+GONE = """
+step(one)
+(area,) = [found for found in gc.get_objects() if type(found).__name__ == "Area"]
+type(area).count = lambda area: 0
+tell(code=stopped(step, one * float("nan")), finite=bool(numpy.isfinite(w.numpy()).all()))
+"""
+
 THREADS = """
 step(one)
 begin, codes = threading.Barrier(3), {}
@@ -194,6 +201,13 @@ def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
     assert last == {"code": 123, "left": [0]}
     (snapshot,) = steps.snapshots
     assert numpy.isnan(batch(snapshot)).all()
+
+
+def test_where_nothing_is_left_of_the_step_training_stops_all_the_same(steps: Steps) -> None:
+    done = steps.capture(BEGIN + GONE)
+    assert told(done) == [{"code": 123, "finite": True}]
+    assert "captured: step 1: it is not finite; there is no snapshot of it" in done.stderr
+    assert not steps.snapshots
 
 
 def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:

@@ -70,6 +70,8 @@ class Refusal:
         One is let go of, whichever, as each of the other calls is going to let go of one.
         """
         found: list[dict[str, Any]] = [self._area.get(place) for place in range(min(MAX_AT_ONCE, self._area.count()))]
+        if not found:  # to ask for one would wait without end
+            raise RuntimeError("what the call had computed is gone")
         self._area.drop()
         return found[0] if len(found) == 1 else next((seen for seen in found if not _is_finite(seen)), found[-1])
 
