@@ -102,6 +102,21 @@ tell(left=[area.count() for area in areas])
 tell(code=stopped(step, one * float("nan")), left=[area.count() for area in areas])
 """
 
+CAUGHT = """
+class Model(tf.keras.Model):
+    def train_step(self, data):
+        try:
+            return {"loss": step(data[0])}
+        except Exception as error:
+            tell(caught=type(error).__name__)
+            return {"loss": 0.0}
+made = Model()
+made.compile(run_eagerly=True)
+x = numpy.ones((5, 4, 600), "float32")
+x[1], x[3] = 6.0, numpy.nan
+tell(code=stopped(lambda: made.fit(x, x, batch_size=1, verbose=0, shuffle=False)))
+"""
+
 GONE = """
 step(one)
 (area,) = [found for found in gc.get_objects() if type(found).__name__ == "Area"]
@@ -201,6 +216,11 @@ def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
     assert last == {"code": 123, "left": [0]}
     (snapshot,) = steps.snapshots
     assert numpy.isnan(batch(snapshot)).all()
+
+
+def test_what_the_script_catches_within_is_its_own_error_and_not_a_captured_step(steps: Steps) -> None:
+    assert told(steps.capture(BEGIN + CAUGHT)) == [{"caught": "InvalidArgumentError"}, {"code": 123}]
+    assert len(steps.snapshots) == 1
 
 
 def test_where_nothing_is_left_of_the_step_training_stops_all_the_same(steps: Steps) -> None:

@@ -169,9 +169,13 @@ class TensorFlowCapture:
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if getattr(self.here, "call", None) is not None or not executing_eagerly():
-                if not function._jit_compile:
-                    return original(function, *arguments, **keywords)
-                return compiled.call(function, arguments, keywords)
+                try:
+                    if not function._jit_compile:
+                        return original(function, *arguments, **keywords)
+                    return compiled.call(function, arguments, keywords)
+                except Exception as error:
+                    self._stop_within(error)
+                    raise
             return self._outermost(Call("function", None, function, arguments, keywords, compiled.call))
 
         return call
@@ -185,10 +189,22 @@ class TensorFlowCapture:
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if getattr(self.here, "call", None) is not None or not executing_eagerly():
-                return original(function, *arguments, **keywords)
+                try:
+                    return original(function, *arguments, **keywords)
+                except Exception as error:
+                    self._stop_within(error)
+                    raise
             return self._outermost(Call("function", None, function, arguments, keywords, make))
 
         return call
+
+    def _stop_within(self, error: Exception) -> None:
+        """A call within an outermost one has failed; the script may catch what it raises, if it was not our doing."""
+        call: Call | None = getattr(self.here, "call", None)
+        refusal = self.capture.attempt(self._refusals.ended, error)
+        if call is not None and refusal is not None:
+            ending = call.pending = self._refused(call, refusal)
+            raise ending from None
 
     def _outermost(self, call: Call) -> Any:
         """Make an outermost call. What was captured in it ends the training behind it, also where the call then fails.
@@ -203,7 +219,7 @@ class TensorFlowCapture:
             result = call.function(*call.arguments) if is_plain else self.outermost(call)
             self._compiled.ends(call)
         except BaseException as error:
-            refusal = self._refusals.ended(error)
+            refusal = self.capture.attempt(self._refusals.ended, error)
             if refusal is not None:
                 call.pending = self._refused(call, refusal)
             elif self._compiled.refused(call, error):

@@ -39,9 +39,8 @@ class Stretch:
         self._reader = Reader([*variables, site.known.memory.losses, site.known.memory.norms])
         self._run = run
         self._batches = Area()  # what calls were given
-        self._refusal = (
-            f"reprokit: a step that is not finite is not applied ({self._batches.name})"  # TensorFlow logs it
-        )
+        # TensorFlow logs it.
+        self._refusal = f"reprokit: a step that is not finite is not applied ({self._batches.name})"
         self.calls = 0
         self._since = 0.0
         self._most = 1
