@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from _thread import get_ident
+from _thread import _local, get_ident
 
 from .tensorflow_drawn import drawing, hidden
 from .tensorflow_state import as_array, held_or_now
@@ -15,9 +15,47 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tensorflow_steps import Step
+    from .tensorflow_stretch import Stretch
     from .tensorflow_window import Window
 
     Function = Callable[..., Any]
+
+
+ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
+
+
+class Traced:
+    """What is known of a function that eager code calls, since its graphs were built."""
+
+    __slots__ = ("differentiates", "graph", "stretch", "trains", "updates", "written")
+
+    def __init__(self) -> None:
+        self.trains: bool | None = None  # whether it has an update; None: it was not called yet
+        self.differentiates = False  # computes gradients
+        self.updates: str | None = None  # when
+        self.graph: Callable[[], Any] = _none  # that computes the gradients
+        self.written: dict[int, Any] = {}  # by resource_id: variables that it writes to before an update
+        self.stretch: Stretch | None = None  # of calls, where XLA compiles what it calls
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether there are calls whose gradients wait for the update of another."""
+        return self.differentiates and self.updates != ALWAYS
+
+    def has_update(self, *, sometimes: bool) -> None:
+        """An update was built into it."""
+        self.trains = True
+        self.updates = SOMETIMES if sometimes else self.updates or ALWAYS
+
+
+class Here(_local):
+    """What is under way in a thread."""
+
+    call: Call | None = None  # outermost
+    compiled: Any = None  # function that is being called
+    applies = False  # an optimizer is
+    window: Window | None = None
+    fetched: Sequence[Any] = ()  # what a data set gave last
 
 
 class Call:
@@ -37,7 +75,8 @@ class Call:
         function: Any,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        run: Function | None = None,
+        by: Function | None = None,
+        traced: Traced | None = None,
     ) -> None:
         self.origin = origin
         self.model = model
@@ -45,14 +84,20 @@ class Call:
         self.arguments = arguments
         self.keywords = keywords
         self.thread = get_ident()
-        self.by = run  # calls the function, where not simply itself
+        self.by = by  # what calls the function, where not simply itself
+        if traced is None:
+            try:
+                traced = function._reprokit_traced
+            except AttributeError:
+                traced = function._reprokit_traced = Traced()
+        self.traced = traced
 
     def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
         """Make the call, with other arguments where there are some."""
         given = self.arguments if arguments is None else arguments
         if self.by is None:
             return self.function(*given)
-        return self.by(self.function, given, self.keywords if keywords is None else keywords)
+        return self.by(self.function, *given, **(self.keywords if keywords is None else keywords))
 
 
 class Known:
@@ -123,3 +168,7 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
         return int(as_array(held_or_now(counter, held or {})))
     except Exception:  # not built
         return None
+
+
+def _none() -> None:
+    """The graph of a function that has none."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sys
 import weakref
-from _thread import _local
 
 from ..frameworks.variables import is_eager, optimizer_variables
 from .compiled import load as load_compiled
 from .random_states import RandomStates
 from .settings import ROLLBACK, STOP
-from .tensorflow_calls import Call, Known, Site, iterations
+from .tensorflow_calls import ALWAYS, Call, Here, Known, Site, Traced, iterations
 from .tensorflow_compiled import Compiled, one_of
 from .tensorflow_drawn import watch
 from .tensorflow_eager import EagerTest
@@ -27,7 +26,7 @@ from .tensorflow_reveal import Reveals
 from .tensorflow_state import as_array, eager_state, plain, put_variable, read, resource_id
 from .tensorflow_steps import Steps, put
 from .tensorflow_update import LAST_LOSSES, Test, conditional, flagged, put_back
-from .tensorflow_window import Window, applies, differentiates, unread, written
+from .tensorflow_window import Window, unread
 from .words import in_words
 
 TYPE_CHECKING = False
@@ -54,7 +53,7 @@ class TensorFlowCapture:
         self.capture = capture
         self._settings = capture.settings
         self._conditions = capture.settings.conditions
-        self.here = _local()
+        self.here = Here()
         self._first: Any = None  # the part for TensorFlow 1
         self._steps = Steps()
         self._reveals = Reveals(self._steps)
@@ -150,8 +149,10 @@ class TensorFlowCapture:
             if function is None or hasattr(function, "_reprokit_captured"):
                 return made
 
+            traced = Traced()
+
             def train_function(*given: Any) -> Any:
-                return self._outermost(Call("fit", model, function, given, {}))
+                return self._outermost(Call("fit", model, function, given, {}, None, traced))
 
             train_function._reprokit_captured = True  # type: ignore[attr-defined]
             if hasattr(function, "_reprokit_model"):
@@ -164,19 +165,18 @@ class TensorFlowCapture:
     def _make_call(self, original: Function) -> Function:
         """Calls of tf.functions, from eager code and from graphs that are being built."""
         executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-        compiled = self._compiled
+        here, compiled = self.here, self._compiled
         compiled.bare = original
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            if getattr(self.here, "call", None) is not None or not executing_eagerly():
-                try:
-                    if not function._jit_compile:
-                        return original(function, *arguments, **keywords)
-                    return compiled.call(function, arguments, keywords)
-                except Exception as error:
-                    self._stop_within(error)
-                    raise
-            return self._outermost(Call("function", None, function, arguments, keywords, compiled.call))
+            by = compiled.call if function._jit_compile else original
+            if here.call is None and executing_eagerly():
+                return self._outermost(Call("function", None, function, arguments, keywords, by))
+            try:
+                return by(function, *arguments, **keywords)
+            except Exception as error:
+                self._stop_within(error)
+                raise
 
         return call
 
@@ -184,23 +184,20 @@ class TensorFlowCapture:
         """The same of a graph of theirs that a script asked for."""
         executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
 
-        def make(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            return original(function, *arguments, **keywords)
-
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            if getattr(self.here, "call", None) is not None or not executing_eagerly():
-                try:
-                    return original(function, *arguments, **keywords)
-                except Exception as error:
-                    self._stop_within(error)
-                    raise
-            return self._outermost(Call("function", None, function, arguments, keywords, make))
+            if self.here.call is None and executing_eagerly():
+                return self._outermost(Call("function", None, function, arguments, keywords, original))
+            try:
+                return original(function, *arguments, **keywords)
+            except Exception as error:
+                self._stop_within(error)
+                raise
 
         return call
 
     def _stop_within(self, error: Exception) -> None:
         """A call within an outermost one has failed; the script may catch what it raises, if it was not our doing."""
-        call: Call | None = getattr(self.here, "call", None)
+        call = self.here.call
         refusal = self.capture.attempt(self._refusals.ended, error)
         if call is not None and refusal is not None:
             ending = call.pending = self._refused(call, refusal)
@@ -215,9 +212,14 @@ class TensorFlowCapture:
         if not self._begins_call(call):
             return call.run()
         try:
-            is_plain = call.by is None and not self.redoes
-            result = call.function(*call.arguments) if is_plain else self.outermost(call)
-            self._compiled.ends(call)
+            if self.redoes:
+                result = self.outermost(call)
+            elif call.by is None:
+                result = call.function(*call.arguments)
+            else:
+                result = call.by(call.function, *call.arguments, **call.keywords)
+            if call.traced.stretch is not None:  # perhaps since this call
+                call.traced.stretch.calls += 1
         except BaseException as error:
             refusal = self.capture.attempt(self._refusals.ended, error)
             if refusal is not None:
@@ -252,35 +254,39 @@ class TensorFlowCapture:
 
     def _begins_call(self, call: Call) -> bool:
         """Whether it is an outermost one."""
-        if getattr(self.here, "call", None) is not None:
+        here, traced = self.here, call.traced
+        if here.call is not None:
             return False
-        if call.origin == "fit":
+        if call.origin == "fit" or (traced.updates == ALWAYS and here.window is not None and not here.window.calls):
             self._random.keep()
         else:
-            call.trains = getattr(call.function, "_reprokit_trains", True) or differentiates(call)
-            window = call.window = self._window()
-            if call.trains and not window.calls:
-                self._random.keep()
-            self.capture.attempt(window.opens, call)
-        self._compiled.begins(call)
-        self.here.call = call
+            self._opens_window(call)
+        if self._compiled.has_stretches:
+            self._compiled.begins(call)
+        here.call = call
         self.calls.append(call)
         return True
+
+    def _opens_window(self, call: Call) -> None:
+        """Its gradients may wait for another call's update, or those of others for its own."""
+        call.trains = call.traced.trains is not False or call.traced.differentiates
+        window = call.window = self.here.window = self.here.window or Window(self._updates)
+        if call.trains and not window.calls:
+            self._random.keep()
+        self.capture.attempt(window.opens, call)
 
     def _leaves_call(self, call: Call) -> None:
         """It is over, in whichever way."""
         self.here.call = None
         self.calls.remove(call)
-        if self._reveals.tracing is None and "_reprokit_trains" not in vars(call.function):
-            call.function._reprokit_trains = False
+        traced = call.traced
+        if traced.trains is None and self._reveals.tracing is None:
+            traced.trains = False
+        for step in call.steps:
+            traced.written.update({key: variable for key, (variable, _) in step.held.items()})
+        call.steps = ()
         if call.window is not None:
             self.capture.attempt(call.window.closes, call)
-
-    def _window(self) -> Window:
-        found: Window | None = getattr(self.here, "window", None)
-        if found is None:
-            found = self.here.window = Window(self._updates)
-        return found
 
     def _updates(self) -> int:
         """How many updates all optimizers have made."""
@@ -290,15 +296,15 @@ class TensorFlowCapture:
         """A step asks for gradients."""
         call = self.current()
         if step.graph is not None and call is not None:
-            call.function._reprokit_differentiates = True
-            call.function._reprokit_graph = weakref.ref(step.graph)
+            call.traced.differentiates = True
+            call.traced.graph = weakref.ref(step.graph)
             call.steps = [*call.steps, step]
 
     outermost: Callable[[Call], Any] = staticmethod(Call.run)  # makes an outermost call
 
     def current(self) -> Call | None:
         """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
-        call: Call | None = getattr(self.here, "call", None)
+        call = self.here.call
         return call if call is not None or not self.calls else self.calls[-1]
 
     def _make_run(self, original: Function) -> Function:
@@ -356,18 +362,17 @@ class TensorFlowCapture:
 
         def get_next(iterator: Any, *arguments: Any) -> Any:
             value = original(iterator, *arguments)
-            if executing_eagerly():
-                step = self._steps.current()
-                accumulates = step is not None and step.differentiated and not step.applied
-                self.here.fetched = [*(self._fetched() if accumulates else []), value][-MAX_FETCHED:]
-            else:
+            if not executing_eagerly():
                 get_default_graph()._reprokit_batch = value
+                return value
+            step = self._steps.here.step
+            if step is not None and step.differentiated and not step.applied:  # it accumulates
+                self.here.fetched = [*self.here.fetched, value][-MAX_FETCHED:]
+            else:
+                self.here.fetched = (value,)
             return value
 
         return get_next
-
-    def _fetched(self) -> list[Any]:
-        return getattr(self.here, "fetched", None) or []
 
     def _make_layer(self, original: Function) -> Function:
         """A layer's outputs are looked at where activations are asked for."""
@@ -398,7 +403,7 @@ class TensorFlowCapture:
 
         def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
             gradients = list(gradients)
-            if getattr(self.here, "applies", False):
+            if self.here.applies:
                 return original(optimizer, gradients, *arguments, **keywords)
             self.here.applies = True
             try:
@@ -447,8 +452,7 @@ class TensorFlowCapture:
         call = self.current()
         site = Site(known, [variable for _, variable in pairs], step, call)
         if call is not None:
-            call.function._reprokit_trains = True
-            applies(call, sometimes=building() is not step.graph)
+            call.traced.has_update(sometimes=building() is not step.graph)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
         test = Test(step, gradients, self._conditions, known.memory, allowed)
@@ -474,7 +478,7 @@ class TensorFlowCapture:
         """Whether the call may end where the step must not be applied: training stops then, by who made the call."""
         if self._settings.action != STOP or self.redoes or not self._sees_all_calls:
             return False
-        is_own = call is not None and call is getattr(self.here, "call", None)
+        is_own = call is not None and call is self.here.call
         return is_own and building() is step.graph and not in_loop() and can_be_asserted()
 
     def _hold_metrics(self, step: Step, model: Any) -> None:
@@ -494,8 +498,7 @@ class TensorFlowCapture:
             self.capture.say_once("warning: jumps of gradients are not looked for where there are several replicas")
         call, optimizer = self.current(), known.optimizer()
         if call is not None:
-            call.function._reprokit_trains = True
-            applies(call, sometimes=False)
+            call.traced.has_update(sometimes=False)
         step.together.site = Site(known, [variable for _, variable in pairs], step, call)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
@@ -525,7 +528,7 @@ class TensorFlowCapture:
             step.passes = False
         if step.loss is not None:
             known.losses = [*known.losses, step.loss][-LAST_LOSSES:]
-        if self._settings.action == ROLLBACK and getattr(self.here, "call", None) is None:
+        if self._settings.action == ROLLBACK and self.here.call is None:
             self.capture.attempt(self._keep_or_go_back, False)
         self.applied(known.optimizer())
         return result
@@ -546,7 +549,7 @@ class TensorFlowCapture:
     def _begins(self, step: Step) -> None:
         """An eager step begins."""
         self._compiled.written()
-        if getattr(self.here, "call", None) is None:
+        if self.here.call is None:
             self._random.keep()
         step.random = eager_state
         self.begins(step)
@@ -564,8 +567,8 @@ class TensorFlowCapture:
         found.moved = _variables(step.before)
         found.drawn = step.drawn
         found.activations = [(name, bool(finite)) for name, finite in step.activations]
-        found.batches = step.batches or [("loader", value) for value in self._fetched()]
-        if not found.batches and getattr(self.here, "call", None) is None:
+        found.batches = step.batches or [("loader", value) for value in self.here.fetched]
+        if not found.batches and self.here.call is None:
             found.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms:
             found.norm_limit = self._conditions.gradient_jump * known.mean
@@ -575,7 +578,7 @@ class TensorFlowCapture:
         step.passes = False
         if pending is not None:
             raise pending
-        if self._settings.action == ROLLBACK and getattr(self.here, "call", None) is None:
+        if self._settings.action == ROLLBACK and self.here.call is None:
             self.capture.attempt(self._keep_or_go_back, True)
 
     def _handle(self, found: Found, known: Known, frame: Any) -> BaseException | None:
@@ -620,7 +623,7 @@ class TensorFlowCapture:
         found.batches = [*[("script", one_of(one.arguments, one.keywords)) for one in earlier], *found.batches]
         if window is not None and window.calls:
             found.held = {**found.held, **window.before}
-            found.moved = [*found.moved, *[one for call in window.calls for one in written(call).values()]]
+            found.moved = [*found.moved, *[one for call in window.calls for one in call.traced.written.values()]]
             found.unreadable = [*found.unreadable, *unread(window.calls)]
 
     def found(self, found: Found) -> None:

@@ -46,31 +46,23 @@ class Compiled:
         self.bare: Function = _not_there  # calls a function as TensorFlow does
         self._here = owner.here
         self._stretches: weakref.WeakSet[Stretch] = weakref.WeakSet()
-        self._has_stretches = False  # or has had some
+        self.has_stretches = False  # or has had some
         self._last: Stretch | None = None  # of the last outermost call
 
     # ---- outermost calls, of which a compiled one may be part --------------------------------------------------------
 
     def begins(self, call: Call) -> None:
         """An outermost call: the state is held before it where that was not done for one shortly before."""
-        if not self._has_stretches:
-            return
-        stretch = stretch_of(call)
+        stretch = call.traced.stretch
         if stretch is None or stretch is not self._last:
             self._leave(but=stretch)
             self._last = stretch
         if stretch is not None and stretch.is_over:
             self._capture.attempt(stretch.hold)
 
-    def ends(self, call: Call) -> None:
-        """It is over."""
-        stretch = stretch_of(call) if self._has_stretches else None  # perhaps since this call
-        if stretch is not None:
-            stretch.calls += 1
-
     def refused(self, call: Call, error: BaseException) -> bool:
         """Whether it failed for nothing but a compiled step that should not have happened."""
-        stretch = stretch_of(call)
+        stretch = call.traced.stretch
         if stretch is not None and stretch.refused(error):
             return True
         self.written()
@@ -78,13 +70,13 @@ class Compiled:
 
     def undone(self, call: Call) -> Any:
         """Undo such a step; what its call gives."""
-        stretch = stretch_of(call)
+        stretch = call.traced.stretch
         assert stretch is not None
         stretch.calls += 1
         found = self._capture.attempt(self._look_back, stretch)
         if found is not None:
             return found
-        self._capture.attempt(put_variable, stretch.site.known.memory.flag, 0.0)  # or all further calls would fail
+        self._capture.attempt(put_variable, stretch.site.known.memory.good, True)  # or all further calls would fail
         return {}
 
     def _leave(self, but: Stretch | None) -> None:
@@ -96,7 +88,7 @@ class Compiled:
 
     def written(self) -> None:
         """Something may write to variables beside the calls of stretches."""
-        if self._has_stretches:
+        if self.has_stretches:
             for stretch in self._stretches:
                 stretch.is_stale = True
 
@@ -110,9 +102,9 @@ class Compiled:
 
     # ---- calls of compiled functions ---------------------------------------------------------------------------------
 
-    def call(self, function: Any, arguments: Arguments, keywords: Keywords) -> Any:
-        """Call a function, which XLA may compile."""
-        if not function._jit_compile or getattr(self._here, "compiled", None) is not None:
+    def call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call a function that XLA compiles."""
+        if self._here.compiled is not None:
             return self.bare(function, *arguments, **keywords)
         if self._reveals.tracing is not None or getattr(function, "_reprokit_reveals", None) is function:
             return self.bare(function, *arguments, **keywords)
@@ -137,7 +129,7 @@ class Compiled:
 
     def expect(self, site: Site, step: Step) -> None:
         """Behind the call of the outermost function that is being built, its flag is to be looked at."""
-        compiled = getattr(self._here, "compiled", None)
+        compiled = self._here.compiled
         if compiled is None:
             raise RuntimeError("a function compiled by XLA was built by no call of it")
         site.moved = step.held
@@ -167,7 +159,7 @@ class Compiled:
         is_outermost = type(graph).__name__ == "FuncGraph" and type(graph.outer_graph).__name__ != "FuncGraph"
         if not is_outermost or in_loop() or sites[0].unreadable or not can_be_kept(arguments, keywords):
             return None
-        known = stretch_of(call)
+        known = call.traced.stretch
         if known is not None and known.function is not function:
             known.only_one = True
             return None
@@ -175,9 +167,9 @@ class Compiled:
             known = Stretch(function, sites[0], _moved_by(function), self.bare)
             if not known.begins():
                 return None
-            call.function._reprokit_stretch = known
+            call.traced.stretch = known
             self._stretches.add(known)
-            self._has_stretches = True
+            self.has_stretches = True
         known.site = sites[0]
         known.take(arguments, keywords)
         return known
@@ -215,13 +207,12 @@ class Compiled:
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords})
                 return tensorflow.constant(0)
 
-            flag = site.known.memory.flag.read_value()
-            tensorflow.cond(flag > 0.0, host, lambda: tensorflow.constant(0))
+            tensorflow.cond(site.known.memory.good.read_value(), lambda: tensorflow.constant(0), host)
 
     def _revealed(
         self, site: Site, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool, problem: str = ""
     ) -> None:
-        put_variable(site.known.memory.flag, 0.0)
+        put_variable(site.known.memory.good, True)
         seen = self._capture.attempt(self._reveals.of, function, arguments, keywords, site.known.optimizer())
         note = COMPUTED_AGAIN
         if seen is None:
@@ -231,12 +222,6 @@ class Compiled:
         found = self._owner.of_site(site, seen, [batch])
         found.notes += [note, problem] if problem else [note]
         self._owner.end_behind(site, found, loops=loops)
-
-
-def stretch_of(call: Call) -> Stretch | None:
-    """The calls in a row of which this is one, where its function has such."""
-    found: Stretch | None = getattr(call.function, "_reprokit_stretch", None)
-    return found
 
 
 def one_of(arguments: Arguments, keywords: Keywords) -> Any:

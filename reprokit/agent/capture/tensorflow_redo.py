@@ -24,7 +24,6 @@ from .tensorflow_drawn import Drawn
 from .tensorflow_explain import Watching
 from .tensorflow_found import Found, all_owners, dense
 from .tensorflow_graph import in_xla
-from .tensorflow_window import differentiates, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ class TensorFlowRedo(TensorFlowCapture):
             return call.run()
         if call.origin == "function" or not _is_built(call.model):
             result = call.run()  # which makes all variables, and tells whether it trains
-            trains = getattr(call.function, "_reprokit_trains", call.origin == "fit")
-            if call.origin == "function" and (trains or differentiates(call)):
+            trains = call.origin == "fit" if call.traced.trains is None else call.traced.trains
+            if call.origin == "function" and (trains or call.traced.differentiates):
                 self._summed.append(call)
             if not trains and self.last is None:
                 return result
@@ -115,7 +114,7 @@ class TensorFlowRedo(TensorFlowCapture):
             self._loop.begins()
 
     def _is_in_loop(self) -> bool:
-        return not self._doing and getattr(self.here, "call", None) is None
+        return not self._doing and self.here.call is None
 
     def _stepped(self, found: Found | None) -> None:
         """The first step of a loop has made all variables; from then on each is one that is done again."""
@@ -164,7 +163,7 @@ class TensorFlowRedo(TensorFlowCapture):
         """Variables that the step writes to and that nothing else puts."""
         whole = [model for model in models if not isinstance(model, list)]
         moved = [variable for known in self._order for variable in known.moved.values()]
-        moved += [variable for call in self._summed for variable in written(call).values()]
+        moved += [variable for call in self._summed for variable in call.traced.written.values()]
         ids = set(map(state.resource_id, trained))
         return [one for one in state.besides(whole, optimizers, moved) if state.resource_id(one) not in ids]
 

@@ -90,11 +90,17 @@ class Step:
         return self.unscaled if self.unscaled is not None else self.losses[-1] if self.losses else None
 
 
+class Here(_local):
+    """The step of a thread's eager code."""
+
+    step: Step | None = None
+
+
 class Steps:
     """The steps under way."""
 
     def __init__(self) -> None:
-        self._here = _local()
+        self.here = Here()
         self.begins: Function = _nobody  # called with each eager step
         self.differentiates: Function = _nobody  # called where a step asks for gradients
         self.writes: Callable[[], None] = _nothing  # called where eager code writes to a variable
@@ -104,7 +110,7 @@ class Steps:
     def current(self) -> Step | None:
         """The step of this thread or of the graph that is being built."""
         if _context().executing_eagerly():
-            return getattr(self._here, "step", None)
+            return self.here.step
         graph = _graph()
         while graph is not None:
             found: Step | None = getattr(graph, "_reprokit_step", None)
@@ -116,7 +122,7 @@ class Steps:
     def begin(self) -> Step:
         """A new step here."""
         if _context().executing_eagerly():
-            step = self._here.step = Step(None)
+            step = self.here.step = Step(None)
             self.begins(step)
         else:
             graph = _graph()
@@ -130,7 +136,7 @@ class Steps:
     def end(self) -> None:
         """No step is under way here."""
         if _context().executing_eagerly():
-            self._here.step = None
+            self.here.step = None
         else:
             _graph()._reprokit_step = None
 

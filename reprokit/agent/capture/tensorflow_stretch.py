@@ -70,9 +70,9 @@ class Stretch:
         A condition would do as well, but it has TensorFlow run the whole graph in a slower way.
         """
         tensorflow = sys.modules["tensorflow"]
-        flag = self.site.known.memory.flag.read_value()
+        good = self.site.known.memory.good.read_value()
         with tensorflow.control_dependencies([self._batches.kept]):
-            tensorflow.raw_ops.Assert(condition=flag <= 0.0, data=[tensorflow.constant(self._refusal)])
+            tensorflow.raw_ops.Assert(condition=good, data=[tensorflow.constant(self._refusal)])
 
     def refused(self, error: BaseException) -> bool:
         """Whether a call failed for nothing but a step that should not have happened."""

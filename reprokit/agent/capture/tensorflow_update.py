@@ -39,12 +39,12 @@ class Memory:
             nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
             self.losses = variable(nothing, trainable=False, name="reprokit_losses")
             self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
-            self.flag = variable(0.0, trainable=False, name="reprokit_flag")
+            self.good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
         self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
 
     def is_flagged(self) -> bool:
         """In eager code: whether a compiled step should not have happened."""
-        return float(self._read(self.flag.handle, self.flag.dtype)) > 0.0
+        return not bool(self._read(self.good.handle, self.good.dtype))
 
 
 def values(gradients: Sequence[Any]) -> list[Any]:
@@ -229,7 +229,7 @@ def flagged(step: Step, test: Test, update: Function, memory: Memory) -> None:
         update()
         for variable, value in test.remember():
             variable.assign(tensorflow.where(finite, value, variable.read_value()))
-        memory.flag.assign(tensorflow.where(finite, memory.flag.read_value(), 1.0))
+        memory.good.assign(tensorflow.logical_and(memory.good.read_value(), finite))
     finally:
         step.passes = False
 
