@@ -165,6 +165,39 @@ for place in range(3):
 tell(codes=codes, steps=int(adam.iterations))
 """
 
+LAST = """
+losses = [float(step(one * value)) for value in numpy.linspace(-1, 1, 105)]
+tell(code=stopped(step, one * float("nan")), losses=losses)
+"""
+
+PROCESSORS = """
+(found,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(found, [tf.config.LogicalDeviceConfiguration()] * 2)
+v, optimizer = tf.Variable(tf.ones([4])), tf.keras.optimizers.SGD(0.5)
+@tf.function
+def there(x):
+    with tf.device("/CPU:1"):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * x)
+        optimizer.apply_gradients([(tape.gradient(loss, v), v)])
+    return loss
+there(tf.ones([4]))
+tell(code=stopped(there, tf.constant([1.0, float("nan"), 1.0, 1.0])), finite=bool(numpy.isfinite(v.numpy()).all()))
+"""
+
+METHOD = """
+class Model(tf.keras.Model):
+    def make_train_function(self, force=False):
+        self.train_function = self.own
+    def own(self, iterator):
+        return {"loss": step(next(iterator)[0])}
+made = Model()
+made.compile()
+x = numpy.ones((5, 4, 600), "float32")
+x[3] = numpy.nan
+tell(code=stopped(lambda: made.fit(x, x, batch_size=1, verbose=0, shuffle=False)))
+"""
+
 TYPES = """
 step(one)
 tell(types=[node.op for node in step.get_concrete_function(one).graph.as_graph_def().node])
@@ -235,6 +268,24 @@ def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:
     assert found == {"codes": {"b": 123}}
     (snapshot,) = steps.snapshots
     assert numpy.isnan(batch(snapshot)).all()
+
+
+def test_the_last_losses_are_known(steps: Steps) -> None:
+    (found,) = told(steps.capture(BEGIN + LAST))
+    assert found["code"] == 123
+    assert [float.fromhex(loss) for loss in steps.header()["losses"]] == found["losses"][-100:]
+
+
+def test_a_step_on_another_processor_is_captured_too(steps: Steps) -> None:
+    """Staging areas are each processor's own."""
+    assert told(steps.capture(BEGIN.partition("w = tf")[0] + PROCESSORS)) == [{"code": 123, "finite": True}]
+    (snapshot,) = steps.snapshots
+    assert numpy.isnan(batch(snapshot)).tolist() == [False, True, False, False]
+
+
+def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) -> None:
+    assert told(steps.capture(BEGIN + METHOD)) == [{"code": 123}]
+    assert steps.header()["step"] == 3
 
 
 def test_large_numbers_of_all_kinds_are_no_alarm(steps: Steps) -> None:

@@ -130,8 +130,7 @@ class Known:
     def last_losses(self) -> list[float]:
         """Of its good steps."""
         if self._memory is not None:
-            numbers = as_array(self._memory.losses).tolist()
-            return [number for number in numbers if number == number]
+            return self._memory.last_losses()
         return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
 
 

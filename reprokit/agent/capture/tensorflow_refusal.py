@@ -13,7 +13,7 @@ import sys
 import weakref
 
 from .tensorflow_graph import building
-from .tensorflow_staging import Area
+from .tensorflow_staging import Area, is_one_for_all
 from .tensorflow_state import as_array, put_variable
 
 TYPE_CHECKING = False
@@ -51,8 +51,7 @@ class Refusal:
         step.passes = True
         try:
             with tensorflow.control_dependencies([dropped]):
-                for variable, value in test.remember():
-                    variable.assign(value)
+                test.remember_without_variable()
                 update()
         finally:
             step.passes = False
@@ -107,7 +106,7 @@ def can_be_asserted() -> bool:
     config = sys.modules["tensorflow"].config
     stripped = config.optimizer.get_experimental_options().get("debug_stripper")
     compiles = config.optimizer.get_jit() or "auto_jit" in os.environ.get("TF_XLA_FLAGS", "")
-    return not (stripped or compiles or config.list_logical_devices("GPU"))
+    return is_one_for_all() and not (stripped or compiles or config.list_logical_devices("GPU"))
 
 
 def _is_finite(seen: dict[str, Any]) -> bool:

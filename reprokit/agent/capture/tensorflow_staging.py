@@ -12,6 +12,36 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+class Last:
+    """The last numbers that a graph came to, one a run, as many as it had NaN to begin with.
+
+    Two operations keep them, where a variable takes five: the kernels of a small graph are in no cache.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._name = f"reprokit_last_{next(_numbers)}"
+        tensorflow = sys.modules["tensorflow"]
+        with sys.modules["tensorflow.python.framework.ops"].init_scope():
+            nothing = tensorflow.constant(float("nan"))
+            for _ in range(count):
+                tensorflow.raw_ops.Stage(values=[nothing], shared_name=self._name)
+
+    def put(self, number: Any) -> None:
+        """In the graph that is being built, for each run of it: one more float32 in the place of the first."""
+        tensorflow = sys.modules["tensorflow"]
+        kept = tensorflow.raw_ops.Stage(values=[number], shared_name=self._name)
+        with tensorflow.control_dependencies([kept]):
+            tensorflow.raw_ops.Unstage(dtypes=[tensorflow.float32], shared_name=self._name)
+
+    def numbers(self) -> list[float]:
+        """All of them."""
+        raw, types = sys.modules["tensorflow"].raw_ops, [sys.modules["tensorflow"].float32]
+        size = int(raw.StageSize(dtypes=types, shared_name=self._name))  # more, where a graph broke off in between
+        places = range(max(0, size - self._count), size)
+        return [float(raw.StagePeek(index=place, dtypes=types, shared_name=self._name)[0]) for place in places]
+
+
 class Area:
     """Nested values of one pattern, one a run of the graph, in the order of the runs."""
 
@@ -60,6 +90,11 @@ class Area:
     def _peek(self, number: int) -> Any:
         raw = sys.modules["tensorflow"].raw_ops
         return raw.StagePeek(index=number, dtypes=self._types, shared_name=self.name)
+
+
+def is_one_for_all() -> bool:
+    """Whether eager code asks the area that a graph has: each processor of TensorFlow's has its own."""
+    return len(sys.modules["tensorflow"].config.list_logical_devices("CPU")) == 1
 
 
 def _can_be_kept(tensorflow: Any, one: Any) -> bool:

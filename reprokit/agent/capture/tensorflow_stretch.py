@@ -12,7 +12,7 @@ import sys
 import time
 
 from .tensorflow_reading import Reader
-from .tensorflow_staging import Area
+from .tensorflow_staging import Area, is_one_for_all
 from .tensorflow_state import as_array, put_variable
 
 TYPE_CHECKING = False
@@ -148,7 +148,9 @@ def can_be_kept(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     flat = tensorflow.nest.flatten([arguments, keywords], expand_composites=True)
     tensors = [one for one in flat if isinstance(one, tensorflow.Tensor)]
     refused = (tensorflow.resource, tensorflow.variant)
-    return bool(tensors) and not any(one.dtype in refused for one in tensors) and not any(map(_is_stateful, flat))
+    if not tensors or any(one.dtype in refused for one in tensors) or any(map(_is_stateful, flat)):
+        return False
+    return is_one_for_all()
 
 
 def _is_stateful(one: Any) -> bool:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import sys
 
+from .tensorflow_staging import Last
+from .tensorflow_state import as_array
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +43,21 @@ class Memory:
             self.losses = variable(nothing, trainable=False, name="reprokit_losses")
             self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
             self.good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
+        self._last: Last | None = None
         self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
+
+    @property
+    def last(self) -> Last:
+        """Losses of graphs that need no variable for them."""
+        if self._last is None:
+            self._last = Last(LAST_LOSSES)
+        return self._last
+
+    def last_losses(self) -> list[float]:
+        """All that are remembered."""
+        of_variable = as_array(self.losses).tolist()
+        numbers = of_variable if self._last is None else [*of_variable, *self._last.numbers()]
+        return [number for number in numbers if number == number][-LAST_LOSSES:]
 
     def is_flagged(self) -> bool:
         """In eager code: whether a compiled step should not have happened."""
@@ -148,16 +165,29 @@ class Test:
 
     def remember(self) -> list[tuple[Any, Any]]:
         """What a good step writes into the memory: variable and value."""
-        tensorflow, writes = self._tensorflow, []
+        if not self._losses:
+            return self._norms()
+        known = self._memory.losses.read_value()
+        losses = self._tensorflow.concat([known[1:], [self._loss()]], 0)
+        return [(self._memory.losses, losses), *self._norms()]
+
+    def remember_without_variable(self) -> None:
+        """In the graph that is being built: the same of a good step of a graph that XLA does not compile."""
         if self._losses:
-            loss = _wide(tensorflow, tensorflow.reduce_mean(self._losses[-1]))
-            known = self._memory.losses.read_value()
-            writes.append((self._memory.losses, tensorflow.concat([known[1:], [loss]], 0)))
-        if self.norm is not None:
-            mean, count = tensorflow.unstack(self._memory.norms.read_value())
-            mean = tensorflow.where(count < 1, self.norm, MEMORY * mean + (1 - MEMORY) * self.norm)
-            writes.append((self._memory.norms, tensorflow.stack([mean, count + 1])))
-        return writes
+            self._memory.last.put(self._loss())
+        for variable, value in self._norms():
+            variable.assign(value)
+
+    def _loss(self) -> Any:
+        return _wide(self._tensorflow, self._tensorflow.reduce_mean(self._losses[-1]))
+
+    def _norms(self) -> list[tuple[Any, Any]]:
+        tensorflow = self._tensorflow
+        if self.norm is None:
+            return []
+        mean, count = tensorflow.unstack(self._memory.norms.read_value())
+        mean = tensorflow.where(count < 1, self.norm, MEMORY * mean + (1 - MEMORY) * self.norm)
+        return [(self._memory.norms, tensorflow.stack([mean, count + 1]))]
 
 
 def _wide(tensorflow: Any, value: Any) -> Any:
