@@ -198,6 +198,24 @@ x[3] = numpy.nan
 tell(code=stopped(lambda: made.fit(x, x, batch_size=1, verbose=0, shuffle=False)))
 """
 
+SAVED = """
+class Module(tf.Module):
+    def __init__(self):
+        self.w, self.sgd = w, sgd
+        self.vars = [getattr(variable, "value", variable) for variable in sgd.variables]
+    @tf.function(input_signature=[tf.TensorSpec([4, 600])], jit_compile=JIT)
+    def train(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.w * x)
+        self.sgd.apply_gradients([(tape.gradient(loss, self.w), self.w)])
+        return loss
+module = Module()
+first = float(module.train(one))
+tf.saved_model.save(module, "saved")
+again = tf.saved_model.load("saved")
+tell(first=first, loaded=float(again.train(one)), code=stopped(module.train, one * float("nan")))
+"""
+
 TYPES = """
 step(one)
 tell(types=[node.op for node in step.get_concrete_function(one).graph.as_graph_def().node])
@@ -286,6 +304,15 @@ def test_a_step_on_another_processor_is_captured_too(steps: Steps) -> None:
 def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) -> None:
     assert told(steps.capture(BEGIN + METHOD)) == [{"code": 123}]
     assert steps.header()["step"] == 3
+
+
+@pytest.mark.parametrize(("action", "code"), [("stop", 123), ("skip", None)])
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: str, code: int | None) -> None:
+    """As those are that are to be trained on devices; TensorFlow refuses graphs with variables that nobody saves."""
+    (found,) = told(steps.capture(BEGIN + SAVED.replace("JIT", str(jit)), action))
+    assert found == {"first": 2400.0, "loaded": 1200.0, "code": code}
+    assert len(steps.snapshots) == 1
 
 
 def test_large_numbers_of_all_kinds_are_no_alarm(steps: Steps) -> None:

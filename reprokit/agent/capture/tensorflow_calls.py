@@ -127,6 +127,11 @@ class Known:
         """What it trains, while it is there."""
         return [] if self.optimizer() is None else self.variables
 
+    @property
+    def remembering(self) -> list[Any]:
+        """The variables of ours in its graphs, as far as there are some."""
+        return [] if self._memory is None else self._memory.variables
+
     def last_losses(self) -> list[float]:
         """Of its good steps."""
         if self._memory is not None:

@@ -23,6 +23,7 @@ from .tensorflow_graph import batch_in_graph, building, call_host, in_loop, in_x
 from .tensorflow_refusal import Refusal, Refusals, can_be_asserted
 from .tensorflow_replicas import OF_THE_FIRST, Round, replica, wait_for_workers, worker
 from .tensorflow_reveal import Reveals
+from .tensorflow_saved_model import watch_saving
 from .tensorflow_state import as_array, eager_state, plain, put_variable, read, resource_id
 from .tensorflow_steps import Steps, put
 from .tensorflow_update import LAST_LOSSES, Test, conditional, flagged, put_back
@@ -110,6 +111,7 @@ class TensorFlowCapture:
         self._steps.watch_restores(variables)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
         self.capture.attempt(watch, self.drew)
+        watch_saving(self.capture.attempt, lambda: [one for known in self._order for one in known.remembering])
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
         put(functions.Function, "__call__", self._make_call)
         self._watch_concrete()

@@ -47,6 +47,11 @@ class Memory:
         self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
 
     @property
+    def variables(self) -> list[Any]:
+        """All of them."""
+        return [self.losses, self.norms, self.good]
+
+    @property
     def last(self) -> Last:
         """Losses of graphs that need no variable for them."""
         if self._last is None:
