@@ -211,8 +211,12 @@ class Module(tf.Module):
 module = Module()
 first = float(module.train(one))
 tf.saved_model.save(module, "saved")
+other = tf.Module()
+other.w, other.infer = w, tf.function(lambda x: w * x, input_signature=[tf.TensorSpec([4, 600])])
+tf.saved_model.save(other, "inference")
+inference = [name for name, _ in tf.train.list_variables("inference/variables/variables")]
 again = tf.saved_model.load("saved")
-tell(first=first, loaded=float(again.train(one)), code=stopped(module.train, one * float("nan")))
+tell(first=first, loaded=float(again.train(one)), code=stopped(module.train, one * float("nan")), inference=inference)
 """
 
 TYPES = """
@@ -310,7 +314,9 @@ def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) 
 def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: str, code: int | None) -> None:
     """As those are that are to be trained on devices; TensorFlow refuses graphs with variables that nobody saves."""
     (found,) = told(steps.capture(BEGIN + SAVED.replace("JIT", str(jit)), action))
+    inference = found.pop("inference")
     assert found == {"first": 2400.0, "loaded": 1200.0, "code": code}
+    assert inference == ["_CHECKPOINTABLE_OBJECT_GRAPH", "w/.ATTRIBUTES/VARIABLE_VALUE"]  # and nothing of ours
     assert len(steps.snapshots) == 1
 
 

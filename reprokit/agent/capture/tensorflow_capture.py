@@ -111,7 +111,7 @@ class TensorFlowCapture:
         self._steps.watch_restores(variables)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
         self.capture.attempt(watch, self.drew)
-        watch_saving(self.capture.attempt, lambda: [one for known in self._order for one in known.remembering])
+        self.capture.attempt(watch_saving, lambda: [one for known in self._order for one in known.remembering])
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
         put(functions.Function, "__call__", self._make_call)
         self._watch_concrete()

@@ -11,26 +11,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    Function = Callable[..., Any]
+
 MODULE = "tensorflow.python.saved_model.save"
+OURS = "reprokit_"  # begins the name of each variable of ours
 
 
-def watch_saving(attempt: Callable[..., Any], ours: Callable[[], Iterable[Any]]) -> None:
-    """Have variables of ours saved as what is saved had them, for the time of that."""
-    view = getattr(sys.modules.get(MODULE), "_AugmentedGraphView", None)
-    if view is None:
-        return
+def watch_saving(variables: Callable[[], Iterable[Any]]) -> None:
+    """Have variables of ours saved as if what is saved had them, where its graphs cannot be saved without."""
+    module: Any = sys.modules.get(MODULE)
+    if hasattr(module, "save_and_return_nodes") and hasattr(module, "_AugmentedGraphView"):
+        saving = _Saving(variables)
+        put(module, "save_and_return_nodes", saving.make_save)
+        put(module._AugmentedGraphView, "list_children", saving.make_list_children)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+
+class _Saving:
+    def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
+        self._variables = variables
+        self._are_needed = False
+
+    def make_save(self, original: Function) -> Function:
+        """Once more with them, where TensorFlow names one of them; it has written nothing then."""
+
+        def save(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return original(*arguments, **keywords)
+            except AssertionError as error:
+                if OURS not in str(error):
+                    raise
+            self._are_needed = True
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._are_needed = False
+
+        return save
+
+    def make_list_children(self, original: Function) -> Function:
+        """They are children of what is saved."""
+
         def list_children(view: Any, saved: Any) -> Any:
-            if saved is view.root:
-                attempt(add, view, original)
+            if self._are_needed and saved is view.root:
+                list(original(view, saved))  # has graphs built, for which there may be variables since
+                children = view._children_cache[saved]
+                children.update({f"_{OURS}{place}": one for place, one in enumerate(self._variables())})
             return original(view, saved)
 
         return list_children
-
-    def add(view: Any, original: Callable[..., Any]) -> None:
-        list(original(view, view.root))  # has graphs built, for which there may be variables since
-        for number, variable in enumerate(ours()):
-            view._children_cache[view.root][f"_reprokit_{number}"] = variable
-
-    put(view, "list_children", make)
