@@ -1,4 +1,8 @@
-"""Captures on the CPU and on a GPU: the same state, step and random numbers, and nothing more waits for the GPU."""
+"""Captures on the CPU, on a simulated device and on a GPU: the same state, step and random numbers, one wait a step.
+
+The simulated device (tests/trainings/simulated_device.py) is for machines without a GPU: nothing reads its memory by an
+address, each wait for it is counted, and its random numbers come from where CUDA's do.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ pytestmark = pytest.mark.torch
 
 SCRIPT = Path(__file__).parent.parent / "trainings" / "pytorch_device.py"
 BAD = 5
-WAITS = "called a synchronizing CUDA operation"
+WAITS = "called a synchronizing"
+FAR = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=["cpu", *FAR])
 def device(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -89,12 +94,41 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("sqrt of 0 has an infinite gradient"), done.stdout + done.stderr
 
 
-@pytest.mark.gpu
-def test_each_step_waits_once_more_at_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", FAR)
+def test_each_step_waits_once_more_at_most(device: str, tmp_path: Path) -> None:
     """PyTorch itself warns of each operation that waits for the GPU."""
-    command = [sys.executable, "-W", "always", str(SCRIPT), "cuda", str(tmp_path / "state.pt")]
+    command = [sys.executable, "-W", "always", str(SCRIPT), device, str(tmp_path / "state.pt")]
     bare = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5 * LIMIT)
     ours = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--", *command)
     assert ours.returncode == 0, ours.stderr
     assert bare.stderr.count(WAITS) > 0
     assert ours.stderr.count(WAITS) <= bare.stderr.count(WAITS) + BAD
+
+
+LOOP = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+device, kind = sys.argv[2:]
+if device == "simulated":
+    import simulated_device
+weight = torch.nn.Parameter(torch.rand(8, dtype=torch.complex64 if kind == "complex" else torch.float32).to(device))
+optimizer = torch.optim.SGD([weight], 0.1)
+if kind == "without the operator":
+    def refuse(*arguments):
+        raise NotImplementedError("not implemented for this device")
+    torch._amp_foreach_non_finite_check_and_unscale_ = refuse
+for step in range(3):
+    optimizer.zero_grad()
+    (weight * (torch.rand(8) / (step != 2)).to(device)).abs().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("device", FAR)
+@pytest.mark.parametrize("kind", ["complex", "without the operator"])
+def test_gradients_of_any_kind_are_seen(device: str, kind: str, tmp_path: Path) -> None:
+    command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), device, kind]
+    done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "-o", "RUN", *command)
+    assert done.returncode == 123, done.stdout + done.stderr
+    (snapshot,) = (tmp_path / "RUN" / "snapshots").iterdir()
+    assert snapshot.name == "step-00000002"

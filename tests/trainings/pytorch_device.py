@@ -1,6 +1,7 @@
 """A training on one device, whose sixth step has a sample at which the square root has no finite gradient.
 
-python pytorch_device.py DEVICE [FILE]: with FILE it stops before that step, and writes what it has then.
+python pytorch_device.py DEVICE [FILE]: with FILE it stops before that step, and writes what it has then. DEVICE is cpu,
+cuda, or simulated: see simulated_device.py.
 """
 
 import os
@@ -12,7 +13,11 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import numpy
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, TensorDataset
+
+if sys.argv[1:2] == ["simulated"]:
+    import simulated_device  # noqa: F401
 
 BAD = 5
 
@@ -42,10 +47,10 @@ def main(device, file=None):
         a, b = (part.to(device) for part in batch)
         if step == BAD and file:
             random_states = {"torch": torch.get_rng_state(), "python": random.getstate()}
-            if device == "cuda":
-                random_states["torch.cuda"] = torch.cuda.get_rng_state()
+            if device != "cpu":
+                random_states["torch.cuda"] = torch.cuda.default_generators[0].get_state()
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random_states}
-            torch.save({**state, "batch": (a, b)}, file)
+            torch.save(tree_map_only(torch.Tensor, torch.Tensor.cpu, {**state, "batch": (a, b)}), file)
             return
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(a), b)

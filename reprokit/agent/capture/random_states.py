@@ -31,7 +31,7 @@ class RandomStates:
         self._library = library
         self._compiled: Any = None if compiled is None else compiled.keep_generators
         self._torch = torch
-        self._cuda: Any = torch.cuda if torch is not None and torch.backends.cuda.is_built() else None
+        self._cuda: Any = None  # torch.cuda, of a PyTorch that was built with it
         self._modules: dict[str, Any] = sys.modules
         self._words = Words()
         self._fields = _Fields()
@@ -113,6 +113,8 @@ class RandomStates:
     def _look(self, python: Any, state: Any, bits: Any) -> None:
         """From now on these generators are meant."""
         self._seen, self._known, self._asked = (python, state, bits), {}, {}
+        if self._torch is not None and self._torch.backends.cuda.is_built():
+            self._cuda = self._torch.cuda
         places: dict[str, tuple[int, int]] = {}
         words = (0, 0) if self._library is None else self._words.both()
         gauss = self._fields.gauss(state) if words[1] else 0

@@ -1,6 +1,6 @@
 """Tests PyTorch's gradients for numbers that are not finite, before an optimizer applies them.
 
-On the CPU the library reads them where they lie. On a GPU all of them set one flag, which is read once.
+On the CPU the library reads them where they lie. On any other device all of them set one flag, which is read once.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ class Gradients:
     def _are_finite(self, tensors: Iterable[Any]) -> bool:
         far: dict[tuple[Any, Any], list[Any]] = {}
         for tensor in map(values_of, tensors):
-            if tensor.is_cuda and tensor.dtype.is_floating_point:
+            if tensor.is_cpu:
+                if not bool(self._torch.isfinite(tensor).all()):
+                    return False
+            elif tensor.is_floating_point() or tensor.is_complex():
                 far.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-            elif not bool(self._torch.isfinite(tensor).all()):
-                return False
         return not any(flag.item() for flag in self._flags(far))
 
     def _flags(self, far: dict[tuple[Any, Any], list[Any]]) -> list[Any]:
@@ -87,7 +88,10 @@ class Gradients:
                 flags[device] = torch.zeros(1, device=device)
             if device not in self._ones:
                 self._ones[device] = torch.ones(1, device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(tensors, flags[device], self._ones[device])
+            try:
+                torch._amp_foreach_non_finite_check_and_unscale_(tensors, flags[device], self._ones[device])
+            except RuntimeError:  # not made for this device, or not for this dtype
+                flags[device] += ~torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
         return list(flags.values())
 
     def count(self, gradient: Any) -> tuple[int, int]:
