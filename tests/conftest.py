@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Reprokit
+from tests.support import WITHOUT_JAX, Reprokit
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
+    os.environ["PYTHONPATH"] = WITHOUT_JAX
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp().parent / "reprokit-cache")
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
+WITHOUT_JAX = str(Path(__file__).with_name("without_jax"))  # places in PYTHONPATH: TensorFlow starts faster so
+WITHOUT_SKLEARN = str(Path(__file__).with_name("without_sklearn"))
 LIMIT = 60.0  # seconds after which a test gives up; nothing is expected to take that long
 
 Done = subprocess.CompletedProcess[str]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interpreters import ROOT
+from tests.support import WITHOUT_JAX
 
 BOOTSTRAP = ROOT / "reprokit" / "agent" / "bootstrap"
 Line = dict[str, Any]
@@ -47,6 +48,7 @@ class Training:
     python: str = sys.executable
     patches: Sequence[Line] = ()  # as plan.json has them
     profiling: Line | None = None  # likewise
+    needs_jax: bool = False
 
     @property
     def run_directory(self) -> Path:
@@ -74,7 +76,7 @@ class Training:
 
     def bare_environment(self, python_path: Sequence[Path] = ()) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "REPROKIT"))}
-        path = os.pathsep.join(map(str, python_path))
+        path = os.pathsep.join([*map(str, python_path), *([] if self.needs_jax else [WITHOUT_JAX])])
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
         return {**kept, **quiet, **({"PYTHONPATH": path} if path else {})}
 
