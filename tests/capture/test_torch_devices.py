@@ -36,9 +36,10 @@ def device(request: pytest.FixtureRequest) -> str:
 def bare(device: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the training has before its bad step by itself."""
     file = tmp_path_factory.mktemp("bare") / "state.pt"
-    subprocess.run([sys.executable, str(SCRIPT), device, str(file)], check=True, timeout=5 * LIMIT)
+    command = [sys.executable, "-W", "always", str(SCRIPT), device, str(file)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5 * LIMIT)
     found: dict[str, Any] = torch.load(file, weights_only=False, map_location="cpu")
-    return found
+    return {**found, "waits": done.stderr.count(WAITS)}
 
 
 @pytest.fixture(scope="module")
@@ -94,41 +95,74 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("sqrt of 0 has an infinite gradient"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("device", FAR)
-def test_each_step_waits_once_more_at_most(device: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", FAR, indirect=True)
+@pytest.mark.parametrize(("condition", "each"), [(None, 1), ("activations", 1), ("loss>9", 2)])
+def test_how_often_a_step_waits(
+    device: str, bare: dict[str, Any], condition: str | None, each: int, tmp_path: Path
+) -> None:
     """PyTorch itself warns of each operation that waits for the GPU."""
-    command = [sys.executable, "-W", "always", str(SCRIPT), device, str(tmp_path / "state.pt")]
-    bare = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5 * LIMIT)
-    ours = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--", *command)
-    assert ours.returncode == 0, ours.stderr
-    assert bare.stderr.count(WAITS) > 0
-    assert ours.stderr.count(WAITS) <= bare.stderr.count(WAITS) + BAD
+    command = ["--", sys.executable, "-W", "always", str(SCRIPT), device, str(tmp_path / "state.pt")]
+    words = ["--capture-when", condition] if condition else []
+    done = Reprokit(tmp_path).run("run", "--on-nan", "capture", *words, *command)
+    assert done.returncode == 0, done.stderr
+    assert bare["waits"] > 0
+    assert 0 < done.stderr.count(WAITS) - bare["waits"] <= each * BAD
 
 
+# The third step has what kind says: no kind of it reads a number of the device by itself.
 LOOP = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 device, kind = sys.argv[2:]
 if device == "simulated":
     import simulated_device
-weight = torch.nn.Parameter(torch.rand(8, dtype=torch.complex64 if kind == "complex" else torch.float32).to(device))
-optimizer = torch.optim.SGD([weight], 0.1)
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8, dtype=torch.complex64 if kind == "complex" else None))
+    def forward(self, x):
+        return self.weight * x
+
+model = torch.nn.Sequential(torch.nn.Identity(), Scale()).to(device)
+optimizers = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2)]
 if kind == "without the operator":
     def refuse(*arguments):
         raise NotImplementedError("not implemented for this device")
     torch._amp_foreach_non_finite_check_and_unscale_ = refuse
 for step in range(3):
-    optimizer.zero_grad()
-    (weight * (torch.rand(8) / (step != 2)).to(device)).abs().sum().backward()
-    optimizer.step()
+    model.zero_grad()
+    x = (torch.rand(8) / (step != 2 or kind == "fine")).to(device)
+    y = model(x).abs()
+    loss = y.clamp(max=100).sum() if kind == "activation" else y.sum()
+    loss.backward()
+    if kind != "complex":
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
 """
 
 
+def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
+    command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), "simulated", "fine"]
+    done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--capture-when", "activations", *command)
+    assert (done.returncode, done.stderr.count(WAITS)) == (0, 3), done.stderr
+
+
 @pytest.mark.parametrize("device", FAR)
-@pytest.mark.parametrize("kind", ["complex", "without the operator"])
-def test_gradients_of_any_kind_are_seen(device: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("complex", "the loss is inf"),
+        ("without the operator", "the loss is inf"),
+        ("activation", "output of 0 is not finite (8 of 8 elements)"),
+    ],
+)
+def test_what_is_not_finite_there_is_seen(device: str, kind: str, what: str, tmp_path: Path) -> None:
+    words = ["--capture-when", "activations"] if kind == "activation" else []
     command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), device, kind]
-    done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "-o", "RUN", *command)
+    done = Reprokit(tmp_path).run("run", "--on-nan", "capture", *words, "-o", "RUN", *command)
     assert done.returncode == 123, done.stdout + done.stderr
     (snapshot,) = (tmp_path / "RUN" / "snapshots").iterdir()
     assert snapshot.name == "step-00000002"
+    assert f"step 2: {what};" in done.stderr

@@ -26,29 +26,42 @@ class Alarms(Training):
     """Judges gradients and losses."""
 
     def _triggers(self, held: Held, records: list[Record], is_scaled: bool) -> list[Trigger]:
-        """What is wrong with the gradients that are about to be applied, or with losses that lie on a GPU."""
+        """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
         found, is_tested = [], False
+        is_far = bool(held.far or held.counts)
         all_gradients = [] if is_scaled else [one.gradients() for one in records]
         gradients = [gradient for some in all_gradients for gradient in some]
-        if gradients and (held.far or not held.are_clean(gradients)):
+        if gradients and (is_far or not held.are_clean(gradients)):
             is_tested = True
             table = records[0].table if len(records) == 1 else self._watched.together
-            if self._gradients.are_finite(table, gradients, held.far):  # reads a GPU once, whatever there is to test
+            if self._gradients.are_finite(table, gradients, held.signals()):  # reads a GPU once for all
                 if len(records) > 1:
                     held.note_clean(gradients, set(map(id, records)))
             else:
+                found += self._far_triggers(held)
                 found += self._snapshooter.gradient_triggers(self._models(), records)
-                found += self._far_triggers(held.far)
         if self._settings.conditions.gradient_jump is not None:
             for some in filter(None, all_gradients):
                 found += self._jump(held, some)
-        if held.far and not found and (not is_tested or self._settings.conditions.loss_above is not None):
-            found += self._far_triggers(held.far)
+        if is_far and not found and (not is_tested or self._settings.conditions.loss_above is not None):
+            found += self._far_triggers(held)
         return found
 
-    def _far_triggers(self, losses: list[Any]) -> list[Trigger]:
-        found = [self._loss_trigger(float(loss.item())) for loss in losses]
-        return [trigger for trigger in found if trigger is not None]
+    def _far_triggers(self, held: Held) -> list[Trigger]:
+        """What is wrong with modules' outputs and losses that lie on a GPU."""
+        found = [self._loss_trigger(float(loss.item())) for loss in held.far]
+        return self._far_activations(held.counts) + [trigger for trigger in found if trigger is not None]
+
+    def _far_activations(self, counts: list[tuple[Any, Any, int]]) -> list[Trigger]:
+        if not counts:
+            return []
+        values = self._torch.stack([count.to(counts[0][1].device) for _, count, _ in counts]).cpu().tolist()
+        bad = next((number for number, value in enumerate(values) if value), None)
+        return [] if bad is None else [self._activation_trigger(counts[bad][0], values[bad], counts[bad][2])]
+
+    def _activation_trigger(self, module: Any, count: int, of: int) -> Trigger:
+        name = self._snapshooter.module_name(self._models(), module)
+        return {"kind": "activation", "name": name, "count": count, "of": of}
 
     def _loss_trigger(self, value: float) -> Trigger | None:
         above = self._settings.conditions.loss_above

@@ -161,12 +161,16 @@ class TorchCapture(Compiling):
             return
         outputs = output if isinstance(output, (list, tuple)) else [output]
         for tensor in outputs:
-            if hasattr(tensor, "data_ptr") and tensor.is_floating_point():
-                count, of = self._gradients.count(tensor.detach())
-                if count:
-                    name = self._snapshooter.module_name(self._models(), module)
-                    held.triggers.append({"kind": "activation", "name": name, "count": count, "of": of})
-                    return
+            if not hasattr(tensor, "data_ptr") or not tensor.is_floating_point():
+                continue
+            if not tensor.is_cpu:
+                if not self._is_recorded():
+                    held.counts.append((module, self._gradients.not_finite(tensor.detach()), int(tensor.numel())))
+                continue
+            count, of = self._gradients.count(tensor.detach())
+            if count:
+                held.triggers.append(self._activation_trigger(module, count, of))
+                return
 
 
 class Guard:

@@ -96,9 +96,12 @@ class Gradients:
 
     def count(self, gradient: Any) -> tuple[int, int]:
         """How many elements are not finite, and of how many."""
+        return int(self.not_finite(gradient)), int(gradient.numel())
+
+    def not_finite(self, tensor: Any) -> Any:
+        """How many elements are not finite, as a number on the device of the tensor."""
         with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
-            values = values_of(gradient)
-            return int((~self._torch.isfinite(values)).sum()), int(gradient.numel())
+            return (~self._torch.isfinite(values_of(tensor))).sum()
 
     def norm(self, gradients: Sequence[Any]) -> float:
         """The norm of all gradients together."""

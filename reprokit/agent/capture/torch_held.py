@@ -250,6 +250,7 @@ class Held:
         self.random = random
         self.losses: deque[Any] = deque(maxlen=LOSSES)
         self.far: list[Any] = []  # losses of this step that lie on a GPU
+        self.counts: list[tuple[Any, Any, int]] = []  # modules, and how much of their outputs there is not finite
         self.loss: Any = None  # the last that backward() was called of
         self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
         self.began = False  # a forward pass of the step
@@ -283,8 +284,8 @@ class Held:
         self.saw_forward = self.began
         self.began = self.has_random = self.has_buffers = self.saw_loader = self.looked = False
         self.phase = None
-        if self.far:
-            self.far = []
+        if self.far or self.counts:
+            self.far, self.counts = [], []
         if self.triggers:
             self.triggers = []
         if self.skipped:
@@ -297,6 +298,10 @@ class Held:
         self.loss = self.root = None
         self.is_scaled = False
         self.began_at = (0, None)
+
+    def signals(self) -> list[Any]:
+        """Numbers on GPUs that are not finite where a loss or a module's output is not."""
+        return [*self.far, *[(-count).sqrt() for _, count, _ in self.counts]]
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""

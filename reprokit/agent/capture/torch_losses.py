@@ -147,14 +147,15 @@ class Losses(Steps):
         gradients = [gradient for gradient in [parameter.grad for parameter in parameters] if gradient is not None]
         wanted = set(map(id, parameters))
         records = [one for one in self._watched.alive() if any(id(p) in wanted for p in one.parameters())]
-        if not gradients or not records or self._gradients.are_finite(self._watched.clipped, gradients, held.far):
+        if not gradients or not records or self._gradients.are_finite(self._watched.clipped, gradients, held.signals()):
+            held.clean_for = set(map(id, records))
             return gradients if records else []
-        held.triggers += self._snapshooter.gradient_triggers(self._models(), records) + self._far_triggers(held.far)
+        held.triggers += self._far_triggers(held) + self._snapshooter.gradient_triggers(self._models(), records)
         if not held.triggers or held.closure is not None:  # whose evaluation is judged when it is over
             return []
         self._alarm(held, records, held.triggers)
         return None
 
     def _clipped(self, held: Held, gradients: list[Any]) -> None:
-        held.note_clean(gradients, set())
-        held.far = []
+        held.note_clean(gradients, held.clean_for)
+        held.far, held.counts = [], []

@@ -71,7 +71,7 @@ class Scaling(Losses):
 
     def _untold(self, held: Held) -> list[Trigger]:
         """What is no overflow, though it looks like one to a GradScaler."""
-        return held.triggers + self._far_triggers(held.far) or self._ranks.told(self._parameters)
+        return held.triggers + self._far_triggers(held) or self._ranks.told(self._parameters)
 
     def _scale_trigger(self, record: Record, scale: float) -> list[Trigger]:
         gradients = self._snapshooter.gradient_triggers(self._models(), [record])

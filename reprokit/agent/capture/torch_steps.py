@@ -136,7 +136,9 @@ class Steps(Beginnings):
 
     def _is_fine(self, held: Held, record: Record, optimizer: Any) -> bool:
         """Whether the gradients of the only optimizer lie here and are finite, as in most steps."""
-        if held.triggers or held.skipped or held.far or held.clean or self._jumps or len(self._watched.records) > 1:
+        if held.triggers or held.skipped or held.far or held.counts or held.clean:
+            return False
+        if self._jumps or len(self._watched.records) > 1:
             return False
         try:
             found = self._gradients.of_groups(optimizer.param_groups)
@@ -152,8 +154,8 @@ class Steps(Beginnings):
         """Whether the gradients must not be applied; where training is to stop it does so here."""
         if id(record) in held.skipped:
             return True
-        if self._torch.cuda._initialized and self._torch.cuda.is_current_stream_capturing():
-            return False  # nothing of ours may get into a CUDA graph that is being recorded
+        if self._is_recorded():
+            return False
         records = [record]
         if len(self._watched.records) > 1:
             records += self._watched.following(record, held.round)

@@ -68,6 +68,11 @@ class Training:
 
         return Threads(make)
 
+    def _is_recorded(self) -> bool:
+        """Whether operators get into a CUDA graph, into which nothing of ours may."""
+        cuda = self._torch.cuda
+        return bool(cuda._initialized and cuda.is_current_stream_capturing())
+
     def _warn(self, where: str, error: Exception) -> None:
         def fail() -> None:
             raise error
