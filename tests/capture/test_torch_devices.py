@@ -166,3 +166,26 @@ def test_what_is_not_finite_there_is_seen(device: str, kind: str, what: str, tmp
     (snapshot,) = (tmp_path / "RUN" / "snapshots").iterdir()
     assert snapshot.name == "step-00000002"
     assert f"step 2: {what};" in done.stderr
+
+
+SAID = {  # by step: in the words of the rank where it happened, and of the other one on the CPU
+    2: (1, "the loss is inf", "the loss of rank 1 is not finite"),
+    4: (0, "output of first is not finite (4 of 32 elements)", "an output of a module is not finite on rank 0"),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", *FAR])
+def test_ranks_hear_of_what_is_not_in_their_gradients(device: str, tmp_path: Path) -> None:
+    """On the CPU by a mark that says what it was; on a device, where nobody waits for it, by gradients that are NaN."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = ["--", *torchrun, str(SCRIPT.with_name("device_ranks.py")), device]
+    options = ["--on-nan", "skip", "--capture-when", "activations", "--max-snapshots", "9", "-o", "RUN"]
+    done = Reprokit(tmp_path).run("run", *options, *command)
+    assert done.returncode == 0, done.stderr
+    first, second = sorted(line.split(maxsplit=2) for line in done.stdout.splitlines() if line.startswith("trained"))
+    assert (first[1], second[1], first[2]) == ("0", "1", second[2])
+    for step, (where, here, there) in SAID.items():
+        for rank in (0, 1):
+            words = here if rank == where else there if device == "cpu" else "gradient of last.weight is not finite"
+            snapshot = reprokit.capture.load(tmp_path / "RUN" / "snapshots" / f"step-{step:08d}-rank{rank}")
+            assert snapshot.trigger.startswith(words)

@@ -34,7 +34,7 @@ class Alarms(Training):
         if gradients and (is_far or not held.are_clean(gradients)):
             is_tested = True
             table = records[0].table if len(records) == 1 else self._watched.together
-            if self._gradients.are_finite(table, gradients, held.signals()):  # reads a GPU once for all
+            if self._gradients.are_finite(table, gradients, self._signals(held)):  # reads a GPU once for all
                 if len(records) > 1:
                     held.note_clean(gradients, set(map(id, records)))
             else:
@@ -47,17 +47,22 @@ class Alarms(Training):
             found += self._far_triggers(held)
         return found
 
+    def _signals(self, held: Held) -> list[Any]:
+        """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not."""
+        return [*held.far, (-self._counted(held).sum()).sqrt()] if held.counts else held.far
+
+    def _counted(self, held: Held) -> Any:
+        """How many elements of modules' outputs on GPUs are not finite, one number for each."""
+        counts = [count for _, count, _ in held.counts]
+        return self._torch.stack([count.to(counts[0].device) for count in counts])
+
     def _far_triggers(self, held: Held) -> list[Trigger]:
         """What is wrong with modules' outputs and losses that lie on a GPU."""
-        found = [self._loss_trigger(float(loss.item())) for loss in held.far]
-        return self._far_activations(held.counts) + [trigger for trigger in found if trigger is not None]
-
-    def _far_activations(self, counts: list[tuple[Any, Any, int]]) -> list[Trigger]:
-        if not counts:
-            return []
-        values = self._torch.stack([count.to(counts[0][1].device) for _, count, _ in counts]).cpu().tolist()
-        bad = next((number for number, value in enumerate(values) if value), None)
-        return [] if bad is None else [self._activation_trigger(counts[bad][0], values[bad], counts[bad][2])]
+        counts = self._counted(held).cpu().tolist() if held.counts else []
+        bad = [(module, count, of) for count, (module, _, of) in zip(counts, held.counts) if count]  # noqa: B905
+        losses = [self._loss_trigger(float(loss.item())) for loss in held.far]
+        found = [self._activation_trigger(*one) for one in bad[:1]]
+        return found + [trigger for trigger in losses if trigger is not None]
 
     def _activation_trigger(self, module: Any, count: int, of: int) -> Trigger:
         name = self._snapshooter.module_name(self._models(), module)

@@ -299,10 +299,6 @@ class Held:
         self.is_scaled = False
         self.began_at = (0, None)
 
-    def signals(self) -> list[Any]:
-        """Numbers on GPUs that are not finite where a loss or a module's output is not."""
-        return [*self.far, *[(-count).sqrt() for _, count, _ in self.counts]]
-
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""
         self.clean = {id(gradient): (gradient, gradient._version) for gradient in gradients}

@@ -58,8 +58,8 @@ class Losses(Steps):
             held.loss = loss.detach()
             if not held.is_scaled:  # with what a GradScaler multiplies, it may well overflow
                 self._judge(held, loss)
-            if held.triggers or held.far:
-                self._tell_ranks(held, tensors)
+        if held.triggers or held.far or held.counts:
+            self._tell_ranks(held, tensors)
         if not (held.saw_loader or held.batches.earlier or held.closure):
             target = loss_target(tensors)
             if target is not None:
@@ -88,7 +88,10 @@ class Losses(Steps):
         if held.triggers:
             self._ranks.tell(held.triggers[0], self._parameters().values())
         elif hasattr(tensors, "register_hook"):
-            self._ranks.tell_from_device(tensors, held.far[-1], self._settings.conditions.loss_above)
+            signals = self._signals(held)
+            if self._above is not None:
+                signals = [*signals, *[(self._above - loss).sqrt() for loss in held.far]]
+            self._ranks.tell_from_device(tensors, signals)
 
     def _after_backward(self, held: Held) -> None:
         if held.closure is not None or not self._watched.records:
@@ -147,7 +150,11 @@ class Losses(Steps):
         gradients = [gradient for gradient in [parameter.grad for parameter in parameters] if gradient is not None]
         wanted = set(map(id, parameters))
         records = [one for one in self._watched.alive() if any(id(p) in wanted for p in one.parameters())]
-        if not gradients or not records or self._gradients.are_finite(self._watched.clipped, gradients, held.signals()):
+        if (
+            not gradients
+            or not records
+            or self._gradients.are_finite(self._watched.clipped, gradients, self._signals(held))
+        ):
             held.clean_for = set(map(id, records))
             return gradients if records else []
         held.triggers += self._far_triggers(held) + self._snapshooter.gradient_triggers(self._models(), records)

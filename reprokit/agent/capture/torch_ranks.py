@@ -92,15 +92,14 @@ class Ranks:
         for hook in hooks:
             hook.remove()
 
-    def tell_from_device(self, loss: Any, value: Any, above: float | None) -> None:
-        """The same of a loss that lies on a GPU, without waiting for its value: all gradients become NaN."""
+    def tell_from_device(self, loss: Any, signals: Sequence[Any]) -> None:
+        """The same of numbers on a GPU, without waiting for them: where one is not finite all gradients become NaN."""
         if not loss.requires_grad:
             return
         torch = self._torch
-        limit = float("inf") if above is None else above
 
         def hook(gradient: Any) -> Any:
-            is_good = torch.isfinite(value) & (value <= limit)
+            is_good = torch.stack([torch.isfinite(signal).reshape(()).to(gradient.device) for signal in signals]).all()
             return torch.where(is_good, gradient, torch.full_like(gradient, float("nan")))
 
         loss.register_hook(hook)
