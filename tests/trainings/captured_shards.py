@@ -45,7 +45,8 @@ def main():
         model(batch).square().mean().backward()
         optimizer.step()
     shards = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
-    print(f"rank {rank}: finite {all(bool(torch.isfinite(shard).all()) for shard in shards)}")
+    is_finite = all(bool(torch.isfinite(shard).all()) for shard in shards)
+    sys.stdout.write(f"rank {rank}: finite {is_finite}\n")  # in one piece, as both ranks write to the same pipe
     dist.destroy_process_group()
 
 

@@ -6,8 +6,10 @@ read, a copy to the CPU) says so on stderr, as `torch.cuda.set_sync_debug_mode("
 from a generator that stands where CUDA's do. A backend in Python: test/test_privateuseone_python_backend.py of PyTorch.
 """
 
+import atexit
 import contextlib
 import sys
+import time
 
 import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -18,6 +20,8 @@ NAME = "simulated"
 NOWHERE = 1 << 40  # an address at which there is nothing
 
 _setup_privateuseone_for_python_backend(NAME)
+# The thread of the last backward pass lets go of its tensors, which are Python's: it must not when Python is gone.
+atexit.register(time.sleep, 0.5)
 aten = torch.ops.aten
 MOVES = (aten.copy_.default, aten._to_copy.default)
 
