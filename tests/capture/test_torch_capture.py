@@ -223,12 +223,14 @@ def test_scripts_guard_their_own_trainings(tmp_path: Path) -> None:
 BUFFERS = """
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 class Model(nn.Linear):
     def __init__(self):
         super().__init__(3, 1)
         self.register_buffer("counter", torch.zeros(1))
         self.register_buffer("freed", torch.rand(5))
+        self.register_buffer("two", TwoTensor(torch.zeros(5), torch.ones(5)))
     def forward(self, x):
         self.counter = self.counter + 1
         return super().forward(x)
@@ -252,3 +254,4 @@ def test_buffers_that_a_script_assigns_or_frees(reprokit: Reprokit) -> None:
     snapshot = load(reprokit.directory / "RUN" / "snapshots" / "step-00000003")
     assert snapshot.tensors["model.0.counter"].tolist() == [3.0]
     assert "model.0.freed was left out: its memory was freed" in snapshot.header["notes"]
+    assert "model.0.two was left out: it is a TwoTensor of float32" in snapshot.header["notes"]

@@ -69,7 +69,8 @@ class Tensors:
             is_shard = hasattr(tensor, "to_local")
             self.has_shards = self.has_shards or is_shard
             local = tensor.to_local() if is_shard else tensor
-            if not is_plain(local) or dtype_name(local) not in DTYPES or components_of(local):
+            is_whole = is_plain(local) and not hasattr(local, "__tensor_flatten__") and not components_of(local)
+            if not is_whole or dtype_name(local) not in DTYPES:
                 self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
                 return None
             if not has_memory(local):
