@@ -57,9 +57,10 @@ assert snapshot.framework == "pytorch" and snapshot.step == 3, snapshot
 assert "the loss is nan" in snapshot.trigger, snapshot.trigger
 assert len(snapshot.losses) == 4 and snapshot.losses[-1] != snapshot.losses[-1]
 assert snapshot.gradients["4.weight"].tobytes() == seen[-2].numpy().tobytes()
-(arguments, keywords), target = snapshot.batches
+(arguments, keywords), target, variables = snapshot.batches
 assert torch.equal(torch.tensor(arguments[0]), bad) and keywords == {}
 assert torch.equal(torch.tensor(target["target"]), y)
+assert sorted(variables) == ["x", "y"]
 assert same(before, after), "the step was not applied"
 assert not same(before, state())
 snapshot.restore(model, optimizer)

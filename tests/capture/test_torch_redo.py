@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from reprokit.capture import load
 from tests.capture.tensorflow_steps import Steps
 from tests.support import Reprokit
 
@@ -149,6 +150,59 @@ for step in range(40):
     optimizer.step()
 """
 
+BY_HAND = """
+y = torch.where(torch.arange(96) == 50, -1.0, 1.0)[:, None]
+
+class Odd(dict):
+    def __len__(self):
+        raise TypeError("nobody knows")
+
+odd, ragged = Odd(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+gone, table = torch.ones(16), torch.eye(16).to_sparse_csr()
+coded = torch.quantize_per_tensor(x[:16], 0.1, 0, torch.qint8)
+gone.untyped_storage().resize_(0)
+
+def forward(inputs, noise):
+    return net(inputs) + noise
+
+def batches():
+    while True:
+        rows = np.random.permutation(96)[:16]
+        yield rows, {"of": [x[rows], "a text"]}
+
+def train():
+    for rows, batch in batches():
+        noise = torch.rand(16, 1)
+        optimizer.zero_grad()
+        out = forward(batch["of"][0], noise)
+        loss = (torch.sqrt(y[rows]) * out).mean()  # here
+        loss.backward()
+        optimizer.step()
+
+train()
+"""
+
+COUNTED = """
+y = torch.where(torch.arange(96) == 50, -1.0, 1.0)[:, None]
+for start in range(0, 96, 16):
+    optimizer.zero_grad()
+    loss = (net(x[start : start + 16]) * torch.sqrt(y[start : start + 16])).mean()  # here
+    loss.backward()
+    optimizer.step()
+"""
+
+RAGGED = """
+def collate(rows):
+    a, b = (torch.stack(part) for part in zip(*rows))
+    return a, torch.nested.nested_tensor([b[:2], b[2:5], b[5:]], layout=torch.LAYOUT)
+
+for epoch in range(2):
+    for a, parts in DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True, collate_fn=collate):
+        optimizer.zero_grad()
+        loss_of(net(a), torch.cat(parts.unbind())).backward()
+        optimizer.step()
+"""
+
 KEYWORDS = """
 class Masked(nn.Module):
     def __init__(self):
@@ -243,6 +297,46 @@ def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
     assert done.returncode == 0
 
 
+def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path: Path) -> None:
+    """Some lie in a dictionary, some are computed behind the model, and some variables cannot be kept."""
+    steps = captured(tmp_path, BY_HAND)
+    assert set(steps.header()["batches"][-1]["value"]) == {"dict"}
+    result, _ = steps.redo("explain", script(BY_HAND))
+    assert is_the_same(result), result
+    assert (result["trigger"]["kind"], result["operation"]) == ("loss", "aten::sqrt")
+    assert result["where"][0][1] == line_of(BY_HAND)
+    result, _ = steps.redo("minimise", script(BY_HAND))
+    assert is_the_same(result), result
+    rows = load(steps.snapshots[0]).batches[-1]["rows"]
+    assert result["samples"] == [rows.tolist().index(50)]
+
+
+def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> None:
+    steps = captured(tmp_path, COUNTED)
+    assert steps.header()["loops"] == {"<module>": {"start": 48}}
+    result, _ = steps.redo("explain", script(COUNTED))
+    assert is_the_same(result), result
+    assert (result["operation"], result["where"][0][1]) == ("aten::sqrt", line_of(COUNTED))
+    result, _ = steps.redo("minimise", script(COUNTED))  # a part of them it does not choose
+    assert not result["reproduced"]
+    assert "what loops choose by their variables cannot be made smaller" in result["problems"][0]
+
+
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
+    """Of which those that are strided have no shape; the trail has them, too."""
+    (reprokit.directory / "train.py").write_text(script(RAGGED.replace("LAYOUT", layout)))
+    training = [sys.executable, "train.py"]
+    done = reprokit.run("record", "-o", "run", "--on-nan", "capture", "--", *training)
+    assert done.returncode == 123, done.stderr
+    assert "warning" not in done.stderr
+    (snapshot,) = (reprokit.directory / "run" / "snapshots").iterdir()
+    header = json.loads((snapshot / "snapshot.json").read_text())
+    assert [set(node) for node in header["batches"][0]["value"]["tuple"]] == [{"tensor"}, {"ragged"}]
+    done = reprokit.run("snapshot", "reproduce", str(snapshot), "--json", "--", *training)
+    assert is_the_same(json.loads(done.stdout)), done.stdout
+
+
 def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     steps = captured(tmp_path, ACCUMULATING)
     result, _ = steps.redo("minimise", script(ACCUMULATING))
@@ -267,8 +361,6 @@ def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> 
 
 def rows_of_zeros(steps: Steps) -> list[int]:
     """The samples of all batches together that are nothing but zeros."""
-    from reprokit.capture import load
-
     found, start = [], 0
     for value in load(steps.snapshots[0]).batches:
         inputs = value["in"]["x"] if isinstance(value, dict) else value[0]

@@ -13,7 +13,6 @@ import math
 import sys
 from contextlib import contextmanager
 
-from ..observing import places
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
@@ -24,6 +23,7 @@ from .tensorflow_drawn import Drawn
 from .tensorflow_explain import Watching
 from .tensorflow_found import Found, all_owners, dense
 from .tensorflow_graph import in_xla
+from .variables import put, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -344,16 +344,11 @@ class _Loop:
 
 def put_locals(values: Any) -> None:
     """Give the variables of the user's innermost function these values, by name."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not places.is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None or not isinstance(values, dict):
+    function = next(user_functions(sys._getframe(1)), None)
+    if function is None or not isinstance(values, dict):
         raise SnapshotError("the batch cannot be put into the script: it is not known where it came from")
-    known = frame.f_locals
-    known.update({name: value for name, value in values.items() if name in known})
-    from ctypes import c_int, py_object, pythonapi
-
-    pythonapi.PyFrame_LocalsToFast(py_object(frame), c_int(0))  # which does nothing from CPython 3.13 on, nor needs to
+    known = function.f_locals
+    put(function, {name: value for name, value in values.items() if name in known})
 
 
 def entries(file: SnapshotFile) -> list[dict[str, Any]]:

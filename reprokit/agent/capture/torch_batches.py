@@ -46,7 +46,9 @@ class Cut:
         self._samples = list(samples)
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """The part of a value of any nesting."""
+        """The part of a value of any nesting; nested tensors stay whole."""
+        if getattr(value, "is_nested", False):
+            return value
         if hasattr(value, "shape"):
             return self._of_array(value)
         if depth >= MAX_DEPTH or isinstance(value, (str, bytes)):
@@ -104,6 +106,7 @@ class Turn:
         self.fetched = fetched
         self.called: list[Batch] = []
         self.targets: list[Batch] = []
+        self.variables: list[Batch] = []
 
     @property
     def samples(self) -> int:
@@ -130,7 +133,8 @@ def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
     for batch in batches:
         if not found or (batch.source == "forward" and found[-1].targets):
             found.append(Turn(None))
-        (found[-1].called if batch.source == "forward" else found[-1].targets).append(batch)
+        turn = found[-1]
+        {"forward": turn.called, "script": turn.variables}.get(batch.source, turn.targets).append(batch)
     return found
 
 

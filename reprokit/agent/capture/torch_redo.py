@@ -24,10 +24,11 @@ from .torch_fit import Built, UnfitError
 from .torch_outcome import Step
 from .torch_phases import own_step
 from .trial_results import add_progress, outcomes, own_snapshot, write_result
+from .variables import give, parts, standing_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
     from . import Capture
@@ -40,6 +41,11 @@ MINIMISE, EXPLAIN = "minimise", "explain"
 MAX_WITHOUT = 1000  # turns of the script's loop in a row that come to nothing
 MAX_PASSED = 10_000
 NO_FETCH = "the script's step took no batch from a DataLoader, from which the snapshot's came"
+NO_LOADER = (
+    "no DataLoader gave the batch: what the script computed with besides its model's arguments and its functions' "
+    "variables is its own"
+)
+NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
 
 
@@ -59,6 +65,7 @@ class Trial:
         self.fetched = [(turn.fetched, own) for turn, own in parts if turn.fetched is not None]
         self.called = [(batch, own) for turn, own in parts for batch in turn.called]
         self.targets = [(batch, own) for turn, own in parts for batch in turn.targets]
+        self.variables = [(batch, own) for turn, own in parts for batch in turn.variables]
         self.judged = 0  # losses whose target was replaced
         self.handed = 0  # batches that the loop was given
         self.calls = 0  # of modules, whose arguments were replaced
@@ -153,6 +160,8 @@ class TorchRedo:
             self._give_up("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
         entries = self._header.get("batches") or []
         self._turns = turns([Batch(entry, self._built.reader.value) for entry in entries])
+        loops = self._header.get("loops")
+        self._loops: dict[str, Any] = loops if isinstance(loops, dict) else {}
         self._of = sum(turn.samples for turn in self._turns)
         self._trigger: dict[str, Any] = self._header.get("trigger") or {}
 
@@ -312,9 +321,30 @@ class TorchRedo:
         if trial.called and trial.root is module and self._is_wanted(module):
             batch, samples = trial.called[min(trial.calls, len(trial.called) - 1)]
             trial.calls += 1
-            value = self._hand(batch, samples, [arguments, keywords])
-            arguments, keywords = _moved(self._torch, value, [arguments, keywords], bool(trial.fetched))
+            given = [arguments, keywords]
+            value = self._hand(batch, samples, given)
+            arguments, keywords = _moved(self._torch, value, given, bool(trial.fetched))
+            if not trial.fetched:
+                give(sys._getframe(1), standing_for(given, [arguments, keywords]), self._variables)
         return arguments, keywords
+
+    def _variables(self, function: str, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """What the snapshot has for variables of one of the script's functions."""
+        trial = self._trial
+        if trial.calls != len(trial.called):  # they are those of the end
+            return
+        for batch, samples in trial.variables:
+            if batch.name != function:
+                continue
+            value = self._hand(batch, samples, dict(known))
+            for name in value if isinstance(value, dict) else ():
+                if name in known and _are_alike(known[name], value[name]):
+                    yield name, _moved(self._torch, value[name], known[name], False)
+        if self._redo.mode != MINIMISE:  # which would choose all samples of the batch
+            loops = self._loops.get(function)
+            for name, number in loops.items() if isinstance(loops, dict) else ():
+                if type(known.get(name)) is int is type(number):
+                    yield name, number
 
     def target(self, target: Any) -> Any:
         """A loss is computed against this; the snapshot may know the target that it was."""
@@ -491,6 +521,8 @@ class TorchRedo:
         trigger = step.trigger(self._trigger)
         result = {"reproduced": trigger is not None, "trigger": trigger, **self._built.compared(step)}
         self._trials, self._without = self._trials + 1, 0
+        if not self._trial.fetched and not self._known and (trigger is None or result["gradients"]["different"]):
+            self._built.problem(NO_LOADER + (NOT_CUT if self._loops and self._redo.mode == MINIMISE else ""))
         if self._redo.mode == MINIMISE:
             if not self._known:
                 self._tell_of_ranks()
@@ -590,6 +622,13 @@ class _Enough(Exception):
 def _exception() -> str:
     value = getattr(sys, "last_value", None)
     return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether a variable of the script's holds what it held when the snapshot was made, and no result of the step."""
+    ours, theirs = ([(type(part), part.dtype) for part in parts(value)] for value in (one, other))
+    is_result = any(getattr(part, "requires_grad", False) for part in parts(one))
+    return type(one) is type(other) and ours == theirs and not is_result
 
 
 def _put_into(value: Any, like: Any, is_fetched: bool) -> Any:

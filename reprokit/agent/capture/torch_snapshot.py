@@ -5,8 +5,19 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.torch_records import named_tensors, parts_of, unwrapped
+from ..frameworks.torch_tensors import is_nested, is_plain
 from .torch_gradients import values_of
-from .torch_state import Tensors, digest, on_this_side, take_model, take_optimizer, take_random, take_stateful
+from .torch_state import (
+    Tensors,
+    digest,
+    has_memory,
+    on_this_side,
+    take_model,
+    take_optimizer,
+    take_random,
+    take_stateful,
+)
+from .variables import of_loops, parts, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,6 +118,8 @@ class Snapshooter:
             "environment": self._environment(),
             "precision": held.precision,
         }
+        if _are_of_script([batch["from"] for batch in header["batches"]]):
+            header["loops"] = of_loops(sys._getframe(1))
         header["notes"] = [*tensors.notes, *_notes(held)]
         if tensors.has_shards or any(map(_is_sharded, models)):
             header["sharded"] = True
@@ -155,6 +168,8 @@ class Snapshooter:
             batches = held.batches.earlier + batches
         if held.entry and not self._are_same([value for _, value in held.entry], batches):
             batches += [("forward", module, value) for module, value in held.entry]
+        if _are_of_script([origin for origin, _, _ in batches]):
+            batches += self._variables(batches)
         for number, (origin, source, value) in enumerate(batches):
             samples = _samples(value)
             batch = {"from": origin, "value": tensors.pack(f"batch.{number}", value), "samples": samples}
@@ -162,6 +177,22 @@ class Snapshooter:
             if name:
                 batch["name"] = name
             yield {**batch, "sample_axis": None if samples is None else 0}
+
+    def _variables(self, batches: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
+        """What else of the batch the script's functions hold, where no loader gave it all."""
+        given = [leaf for origin, _, value in batches if origin == "forward" for leaf in leaves(value)]
+        samples, found = _samples(batches[0][2]), []
+        for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
+            others = {name: value for name, value in values.items() if not self._is_among(value, given)}
+            if others:
+                found.append(("script", function, others))
+        return found
+
+    def _is_among(self, value: Any, given: list[Any]) -> bool:
+        """Whether a model was called with this, which stands for it when the step is done again."""
+        return hasattr(value, "data_ptr") and any(
+            value.device == one.device and self._is_same(value, one) for one in given
+        )
 
     def _are_same(self, entries: list[Any], batches: list[tuple[str, Any, Any]]) -> bool:
         """Whether all that the model was called with is what the loader gave."""
@@ -171,7 +202,13 @@ class Snapshooter:
     def _is_same(self, one: Any, other: Any) -> bool:
         if one is other:
             return True
-        if one.shape != other.shape or one.dtype != other.dtype or one.numel() * one.element_size() > MAX_COMPARED:
+        if (
+            is_nested(one)
+            or is_nested(other)
+            or one.shape != other.shape
+            or one.dtype != other.dtype
+            or one.numel() * one.element_size() > MAX_COMPARED
+        ):
             return False
         try:
             one, other = (on_this_side(tensor).reshape(-1).view(self._torch.uint8) for tensor in (one, other))
@@ -196,6 +233,19 @@ def _is_sharded(model: Any) -> bool:
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
 
 
+def _may_be_cut(part: Any) -> bool:
+    """Whether a tensor or an array of the script's is no result of its step, and samples can be taken of it."""
+    if not hasattr(part, "data_ptr"):
+        return True
+    is_dense = part.layout is sys.modules["torch"].strided and not part.is_quantized
+    return is_dense and is_plain(part) and has_memory(part) and not part.requires_grad
+
+
+def _are_of_script(origins: list[str]) -> bool:
+    """Whether a model was called, and no DataLoader gave what it was called with."""
+    return "forward" in origins and "loader" not in origins
+
+
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
     """The tensors in a nested value."""
     if hasattr(value, "data_ptr"):
@@ -207,10 +257,10 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _samples(value: Any) -> int | None:
-    """How many there are along the first axis of the first tensor that has one."""
-    for leaf in leaves(value):
-        if leaf.dim():
-            return int(leaf.shape[0])
+    """How many there are along the first axis of the first tensor, or else array, that has one."""
+    for leaf in [*leaves(value), *parts(value)]:
+        if leaf.ndim:
+            return int(leaf.size(0) if hasattr(leaf, "data_ptr") else leaf.shape[0])  # nested tensors have no shape
     return None
 
 

@@ -7,7 +7,7 @@ import sys
 from array import array
 
 from ..frameworks.torch_records import named_tensors, parts_of
-from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_plain
+from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_nested, is_plain
 from . import trees
 from .reading import SnapshotError, saved_optimizers
 from .store import Part
@@ -136,7 +136,7 @@ class _Packer:
         if parts and not tensor.is_quantized:
             nodes = [[name, self._tensor(parts[name])] for name in sorted(parts)]
             return {"sparse": [str(tensor.layout), [int(size) for size in tensor.shape], nodes]}
-        if getattr(tensor, "is_nested", False):
+        if is_nested(tensor):
             return {"ragged": [self._tensor(part) for part in tensor.unbind()]}
         name = self._tensors.put(self._name(), tensor)
         return None if name is None else {"tensor": name}

@@ -27,7 +27,7 @@ def dtype_name(tensor: Any) -> str:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether the tensor has values of its own to read, unlike those that tracers pass around."""
+    """Whether the tensor has a shape and values of its own to read, unlike nested ones and those of tracers."""
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local") or not isinstance(tensor, torch.Tensor):
@@ -36,7 +36,12 @@ def is_plain(tensor: Any) -> bool:
             return False
     functorch = getattr(torch._C, "_functorch", None)
     wrapped = functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
-    return not wrapped and tensor.device.type != "meta"
+    return not (wrapped or is_nested(tensor)) and tensor.device.type != "meta"
+
+
+def is_nested(tensor: Any) -> bool:
+    """Whether it is several tensors of other sizes, which have no shape together."""
+    return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none
 
 
 def scalar(tensor: Any) -> dict[str, object]:

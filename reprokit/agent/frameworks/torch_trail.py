@@ -17,7 +17,7 @@ from operator import is_
 
 from .. import trail
 from ..arrays import array_entry
-from .torch_tensors import dtype_name, entry, is_plain
+from .torch_tensors import dtype_name, entry, is_nested, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -507,14 +507,17 @@ class Contents:
             and tensor.layout is self._strided
             and tensor.is_cpu
             and tensor.is_contiguous()
-            and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor))
+            and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor) or is_nested(tensor))
         )
 
     def items(self, tensors: Sequence[Any]) -> list[int] | None:
         """Address, size and salt of tensors whose bytes lie here and in order; None where one's do not."""
         items: list[int] = []
         for tensor in tensors:
-            known = self._known.get((tensor.dtype, tensor.shape))
+            try:
+                known = self._known.get((tensor.dtype, tensor.shape))
+            except RuntimeError:  # of a nested one
+                return None
             if known is None:
                 if not self.is_simple(tensor):
                     return None
@@ -548,6 +551,10 @@ class Contents:
         """The digest so far, and what this tensor adds to it."""
         if self.is_simple(tensor):
             return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
+        if is_nested(tensor):
+            for part in tensor.detach().unbind():
+                digest = self.tensor(digest, part)
+            return digest
         if type(tensor) is not self._tensor and not is_plain(tensor):
             return self._text(digest, type(tensor).__name__)
         if not tensor.is_cpu:
