@@ -3,6 +3,7 @@
 torchrun --nproc-per-node=2 captured_shards.py wrapped|distributed
 """
 
+import os
 import sys
 
 import torch
@@ -47,7 +48,9 @@ def main():
     shards = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
     is_finite = all(bool(torch.isfinite(shard).all()) for shard in shards)
     sys.stdout.write(f"rank {rank}: finite {is_finite}\n")  # in one piece, as both ranks write to the same pipe
+    sys.stdout.flush()
     dist.destroy_process_group()
+    os._exit(0)  # as gloo's threads abort one process of ten while it is taken down, without reprokit as well
 
 
 main()
