@@ -124,6 +124,13 @@ def sums_in_one():
     for a, b in data.from_tensor_slices((x, bad)).batch(4):
         step(a, b)
 
+def two_sets():
+    model, optimizer, others = small(), keras.optimizers.Adam(), data.from_tensor_slices(x).batch(12)
+    for (a, b), c in zip(data.from_tensor_slices((x, bad)).batch(8), others.repeat()):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(a) - b) ** 2) + tf.reduce_mean(model(c))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
 def halves():
     keras.mixed_precision.set_global_policy("mixed_float16")
     model = small()
@@ -140,7 +147,17 @@ for training in [HERE]:
     training()
 """
 
-NAMES = ["two_optimizers", "texts", "mixed_rows", "one_by_one", "sums_of_keras", "sums", "sums_in_one", "halves"]
+NAMES = [
+    "two_optimizers",
+    "texts",
+    "mixed_rows",
+    "one_by_one",
+    "sums_of_keras",
+    "sums",
+    "sums_in_one",
+    "two_sets",
+    "halves",
+]
 
 EXTENDED = ["texts", "mixed_rows", "one_by_one", "sums_of_keras", "sums", "halves"]
 
@@ -188,6 +205,13 @@ def test_gradients_that_are_summed_come_with_all_their_batches(steps: Steps) -> 
         assert any(model["class"] == "Variables" for model in header["models"]), name  # the sums before the first
 
 
+def test_a_step_of_two_data_sets_has_a_batch_of_each(steps: Steps) -> None:
+    header = steps.header(number_of(steps, "two_sets"))
+    assert [(batch["from"], batch["samples"]) for batch in header["batches"]] == [("loader", 8), ("loader", 8)]
+    found, done = steps.redo("minimise", script("two_sets"), number_of(steps, "two_sets"))
+    assert "the step has 2 batches, and only one can be minimised" in str(found) + done.stderr
+
+
 def test_a_step_of_two_optimizers_is_captured_once_with_both_models(steps: Steps) -> None:
     header = steps.header(number_of(steps, "two_optimizers"))
     assert header["trigger"]["name"].endswith("/bias")
@@ -206,6 +230,7 @@ def test_overflows_of_a_scaled_loss_are_no_alarms_and_a_nan_is(steps: Steps) -> 
     "name",
     [
         "two_optimizers",
+        "two_sets",
         pytest.param("sums_in_one", marks=pytest.mark.extended),
         *[pytest.param(name, marks=pytest.mark.extended) for name in EXTENDED],
     ],

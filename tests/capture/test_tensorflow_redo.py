@@ -69,6 +69,19 @@ def eager():
         for inputs, labels in batches:
             step(model, optimizer, inputs, labels)
 
+def by_hand():
+    model, optimizer, _ = parts()
+    data, labels, weights = x.copy(), y, tf.ones([3])
+    data[37] = 1000.0
+    for start in [*range(0, 64, 16)] * EPOCHS:
+        inputs, wanted = data[start : start + 16], labels[start : start + 16]
+        with tf.GradientTape() as tape:
+            probabilities = softmax(model(inputs, training=True))
+            losses = keras.losses.sparse_categorical_crossentropy(wanted, probabilities)
+            loss = tf.reduce_mean(losses) * tf.reduce_sum(weights)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
 for training in [HERE]:
     training()
 """
@@ -152,10 +165,12 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     found = Steps(tmp_path_factory.mktemp("steps"))
-    done = found.capture(script("fit, function, eager") + CAUSES.replace("ROOT", repr(str(ROOT))), "skip")
+    done = found.capture(
+        script("fit, function, eager, by_hand") + CAUSES.replace("ROOT", repr(str(ROOT))), "skip", max_snapshots=4
+    )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in found.snapshots] == ["step-00000002", "step-00000002-2", "step-00000002-3"]
-    for number in range(3):
+    assert [path.name for path in found.snapshots] == ["step-00000002", *(f"step-00000002-{n}" for n in (2, 3, 4))]
+    for number in range(4):
         assert found.header(number)["gradients"]
     (found.directory / "causes.json").write_text(done.stdout)
     return found
@@ -169,7 +184,7 @@ def causes(steps: Steps) -> dict[str, Any]:
 
 def line_of(text: str) -> int:
     """The line of the script that holds this text."""
-    whole = script("fit, function, eager") + CAUSES
+    whole = script("fit, function, eager, by_hand") + CAUSES
     return max(number for number, line in enumerate(whole.splitlines(), 1) if text in line)
 
 
@@ -264,6 +279,18 @@ def test_a_step_of_a_function_again(steps: Steps) -> None:
 
 def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
     found, done = steps.redo("minimise", script("eager", epochs=2), 2)
+    assert done.returncode == 0, done.stderr
+    assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
+    assert (found["samples"], found["smallest"]) == ([5], True)
+
+
+def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> None:
+    """Of the function's variables those that batches are taken of are no part of them, others have fewer rows."""
+    (batch,) = steps.header(3)["batches"]
+    names = [name["text"] for name, _ in batch["value"]["dict"]]
+    assert {"inputs", "wanted", "weights"} <= set(names)
+    assert not {"data", "labels"} & set(names)
+    found, done = steps.redo("minimise", script("by_hand", epochs=2), 3)
     assert done.returncode == 0, done.stderr
     assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
     assert (found["samples"], found["smallest"]) == ([5], True)

@@ -191,6 +191,36 @@ for start in range(0, 96, 16):
     optimizer.step()
 """
 
+AFTER_A_LOADER = (
+    """
+for a, b in loader:
+    optimizer.zero_grad()
+    net(a).sum().backward()
+    optimizer.step()
+"""
+    + COUNTED
+)
+
+TWO_LOADERS = """
+class Changed(Dataset):
+    def __len__(self):
+        return 36
+    def __getitem__(self, index):
+        return torch.rand(8)
+
+changed = iter(())
+for a, b in loader:
+    try:
+        c = next(changed)
+    except StopIteration:
+        changed = iter(DataLoader(Changed(), batch_size=12))
+        c = next(changed)
+    optimizer.zero_grad()
+    loss = loss_of(net(a), b) + net(c).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
 RAGGED = """
 def collate(rows):
     a, b = (torch.stack(part) for part in zip(*rows))
@@ -320,6 +350,31 @@ def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> No
     result, _ = steps.redo("minimise", script(COUNTED))  # a part of them it does not choose
     assert not result["reproduced"]
     assert "what loops choose by their variables cannot be made smaller" in result["problems"][0]
+
+
+def test_what_a_loader_gave_before_its_end_is_of_no_step_after_it(tmp_path: Path) -> None:
+    steps = captured(tmp_path, AFTER_A_LOADER)
+    header = steps.header()
+    assert [batch["from"] for batch in header["batches"]] == ["forward", "script"]
+    assert header["epoch"] is None
+    arguments, _ = load(steps.snapshots[0]).batches[0]
+    assert not arguments[0][50 - 48].any()
+
+
+def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
+    """One of them begins anew in the middle of a step, which takes nothing from the other."""
+    steps = captured(tmp_path, TWO_LOADERS)
+    batches = steps.header()["batches"]
+    assert [(batch["from"], batch["loader"], batch["samples"]) for batch in batches] == [
+        ("loader", 0, 16),
+        ("loader", 1, 12),
+    ]
+    result, _ = steps.redo("minimise", script(TWO_LOADERS))
+    assert is_the_same(result), result
+    (row,) = rows_of_zeros(steps)
+    assert result["samples"][0] == row
+    assert (len(result["samples"]), result["of"], result["samples"][1] >= 16) == (2, 28, True)
+    assert result["trials"] == len([line for line in steps.progress() if "text" in line])
 
 
 @pytest.mark.parametrize("layout", ["strided", "jagged"])

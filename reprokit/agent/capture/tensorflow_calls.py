@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
+MAX_FETCHED = 64
 
 
 class Traced:
@@ -48,6 +49,37 @@ class Traced:
         self.updates = SOMETIMES if sometimes else self.updates or ALWAYS
 
 
+class Fetched:
+    """What data sets gave for the step in eager code that is under way, or comes next."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[int, Any]] = []  # by which iterator
+        self._after: Callable[[], Step | None] = _none  # the step that was the last when the first of them was given
+
+    @property
+    def values(self) -> list[Any]:
+        """In the order of time."""
+        return [value for _, value in self._given]
+
+    def add(self, iterator: Any, value: Any, last: Step | None) -> None:
+        """An iterator gave this; a step has one batch of each iterator, unless it adds gradients up."""
+        number = id(iterator)
+        if not _accumulates(last) and (last is not self._after() or number in [one for one, _ in self._given]):
+            self._given = []
+        if not self._given:
+            self._after = _none if last is None else weakref.ref(last)
+        self._given = [*self._given, (number, value)][-MAX_FETCHED:]
+
+    def ended(self, iterator: Any, last: Step | None) -> None:
+        """An iterator is at its end: what comes now is no step of its last batch."""
+        if not _accumulates(last):
+            self._given = [one for one in self._given if one[0] != id(iterator)]
+
+
+def _accumulates(step: Step | None) -> bool:
+    return step is not None and step.differentiated and not step.applied
+
+
 class Here(_local):
     """What is under way in a thread."""
 
@@ -55,7 +87,9 @@ class Here(_local):
     compiled: Any = None  # function that is being called
     applies = False  # an optimizer is
     window: Window | None = None
-    fetched: Sequence[Any] = ()  # what a data set gave last
+
+    def __init__(self) -> None:
+        self.fetched = Fetched()
 
 
 class Call:
@@ -175,4 +209,4 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
 
 
 def _none() -> None:
-    """The graph of a function that has none."""
+    """What there is none of: a graph, or a step."""

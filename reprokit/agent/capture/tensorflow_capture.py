@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-MAX_FETCHED = 64
-
 
 class TensorFlowCapture:
     """The part for TensorFlow and Keras."""
@@ -363,15 +361,17 @@ class TensorFlowCapture:
         get_default_graph = sys.modules["tensorflow.python.framework.ops"].get_default_graph
 
         def get_next(iterator: Any, *arguments: Any) -> Any:
-            value = original(iterator, *arguments)
             if not executing_eagerly():
+                value = original(iterator, *arguments)
                 get_default_graph()._reprokit_batch = value
                 return value
-            step = self._steps.here.step
-            if step is not None and step.differentiated and not step.applied:  # it accumulates
-                self.here.fetched = [*self.here.fetched, value][-MAX_FETCHED:]
-            else:
-                self.here.fetched = (value,)
+            fetched, step = self.here.fetched, self._steps.here.step
+            try:
+                value = original(iterator, *arguments)
+            except Exception:  # it is at its end
+                fetched.ended(iterator, step)
+                raise
+            fetched.add(iterator, value, step)
             return value
 
         return get_next
@@ -569,7 +569,7 @@ class TensorFlowCapture:
         found.moved = _variables(step.before)
         found.drawn = step.drawn
         found.activations = [(name, bool(finite)) for name, finite in step.activations]
-        found.batches = step.batches or [("loader", value) for value in self.here.fetched]
+        found.batches = step.batches or [("loader", value) for value in self.here.fetched.values]
         if not found.batches and self.here.call is None:
             found.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from .tensorflow_state import (
     Taking,
@@ -169,14 +170,17 @@ def _batch(taking: Taking, place: int, origin: str, value: Any) -> dict[str, Any
 
 
 def samples(value: Any) -> int | None:
-    """How many samples a batch has: what its tensors agree on."""
+    """How many samples a batch has: what most of its tensors have along their first axis; None if that is unclear."""
     flat = sys.modules["tensorflow"].nest.flatten(value)
-    sizes = set()
-    for one in flat:
-        shape = getattr(one, "shape", None)
-        if shape is not None and len(shape) and shape[0] is not None:
-            sizes.add(int(shape[0]))
-    return sizes.pop() if len(sizes) == 1 else None
+    sizes = Counter(rows for rows in map(_rows, flat) if rows is not None)
+    (most, count), *others = [*sizes.most_common(2), (None, 0)]
+    return None if others and others[0][1] == count else most
+
+
+def _rows(tensor: Any) -> int | None:
+    """How many entries it has along its first axis."""
+    shape = getattr(tensor, "shape", None)
+    return None if shape is None or not len(shape) or shape[0] is None else int(shape[0])
 
 
 def dense(gradient: Any) -> Any:
@@ -308,4 +312,14 @@ def local_batch(frame: Any) -> list[tuple[str, Any]]:
     named = {name: frame.f_locals[name] for name in frame.f_locals if name[0] != "_"}
     kinds = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
     values = {name: value for name, value in named.items() if type(value).__name__ in kinds}
-    return [("script", values)] if values else []
+    return [("script", _without_data(values))] if values else []
+
+
+def _without_data(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what batches are taken of: as many rows as only tensors have of which there is one with fewer, too."""
+    kinds = {name: (_rows(value), str(value.shape[1:])) for name, value in values.items() if _rows(value) is not None}
+    least: dict[str, int] = {}
+    for rows, others in kinds.values():
+        least[others] = min(rows or 0, least.get(others, rows or 0))
+    batches = {rows for rows, others in kinds.values() if rows == least[others]}
+    return {name: values[name] for name in values if name not in kinds or kinds[name][0] in batches}

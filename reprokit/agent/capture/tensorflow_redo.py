@@ -302,14 +302,13 @@ class _Loop:
 
     def fetched(self, value: Any) -> Any:
         """What a data set gives is replaced, where it is of the same build."""
-        nest = sys.modules["tensorflow"].nest
-        try:
-            nest.assert_same_structure(value, self._batch)
-        except (TypeError, ValueError):
-            return value
         if self._from != "loader":
             return value
         part = self._part
+        try:
+            sys.modules["tensorflow"].nest.assert_same_structure(value, part)
+        except (TypeError, ValueError):
+            return value
         self._fetched += 1
         return part
 
@@ -366,8 +365,12 @@ def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[An
     if any('"replicas"' in json.dumps(entry.get("value")) for entry in known):
         raise SnapshotError(NOT_AGAIN)
     if len(known) > 1 and mode == "minimise":
-        raise SnapshotError(f"the step has {len(known)} batches, whose gradients are summed; only one can be minimised")
+        raise SnapshotError(f"the step has {len(known)} batches, and only one can be minimised")
     sizes = [entry.get("samples") for entry in known]
+    if mode == "minimise" and not isinstance(sizes[0], int):
+        raise SnapshotError(
+            "how many samples the batch has is not known, as its tensors have different numbers of rows"
+        )
     values = state.batches(file, likes)
     return [
         (value, str(entry.get("from")), size if isinstance(size, int) else 0)

@@ -19,6 +19,8 @@ class Batch:
     def __init__(self, entry: Mapping[str, Any], unpack: Callable[[Any, Any], Any]) -> None:
         self.source = str(entry.get("from"))
         self.name = entry.get("name")  # of the module that was called with it
+        loader = entry.get("loader")
+        self.loader: int | None = loader if type(loader) is int else None  # which, where several gave batches
         self._node = entry["value"]
         self._unpack = unpack
         self.axis = int(entry.get("sample_axis") or 0)
@@ -136,6 +138,12 @@ def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
         turn = found[-1]
         {"forward": turn.called, "script": turn.variables}.get(batch.source, turn.targets).append(batch)
     return found
+
+
+def leaves_out(whole: Sequence[Turn], samples: Sequence[int]) -> bool:
+    """Whether a batch would have no sample left, and that of another loader stand in its place."""
+    loaders = {turn.fetched.loader for turn in whole if turn.fetched is not None}
+    return len(loaders) > 1 and len(shares(whole, samples)) < len(whole)
 
 
 def shares(whole: Sequence[Turn], samples: Sequence[int]) -> list[tuple[Turn, list[int]]]:

@@ -116,7 +116,7 @@ class Beginnings(Alarms):
     def _begin_epoch(self, loader: Any, iterator: Any) -> None:
         epochs = self._watched.epochs
         epochs[loader] = epochs.get(loader, -1) + 1
-        iterator._reprokit_captured = Epoch(epochs[loader])
+        iterator._reprokit_captured = Epoch(loader, epochs[loader])
 
     def _make_next(self, original: Function) -> Function:
         fetched = self._fetched
@@ -127,7 +127,7 @@ class Beginnings(Alarms):
             try:
                 batch = original(iterator)
             except StopIteration:
-                held.exhausted()
+                held.exhausted(_epoch(iterator))
                 raise
             finally:
                 held.fetching = False
@@ -160,8 +160,12 @@ class Beginnings(Alarms):
             if not held.armed:
                 self._arm(held)
         held.saw_loader = True
-        held.batches.add("loader", batch)
-        held.epoch = getattr(iterator, "_reprokit_captured", None)
+        held.epoch = _epoch(iterator)
+        held.batches.add("loader", batch, held.epoch)
+
+
+def _epoch(iterator: Any) -> Epoch | None:
+    return getattr(iterator, "_reprokit_captured", None)
 
 
 def _may_have_keywords(module: Any, arguments: Any) -> bool:

@@ -40,7 +40,7 @@ class Batches:
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
         self._shared: list[tuple[Any, int]] = []  # with the script, of what is held without a copy
-        self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module, the value
+        self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module or the epoch, the value
         self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
 
@@ -95,6 +95,13 @@ class Batches:
     def restart(self) -> None:
         """What is held belongs to no step after all."""
         self.held, self.earlier, self._watched, self._shared = [], [], [], []
+
+    def forget(self, epoch: Any) -> None:
+        """What a loader gave in this epoch belongs to no step that is to come."""
+        self.earlier = [batch for batch in self.earlier if batch[1] is not epoch]
+        self.held = [batch for batch in self.held if batch[1] is not epoch]
+        if not self.held:
+            self._watched, self._shared = [], []
 
     def end(self, owner: object) -> None:
         """An optimizer's step is over; what was seen to change in place is copied from now on."""
@@ -311,11 +318,14 @@ class Held:
         known = [self.clean.get(id(gradient)) for gradient in gradients]
         return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))  # noqa: B905
 
-    def exhausted(self) -> None:
-        """A loader has no more; what it gave without a forward pass in between was not for this step."""
-        if self.saw_loader and not self.began:
-            self.batches.restart()
-            self.saw_loader = False
+    def exhausted(self, epoch: Any) -> None:
+        """A loader has no more; what it gave without a forward pass since was not for the step that comes."""
+        if self.began:
+            return
+        self.batches.forget(epoch)
+        self.saw_loader = self.saw_loader and bool(self.batches.held)
+        if self.epoch is epoch:
+            self.epoch = None
 
     def is_trained(self) -> bool:
         """Whether what began is a step, and no evaluation that left gradients on."""

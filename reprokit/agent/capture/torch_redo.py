@@ -18,7 +18,7 @@ from ..observing.torch_inputs import tensors as tensors_in
 from . import torch_hooks
 from .bisection import Search
 from .reading import SnapshotError, SnapshotFile
-from .torch_batches import Batch, Turn, shares, turns
+from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_causes import is_finite, numbers
 from .torch_fit import Built, UnfitError
 from .torch_outcome import Step
@@ -205,12 +205,15 @@ class TorchRedo:
             self._finish({**self._whole, "reproduced": False, **self._search_line(None)})
 
         def ask(samples: Sequence[int]) -> bool:
+            if leaves_out(self._turns, samples):
+                return False
             raise _Wanted(samples)
 
         try:
             found = Search(self._of, ask, known=self._known).smallest()
         except _Wanted as wanted:
             return wanted.samples
+        found.trials = len(self._known)  # those that were made
         return self._finish({**self._whole, "reproduced": True, **self._search_line(found)})
 
     def _search_line(self, found: Found | None) -> dict[str, Any]:

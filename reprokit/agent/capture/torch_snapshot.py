@@ -170,12 +170,14 @@ class Snapshooter:
             batches += [("forward", module, value) for module, value in held.entry]
         if _are_of_script([origin for origin, _, _ in batches]):
             batches += self._variables(batches)
+        loaders = _loaders(batches)
         for number, (origin, source, value) in enumerate(batches):
             samples = _samples(value)
             batch = {"from": origin, "value": tensors.pack(f"batch.{number}", value), "samples": samples}
-            name = source if isinstance(source, str) else self.module_name(models, source)
-            if name:
-                batch["name"] = name
+            if origin == "loader" and len(loaders) > 1:
+                batch["loader"] = loaders.index(_loader(source))
+            elif origin != "loader" and source != "":
+                batch["name"] = source if isinstance(source, str) else self.module_name(models, source)
             yield {**batch, "sample_axis": None if samples is None else 0}
 
     def _variables(self, batches: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
@@ -244,6 +246,15 @@ def _may_be_cut(part: Any) -> bool:
 def _are_of_script(origins: list[str]) -> bool:
     """Whether a model was called, and no DataLoader gave what it was called with."""
     return "forward" in origins and "loader" not in origins
+
+
+def _loaders(batches: list[tuple[str, Any, Any]]) -> list[Any]:
+    """The DataLoaders that gave these, in the order of their first."""
+    return list(dict.fromkeys(_loader(source) for origin, source, _ in batches if origin == "loader"))
+
+
+def _loader(epoch: Any) -> Any:
+    return None if epoch is None else id(epoch.loader)
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:

@@ -25,7 +25,8 @@ class NotApplied(BaseException):
 class Epoch:
     """A pass of a DataLoader."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, loader: Any, number: int) -> None:
+        self.loader = weakref.ref(loader)
         self.number = number
         self.steps = 0
 

@@ -135,6 +135,5 @@ def put(function: FrameType, values: Mapping[str, Any]) -> None:
 
     known = function.f_locals
     known.update(values)
-    pythonapi.PyFrame_LocalsToFast(
-        py_object(function), c_int(0)
-    )  # which does nothing from CPython 3.13 on, nor needs to
+    # It does nothing from CPython 3.13 on, nor needs to.
+    pythonapi.PyFrame_LocalsToFast(py_object(function), c_int(0))
