@@ -221,6 +221,26 @@ for a, b in loader:
     optimizer.step()
 """
 
+# The loader is one batch ahead of the script, as that of Hugging Face's accelerate; an evaluation leaves gradients on.
+AHEAD = """
+def ahead(loader):
+    iterator = iter(loader)
+    batch = next(iterator)
+    while batch is not None:
+        now, batch = batch, next(iterator, None)
+        yield now
+
+others = DataLoader(TensorDataset(torch.rand(12, 8), torch.rand(12, 1)), 4)
+for a, b in ahead(DataLoader(TensorDataset(x, y), 16)):
+    optimizer.zero_grad()
+    loss_of(net(a), b).backward()
+    optimizer.step()
+    net.eval()
+    for c, d in others:
+        loss_of(net(c), d)
+    net.train()
+"""
+
 RAGGED = """
 def collate(rows):
     a, b = (torch.stack(part) for part in zip(*rows))
@@ -375,6 +395,21 @@ def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     assert result["samples"][0] == row
     assert (len(result["samples"]), result["of"], result["samples"][1] >= 16) == (2, 28, True)
     assert result["trials"] == len([line for line in steps.progress() if "text" in line])
+
+
+def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None:
+    """What is fetched next in a trial is of that trial, and so the script is started again for each."""
+    steps = captured(tmp_path, AHEAD)
+    (batch,) = load(steps.snapshots[0]).batches
+    assert [len(part) for part in batch] == [16, 16]
+    assert rows_of_zeros(steps) == [2]
+    assert (steps.header()["epoch"], steps.header()["step"]) == (0, 3)
+    (tmp_path / "train.py").write_text(script(AHEAD))
+    training = sys.executable, "train.py"
+    done = Reprokit(tmp_path).run("snapshot", "minimise", str(steps.snapshots[0]), "--json", "--", *training)
+    result = json.loads(done.stdout)
+    assert is_the_same(result), result
+    assert (result["samples"], result["smallest"]) == ([2], True)
 
 
 @pytest.mark.parametrize("layout", ["strided", "jagged"])

@@ -71,7 +71,7 @@ class Beginnings(Alarms):
         else:  # the same in short
             held.random.keep()
             held.began = held.has_random = held.has_buffers = True
-            held.began_at = held.round, module
+            held.began_at = held.round, module, bool(module.training)
         held.looked = False
         given = [arguments, dict(keywords)]
         if held.saw_loader:
@@ -89,7 +89,7 @@ class Beginnings(Alarms):
         if held.began:
             return
         held.began = True
-        held.began_at = held.round, module
+        held.began_at = held.round, module, module is None or bool(module.training)
         if self._rolls_back:
             self._capture.attempt(self._keep_copy)
         held.random.keep()
@@ -159,9 +159,12 @@ class Beginnings(Alarms):
                 held.has_random = True
             if not held.armed:
                 self._arm(held)
+        epoch = _epoch(iterator)
+        if held.saw_loader and not held.began and epoch is held.epoch:
+            held.batches.is_ahead = True
         held.saw_loader = True
-        held.epoch = _epoch(iterator)
-        held.batches.add("loader", batch, held.epoch)
+        held.epoch = epoch
+        held.batches.add("loader", batch, epoch)
 
 
 def _epoch(iterator: Any) -> Epoch | None:

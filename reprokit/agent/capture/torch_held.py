@@ -43,6 +43,8 @@ class Batches:
         self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module or the epoch, the value
         self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
+        self.is_ahead = False  # a loader gave a batch before the one before it was used
+        self.past: list[list[tuple[str, Any, Any]]] = []  # what loaders gave in the two steps before, if they are ahead
 
     def add(self, origin: str, value: Any, name: Any = "") -> None:
         """Hold a batch."""
@@ -114,8 +116,10 @@ class Batches:
             others = len(held) > 1
             self.earlier = [batch for batch in held if batch[0] == "loader"][:MAX_EARLIER] if others else held
             self._owner = owner
+            if self.is_ahead:
+                self.past = [*self.past[-1:], self.earlier]
         elif self._owner is owner:
-            self.earlier = []
+            self.earlier, self.past = [], []
         self.held, self._watched, self._shared = [], [], []
 
     def look(self) -> bool:
@@ -261,7 +265,11 @@ class Held:
         self.loss: Any = None  # the last that backward() was called of
         self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
         self.began = False  # a forward pass of the step
-        self.began_at: tuple[int, Any] = (0, None)  # after how many backward passes, and by which module
+        self.began_at: tuple[int, Any, bool] = (
+            0,
+            None,
+            True,
+        )  # after how many backward passes, by which module, training
         self.tested = -1  # after which backward pass compiled code was last looked at
         self.has_random = self.has_buffers = False
         self.saw_forward = False  # of a module, in the step before
@@ -304,7 +312,7 @@ class Held:
         self.entry = []
         self.loss = self.root = None
         self.is_scaled = False
-        self.began_at = (0, None)
+        self.began_at = (0, None, True)
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""
@@ -324,13 +332,13 @@ class Held:
             return
         self.batches.forget(epoch)
         self.saw_loader = self.saw_loader and bool(self.batches.held)
-        if self.epoch is epoch:
+        if self.epoch is epoch and not self.batches.is_ahead:
             self.epoch = None
 
     def is_trained(self) -> bool:
         """Whether what began is a step, and no evaluation that left gradients on."""
-        before, module = self.began_at
-        return self.round != before or (self.saw_loader and (module is None or bool(module.training)))
+        before, _, training = self.began_at
+        return self.round != before or (self.saw_loader and training)
 
     def finite_losses(self) -> Iterator[float]:
         """The last losses as numbers."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     class Listener(Protocol):
         """Who is told."""
 
-        def fetch(self, original: Callable[[], Any]) -> Any:
-            """A loader is asked for its next batch."""
+        def fetch(self, original: Callable[[], Any], iterator: Any) -> Any:
+            """A loader's iterator is asked for its next batch."""
 
         def call(self, original: Function, module: Any, arguments: Any, keywords: Any) -> Any:
             """A module is called, or a compiled function."""
@@ -101,7 +101,7 @@ class Hooks:
         torch.overrides._push_mode(_make_target_mode(torch, self._listener))
 
     def _make_next(self, original: Function) -> Function:
-        return lambda iterator: self._listener.fetch(lambda: original(iterator))
+        return lambda iterator: self._listener.fetch(lambda: original(iterator), iterator)
 
     def _make_call(self, original: Function, is_compiling: Callable[[], bool]) -> Function:
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from _thread import _local
 
 from ..frameworks.torch_records import Modules
@@ -70,6 +71,7 @@ class Trial:
         self.handed = 0  # batches that the loop was given
         self.calls = 0  # of modules, whose arguments were replaced
         self.is_unused = False  # what was handed was only used without gradients: by an evaluation
+        self.evaluated: Any = None  # whose batches seem to be for an evaluation that leaves gradients on
         self.is_begun = False  # the state was put
         self.part: str | None = None  # of the optimizer's step, which was made
         self.is_called = False  # a module was, for the first time since then
@@ -122,6 +124,9 @@ class TorchRedo:
         self._passed = 0  # updates of other optimizers
         self._trials = 0  # of this process
         self._like: Any = None  # what the script's loader gave
+        self._iterator: Any = None  # that handed a batch out last
+        self._evaluates: Any = weakref.WeakSet()  # iterators that give their own batches
+        self._is_ahead = False  # the script was given batches before it used those before them
 
     def begin(self, name: str, module: Any) -> None:
         """Attach to PyTorch, or to a module of it."""
@@ -242,12 +247,18 @@ class TorchRedo:
 
     # What the hooks tell
 
-    def fetch(self, original: Callable[[], Any]) -> Any:
-        """A loader is asked for its next batch."""
+    def fetch(self, original: Callable[[], Any], iterator: Any) -> Any:
+        """A loader's iterator is asked for its next batch."""
         self._require_end()
         if not self._is_active or not self._trial.fetched or not self._torch.is_grad_enabled():
             return self._next_of(original)
         trial = self._trial
+        if trial.evaluated is not None:
+            self._evaluates.add(trial.evaluated)
+            trial.evaluated = None
+        if iterator in self._evaluates:
+            return self._next_of(original)
+        self._iterator = iterator
         if trial.is_begun and trial.handed >= len(trial.fetched):
             if trial.is_used_up:
                 self._conclude()  # the loop goes on to other batches: what it does with ours, it has done
@@ -260,6 +271,7 @@ class TorchRedo:
                     trial = self._trial
         if trial.is_unused:
             trial.handed, trial.is_unused = 0, False
+        self._is_ahead = self._is_ahead or trial.handed >= len(trial.fetched)
         if self._like is None:
             self._like = self._next_of(original)
         batch, samples = trial.fetched[min(trial.handed, len(trial.fetched) - 1)]
@@ -310,10 +322,12 @@ class TorchRedo:
         is_training = self._torch.is_grad_enabled() and bool(self._built.optimizers)
         if not is_training or self._is_evaluating(module):
             trial.is_unused = not trial.is_begun
+            if trial.is_unused and is_training:
+                trial.evaluated = self._iterator
             return arguments, keywords
         if not trial.handed if trial.fetched else not self._is_wanted(module):
             return arguments, keywords
-        trial.is_unused = False
+        trial.is_unused, trial.evaluated = False, None
         if not trial.is_begun:
             self._begin_trial()
         if not trial.is_called:
@@ -531,7 +545,9 @@ class TorchRedo:
                 self._tell_of_ranks()
                 self._whole = {**result, "problems": self._built.problems}
             self._note(self._trial.samples, trigger is not None, ended or step.words(trigger))
-            if ended is None:
+            if ended is None and self._is_ahead:
+                self._finish({"again": True})  # what it works on next is of this trial
+            elif ended is None:
                 self._next_trial()
             return
         result["problems"] = self._built.problems

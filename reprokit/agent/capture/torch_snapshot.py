@@ -163,11 +163,7 @@ class Snapshooter:
         return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
 
     def _batches(self, tensors: Tensors, held: Held, models: list[Any]) -> Iterator[dict[str, Any]]:
-        batches = list(held.batches.held)
-        if not held.saw_loader:
-            batches = held.batches.earlier + batches
-        if held.entry and not self._are_same([value for _, value in held.entry], batches):
-            batches += [("forward", module, value) for module, value in held.entry]
+        batches = self._given(held)
         if _are_of_script([origin for origin, _, _ in batches]):
             batches += self._variables(batches)
         loaders = _loaders(batches)
@@ -179,6 +175,23 @@ class Snapshooter:
             elif origin != "loader" and source != "":
                 batch["name"] = source if isinstance(source, str) else self.module_name(models, source)
             yield {**batch, "sample_axis": None if samples is None else 0}
+
+    def _given(self, held: Held) -> list[tuple[str, Any, Any]]:
+        """What was given since the step before, or earlier by a loader that is ahead of the script."""
+        batches = list(held.batches.held)
+        if not held.saw_loader:
+            batches = held.batches.earlier + batches
+        calls = [value for _, value in held.entry] or [value for origin, _, value in batches if origin == "forward"]
+        loaded = [batch for batch in batches if batch[0] == "loader"]
+        if self._are_same(calls, loaded):
+            return batches
+        used = {id(batch): batch for window in held.batches.past for batch in window}
+        used = {**used, **{id(batch): batch for batch in loaded}}
+        used = {key: used[key] for key in used if any(self._are_same([call], [used[key]]) for call in calls)}
+        if used and all(any(self._are_same([call], [batch]) for batch in used.values()) for call in calls):
+            loaders = [_loader(source) for _, source, _ in used.values()]
+            return [*used.values(), *[batch for batch in loaded if _loader(batch[1]) not in loaders]]
+        return batches + [("forward", module, value) for module, value in held.entry]
 
     def _variables(self, batches: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
         """What else of the batch the script's functions hold, where no loader gave it all."""
