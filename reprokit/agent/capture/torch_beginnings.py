@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 HOOK = "reprokit"  # our key among the hooks before each module's call
 PROBATION = 16  # steps after which it is known whether the root model is called more than once in each
-MAX_ENTRIES = 64
 
 
 class Beginnings(Alarms):
@@ -76,8 +75,7 @@ class Beginnings(Alarms):
         given = [arguments, dict(keywords)]
         if held.saw_loader:
             self._disarm(held)
-            if len(held.entry) < MAX_ENTRIES:
-                held.entry.append((module, given))
+            held.enter(module, given)
             return
         held.batches.add("forward", given, module)
         self._calls_often = self._calls_often or held.root is not None

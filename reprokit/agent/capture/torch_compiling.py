@@ -57,8 +57,11 @@ class Compiling(Scaling):
             if self._is_grad_enabled():
                 was_armed = False
                 self._begin_step(held, module)
+                name, given = "" if module is None else module, [arguments, dict(keywords)]
                 if not held.saw_loader:
-                    held.batches.add("forward", [arguments, dict(keywords)], "" if module is None else module)
+                    held.batches.add("forward", given, name)
+                elif held.batches.is_ahead:
+                    held.enter(name, given)
             else:
                 held.looked = True
         if module is None and held.round != held.tested and not held.skipped:

@@ -26,6 +26,7 @@ MAX_EARLIER = 64
 MAX_DEPTH = 16
 LOSSES = 100
 ALWAYS = 1 << 62
+MAX_ENTRIES = 64
 PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
 
 
@@ -313,6 +314,11 @@ class Held:
         self.loss = self.root = None
         self.is_scaled = False
         self.began_at = (0, None, True)
+
+    def enter(self, module: Any, given: Any) -> None:
+        """The root model is called with this, where a loader gives batches."""
+        if len(self.entry) < MAX_ENTRIES:
+            self.entry.append((module, given))
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""
