@@ -26,6 +26,7 @@ MAX_EARLIER = 64
 MAX_DEPTH = 16
 LOSSES = 100
 ALWAYS = 1 << 62
+MAX_PAST = 2  # of each step: what was fetched ahead is the last of it
 MAX_ENTRIES = 64
 PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
 
@@ -45,7 +46,9 @@ class Batches:
         self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
         self.is_ahead = False  # a loader gave a batch before the one before it was used
-        self.past: list[list[tuple[str, Any, Any]]] = []  # what loaders gave in the two steps before, if they are ahead
+        self.past: list[
+            list[tuple[str, Any, Any]]
+        ] = []  # what loaders gave last in the two steps before, if they are ahead
 
     def add(self, origin: str, value: Any, name: Any = "") -> None:
         """Hold a batch."""
@@ -118,7 +121,7 @@ class Batches:
             self.earlier = [batch for batch in held if batch[0] == "loader"][:MAX_EARLIER] if others else held
             self._owner = owner
             if self.is_ahead:
-                self.past = [*self.past[-1:], self.earlier]
+                self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
         elif self._owner is owner:
             self.earlier, self.past = [], []
         self.held, self._watched, self._shared = [], [], []
