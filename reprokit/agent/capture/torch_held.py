@@ -46,9 +46,7 @@ class Batches:
         self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
         self.is_ahead = False  # a loader gave a batch before the one before it was used
-        self.past: list[
-            list[tuple[str, Any, Any]]
-        ] = []  # what loaders gave last in the two steps before, if they are ahead
+        self.past: list[list[tuple[str, Any, Any]]] = []  # then: what loaders gave last in the two steps before
 
     def add(self, origin: str, value: Any, name: Any = "") -> None:
         """Hold a batch."""
@@ -269,11 +267,8 @@ class Held:
         self.loss: Any = None  # the last that backward() was called of
         self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
         self.began = False  # a forward pass of the step
-        self.began_at: tuple[int, Any, bool] = (
-            0,
-            None,
-            True,
-        )  # after how many backward passes, by which module, training
+        # After how many backward passes, by which module, and whether that was training.
+        self.began_at: tuple[int, Any, bool] = (0, None, True)
         self.tested = -1  # after which backward pass compiled code was last looked at
         self.has_random = self.has_buffers = False
         self.saw_forward = False  # of a module, in the step before
