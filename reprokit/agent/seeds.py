@@ -12,6 +12,7 @@ import os
 import sys
 from _thread import _local
 
+from .feeds import Feeds
 from .frameworks import WATCHED
 from .naming import on_thread
 from .recorded_seeds import RecordedSeeds
@@ -59,11 +60,13 @@ class Ledger:
         self._warn = warn
         self._thread = _Thread()
         self._counts: dict[Place, int] = {}
+        self._feeds = Feeds()
         self._names: dict[str, str] = {}  # of files
 
     def forget(self) -> None:
         """In a forked child: what the parent counted is the parent's."""
         self._counts.clear()
+        self._feeds.forget()
         self._thread.inside = False
 
     def seed(self, call: str, asked: Any, caller: FrameType | None, text: Text | None = None) -> Any:
@@ -91,9 +94,8 @@ class Ledger:
         origin = _origin(caller)
         if origin is None:
             return asked
-        file = origin.f_code.co_filename
-        name = self._names.get(file) or self._name(file)
-        place = (call, on_thread(""), name, origin.f_lineno or 0)
+        thread, file, line = self._feeds.place(caller, origin, on_thread(""))
+        place = (call, thread, self._names.get(file) or self._name(file), line)
         number = self._counts.get(place, 0)
         if not number and len(self._counts) >= MAX_PLACES:
             return asked
