@@ -12,8 +12,8 @@ import os
 import sys
 from _thread import _local
 
-from .feeds import Feeds
 from .frameworks import WATCHED
+from .joblib_tasks import Tasks
 from .naming import on_thread
 from .recorded_seeds import RecordedSeeds
 from .seed_values import NotExact, decode, encode
@@ -60,13 +60,13 @@ class Ledger:
         self._warn = warn
         self._thread = _Thread()
         self._counts: dict[Place, int] = {}
-        self._feeds = Feeds()
+        self._tasks = Tasks()
         self._names: dict[str, str] = {}  # of files
 
     def forget(self) -> None:
         """In a forked child: what the parent counted is the parent's."""
         self._counts.clear()
-        self._feeds.forget()
+        self._tasks.forget()
         self._thread.inside = False
 
     def seed(self, call: str, asked: Any, caller: FrameType | None, text: Text | None = None) -> Any:
@@ -94,7 +94,7 @@ class Ledger:
         origin = _origin(caller)
         if origin is None:
             return asked
-        thread, file, line = self._feeds.place(caller, origin, on_thread(""))
+        thread, file, line = self._tasks.place(caller, origin, on_thread(""))
         place = (call, thread, self._names.get(file) or self._name(file), line)
         number = self._counts.get(place, 0)
         if not number and len(self._counts) >= MAX_PLACES:

@@ -67,7 +67,7 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
 def test_a_cross_validation_in_worker_processes(reprokit: Reprokit, n_replayed: int) -> None:
     """Whether the script's thread or one of joblib's clones an estimator for a worker changes from run to run."""
     script = """
-import os, time
+import time
 import joblib
 from sklearn.linear_model import SGDClassifier
 from sklearn.model_selection import cross_val_score
