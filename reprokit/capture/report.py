@@ -107,7 +107,10 @@ def _batches(file: SnapshotFile) -> Iterator[str]:
         shapes = [f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
         more = [f"and {len(names) - MAX_SHAPES} more"] if len(names) > MAX_SHAPES else []
         samples = f"{batch['samples']} samples" if batch.get("samples") is not None else ""
-        yield _joined([f"from {batch.get('from')}", samples, *shapes, *more])
+        loader = f" {batch['loader']}" if type(batch.get("loader")) is int else ""
+        classes = list(dict.fromkeys(trees.refers(batch.get("value"), ("left_out",))))[:MAX_SHAPES]
+        left_out = [f"without its {', '.join(classes)}"] if classes else []
+        yield _joined([f"from {batch.get('from')}{loader}", samples, *shapes, *more, *left_out])
 
 
 def _gradients(header: Mapping[str, Any]) -> str:

@@ -241,6 +241,34 @@ for a, b in ahead(DataLoader(TensorDataset(x, y), 16)):
     net.train()
 """
 
+# Of such a dictionary any name can be asked, and is None, or none that it has not.
+OWN_CLASSES = """
+class Fields(dict):
+    __getattr__ = dict.ACCESS
+
+class Opaque:
+    def __getattr__(self, name):
+        raise RuntimeError(f"asked for {name}")
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net
+    def forward(self, batch):
+        return Fields(out=self.net(batch.a))
+
+def collate(rows):
+    a, b = (torch.stack(part) for part in zip(*rows))
+    return Fields(a=a, b=b, other=Opaque())
+
+model = Model()
+for epoch in range(2):
+    for batch in DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True, collate_fn=collate):
+        optimizer.zero_grad()
+        loss_of(model(batch).out, batch.b).backward()
+        optimizer.step()
+"""
+
 RAGGED = """
 def collate(rows):
     a, b = (torch.stack(part) for part in zip(*rows))
@@ -389,6 +417,9 @@ def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
         ("loader", 0, 16),
         ("loader", 1, 12),
     ]
+    shown = Reprokit(tmp_path).run("snapshot", "show", str(steps.snapshots[0])).stdout
+    assert "from loader 0, 16 samples" in shown
+    assert "from loader 1, 12 samples" in shown
     result, _ = steps.redo("minimise", script(TWO_LOADERS))
     assert is_the_same(result), result
     (row,) = rows_of_zeros(steps)
@@ -410,6 +441,24 @@ def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None
     result = json.loads(done.stdout)
     assert is_the_same(result), result
     assert (result["samples"], result["smallest"]) == ([2], True)
+
+
+@pytest.mark.parametrize("access", ["get", "__getitem__"])
+def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path, access: str) -> None:
+    loop = OWN_CLASSES.replace("ACCESS", access)
+    (tmp_path / "train.py").write_text(script(loop))
+    training = sys.executable, "train.py"
+    reprokit = Reprokit(tmp_path)
+    done = reprokit.run("record", "--on-nan", "capture", "--capture-when", "activations", "-o", "r", "--", *training)
+    assert done.returncode == 123, done.stderr
+    assert "warning" not in done.stderr
+    (snapshot,) = (tmp_path / "r" / "snapshots").iterdir()
+    shown = reprokit.run("snapshot", "show", str(snapshot)).stdout
+    assert "batch        from loader, 16 samples, F32[16, 8], F32[16, 1], without its __main__.Opaque" in shown
+    done = reprokit.run("snapshot", "minimise", str(snapshot), "--json", "--", *training)
+    result = json.loads(done.stdout)
+    assert is_the_same(result), result
+    assert (len(result["samples"]), result["smallest"]) == (1, True)
 
 
 @pytest.mark.parametrize("layout", ["strided", "jagged"])

@@ -179,7 +179,7 @@ def samples(value: Any) -> int | None:
 
 def _rows(tensor: Any) -> int | None:
     """How many entries it has along its first axis."""
-    shape = getattr(tensor, "shape", None)
+    shape = tensor.shape if hasattr(type(tensor), "shape") else None
     return None if shape is None or not len(shape) or shape[0] is None else int(shape[0])
 
 

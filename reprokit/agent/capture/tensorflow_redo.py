@@ -485,7 +485,7 @@ def part_of(batch: Any, samples: Sequence[int], of: int) -> Any:
     tensorflow = sys.modules["tensorflow"]
 
     def chosen(value: Any) -> Any:
-        shape = getattr(value, "shape", None)
+        shape = value.shape if hasattr(type(value), "shape") else None
         if shape is None or len(shape) == 0 or shape[0] != of:
             return value
         if type(value).__name__ == "SparseTensor":

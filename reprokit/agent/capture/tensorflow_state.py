@@ -111,7 +111,7 @@ class Taking:
             }
         if kind in ("PerReplica", "Mirrored"):
             return {"replicas": [self.value(name, one) for one in leaf.values]}
-        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        if not hasattr(type(leaf), "dtype") or not hasattr(type(leaf), "shape"):
             return None
         return self._strings(name, leaf) if _is_text(leaf) else self._tensor_node(name, leaf)
 

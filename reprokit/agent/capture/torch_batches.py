@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from ..frameworks.torch_tensors import is_nested, is_tensor
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,15 +51,15 @@ class Cut:
 
     def of(self, value: Any, depth: int = 0) -> Any:
         """The part of a value of any nesting; nested tensors stay whole."""
-        if getattr(value, "is_nested", False):
+        if is_tensor(value) and is_nested(value):
             return value
-        if hasattr(value, "shape"):
+        if hasattr(type(value), "shape"):
             return self._of_array(value)
         if depth >= MAX_DEPTH or isinstance(value, (str, bytes)):
             return value
         if isinstance(value, Mapping):
             return _as_mapping(value, {key: self.of(value[key], depth + 1) for key in value})
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if isinstance(value, tuple) and hasattr(type(value), "_fields"):
             return type(value)(*[self.of(item, depth + 1) for item in value])
         if isinstance(value, (list, tuple)):
             return self._of_sequence(value, depth)
@@ -66,7 +68,7 @@ class Cut:
     def _of_array(self, value: Any) -> Any:
         if len(value.shape) <= self._axis or int(value.shape[self._axis]) != self._count:
             return value
-        if hasattr(value, "index_select"):
+        if is_tensor(value):
             torch: Any = sys.modules["torch"]
             return value.index_select(self._axis, torch.tensor(self._samples, device=value.device))
         return value.take(self._samples, axis=self._axis)
@@ -78,7 +80,7 @@ class Cut:
         return type(value)([self.of(item, depth + 1) for item in value])
 
     def _has_samples(self, value: Any) -> bool:
-        if hasattr(value, "shape"):
+        if hasattr(type(value), "shape"):
             return len(value.shape) > self._axis and int(value.shape[self._axis]) == self._count
         return isinstance(value, Mapping) and any(map(self._has_samples, value.values()))
 

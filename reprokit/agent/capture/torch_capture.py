@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
+from ..frameworks.torch_tensors import is_tensor
 from ..patching import replace
 from .torch_beginnings import HOOK
 from .torch_compiling import Compiling
@@ -161,7 +162,7 @@ class TorchCapture(Compiling):
             return
         outputs = output if isinstance(output, (list, tuple)) else [output]
         for tensor in outputs:
-            if not hasattr(tensor, "data_ptr") or not tensor.is_floating_point():
+            if not is_tensor(tensor) or not tensor.is_floating_point():
                 continue
             if not tensor.is_cpu:
                 if not self._is_recorded():

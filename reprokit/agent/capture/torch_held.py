@@ -77,11 +77,11 @@ class Batches:
             return kind([self._hold(part, depth + 1) for part in value])
         if isinstance(value, Mapping):
             return {key: self._hold(value[key], depth + 1) for key in value}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
             return kind(*[self._hold(part, depth + 1) for part in value])
         if hasattr(kind, "__dataclass_fields__"):
             return self._fields_held(value, depth)
-        is_array = kind.__module__ == "numpy" and hasattr(value, "__array_interface__")
+        is_array = kind.__module__ == "numpy" and hasattr(kind, "__array_interface__")
         return value.copy() if is_array and value.nbytes <= MAX_ARRAY else value
 
     def _fields_held(self, value: Any, depth: int) -> Any:

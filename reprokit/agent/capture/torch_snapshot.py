@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.torch_records import named_tensors, parts_of, unwrapped
-from ..frameworks.torch_tensors import is_nested, is_plain
+from ..frameworks.torch_tensors import is_nested, is_plain, is_tensor
 from .torch_gradients import values_of
 from .torch_state import (
     Tensors,
@@ -205,9 +205,7 @@ class Snapshooter:
 
     def _is_among(self, value: Any, given: list[Any]) -> bool:
         """Whether a model was called with this, which stands for it when the step is done again."""
-        return hasattr(value, "data_ptr") and any(
-            value.device == one.device and self._is_same(value, one) for one in given
-        )
+        return is_tensor(value) and any(value.device == one.device and self._is_same(value, one) for one in given)
 
     def _are_same(self, entries: list[Any], batches: list[tuple[str, Any, Any]]) -> bool:
         """Whether all that the model was called with is what the loader gave."""
@@ -250,7 +248,7 @@ def _is_sharded(model: Any) -> bool:
 
 def _may_be_cut(part: Any) -> bool:
     """Whether a tensor or an array of the script's is no result of its step, and samples can be taken of it."""
-    if not hasattr(part, "data_ptr"):
+    if not is_tensor(part):
         return True
     is_dense = part.layout is sys.modules["torch"].strided and not part.is_quantized
     return is_dense and is_plain(part) and has_memory(part) and not part.requires_grad
@@ -272,7 +270,7 @@ def _loader(epoch: Any) -> Any:
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
     """The tensors in a nested value."""
-    if hasattr(value, "data_ptr"):
+    if is_tensor(value):
         yield value
     elif depth < 16:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -284,7 +282,7 @@ def _samples(value: Any) -> int | None:
     """How many there are along the first axis of the first tensor, or else array, that has one."""
     for leaf in [*leaves(value), *parts(value)]:
         if leaf.ndim:
-            return int(leaf.size(0) if hasattr(leaf, "data_ptr") else leaf.shape[0])  # nested tensors have no shape
+            return int(leaf.size(0) if is_tensor(leaf) else leaf.shape[0])  # nested tensors have no shape
     return None
 
 

@@ -7,7 +7,7 @@ import sys
 from array import array
 
 from ..frameworks.torch_records import named_tensors, parts_of
-from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_nested, is_plain
+from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .reading import SnapshotError, saved_optimizers
 from .store import Part
@@ -121,9 +121,10 @@ class _Packer:
         self._count = 0
 
     def node(self, value: Any) -> Node | None:
-        if hasattr(value, "data_ptr"):
+        if is_tensor(value):
             return self._tensor(value)
-        if isinstance(value, array) or (hasattr(value, "__array_interface__") and hasattr(value, "dtype")):
+        kind = type(value)
+        if isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype")):
             return self._array(value)
         return None
 
@@ -393,7 +394,7 @@ def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: Reader) -> N
 
 def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:
     for key, value in part.items():
-        if hasattr(value, "data_ptr") and value.dim() == parameter.dim() and value.dim():
+        if is_tensor(value) and value.dim() == parameter.dim() and value.dim():
             if value.shape != parameter.shape:
                 raise SnapshotError(f"{key} of {name} has the shape {_shape(value)}, the parameter {_shape(parameter)}")
 
@@ -404,7 +405,7 @@ def _moved(value: Any, parameter: Any) -> Any:
         return {key: part if key == "step" else _moved(part, parameter) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_moved(part, parameter) for part in value)
-    return value.to(parameter.device) if hasattr(value, "data_ptr") else value
+    return value.to(parameter.device) if is_tensor(value) else value
 
 
 def put_stateful(owner: Any, saved: Mapping[str, Any], reader: Reader) -> None:
@@ -487,7 +488,7 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 def _cloned(value: Any, known: dict[int, Any]) -> Any:
     """A deep copy of containers and tensors; keys and everything else are themselves."""
-    if hasattr(value, "data_ptr"):
+    if is_tensor(value):
         if id(value) not in known:
             known[id(value)] = value.detach().clone()
         return known[id(value)]

@@ -39,16 +39,15 @@ def unpack(node: Node, get: Callable[[Node], Any], like: Any = None) -> Any:
     return _Unpacking(get).value(node, like, 0)
 
 
-def refers(node: Any) -> list[str]:
-    """The names of a value's tensors and arrays, in order."""
+def refers(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]:
+    """The names of a value's tensors and arrays, in order; or of what its nodes of other kinds have for theirs."""
     found: list[str] = []
     waiting = [node]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
-            name = part.get("tensor", part.get("array")) if len(part) == 1 else None
-            if isinstance(name, str):
-                found.append(name)
+            if len(part) == 1:
+                found += [part[kind] for kind in kinds if isinstance(part.get(kind), str)]
             waiting.extend(reversed(list(part.values())))
         elif isinstance(part, list):
             waiting.extend(reversed(part))

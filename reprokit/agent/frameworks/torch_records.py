@@ -11,7 +11,7 @@ import weakref
 
 from ..agent import on_thread
 from ..digests import distinct, text_entry
-from .torch_tensors import entry
+from .torch_tensors import entry, is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ class OptimizerRecord:
 
 def _entries(name: str, value: Any) -> Iterator[Tensor]:
     """The tensors in a value of any nesting; other things in it by their text, where it repeats."""
-    if hasattr(value, "data_ptr"):
+    if is_tensor(value):
         yield entry(name, value)
     elif isinstance(value, dict):
         for key in value:
             yield from _entries(f"{name}.{key}", value[key])
-    elif isinstance(value, (list, tuple)) and any(hasattr(part, "data_ptr") for part in value):
+    elif isinstance(value, (list, tuple)) and any(is_tensor(part) for part in value):
         for number, part in enumerate(value):
             yield from _entries(f"{name}.{number}", part)
     else:

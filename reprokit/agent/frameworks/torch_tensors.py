@@ -26,6 +26,14 @@ def dtype_name(tensor: Any) -> str:
     return name
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is one of PyTorch's. Its class is asked: what is no tensor may have any name, or fail at it.
+
+    Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``.
+    """
+    return hasattr(type(value), "data_ptr")
+
+
 def is_plain(tensor: Any) -> bool:
     """Whether the tensor has a shape and values of its own to read, unlike nested ones and those of tracers."""
     torch = sys.modules["torch"]

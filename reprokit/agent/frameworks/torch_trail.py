@@ -577,7 +577,7 @@ class Contents:
             for key in value:
                 digest = self.value(self._text(digest, repr(key)), value[key], depth + 1)
             return digest
-        if hasattr(value, "__array_interface__"):
+        if hasattr(type(value), "__array_interface__"):
             return trail.mix(digest + int(array_entry("", value)[3][7:23], 16))
         is_atom = type(value) in _ATOMS or isinstance(value, (list, tuple))
         return self._text(digest, repr(value) if is_atom else type(value).__name__)
