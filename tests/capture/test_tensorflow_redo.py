@@ -74,9 +74,9 @@ def by_hand():
     data, labels, weights = x.copy(), y, tf.ones([3])
     data[37] = 1000.0
     for start in [*range(0, 64, 16)] * EPOCHS:
-        inputs, wanted = data[start : start + 16], labels[start : start + 16]
+        batch, wanted = {"inputs": data[start : start + 16]}, labels[start : start + 16]
         with tf.GradientTape() as tape:
-            probabilities = softmax(model(inputs, training=True))
+            probabilities = softmax(model(batch["inputs"], training=True))
             losses = keras.losses.sparse_categorical_crossentropy(wanted, probabilities)
             loss = tf.reduce_mean(losses) * tf.reduce_sum(weights)
         gradients = tape.gradient(loss, model.trainable_variables)
@@ -288,7 +288,7 @@ def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> 
     """Of the function's variables those that batches are taken of are no part of them, others have fewer rows."""
     (batch,) = steps.header(3)["batches"]
     names = [name["text"] for name, _ in batch["value"]["dict"]]
-    assert {"inputs", "wanted", "weights"} <= set(names)
+    assert {"batch", "wanted", "weights"} <= set(names)
     assert not {"data", "labels"} & set(names)
     found, done = steps.redo("minimise", script("by_hand", epochs=2), 3)
     assert done.returncode == 0, done.stderr

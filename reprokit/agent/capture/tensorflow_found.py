@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import chain
 
 from .tensorflow_state import (
     Taking,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .store import Part
 
 MAX_TRIGGERS = 64
+_NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
 
 
 class Found:
@@ -304,22 +306,34 @@ def in_fit(frame: Any) -> tuple[int | None, int | None]:
 
 
 def local_batch(frame: Any) -> list[tuple[str, Any]]:
-    """Where nobody handed the batch over: tensors and arrays among the variables of the user's innermost function."""
+    """Where nobody handed the batch over: what the variables of the user's innermost function hold of numbers.
+
+    Tensors and arrays, and dictionaries of them; lists are often those of gradients.
+    """
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return []
     named = {name: frame.f_locals[name] for name in frame.f_locals if name[0] != "_"}
-    kinds = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
-    values = {name: value for name, value in named.items() if type(value).__name__ in kinds}
+    values = {name: value for name, value in named.items() if _are_numbers(_parts(value))}
     return [("script", _without_data(values))] if values else []
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(value.values()) if type(value) is dict else [value]
+
+
+def _are_numbers(parts: list[Any]) -> bool:
+    return bool(parts) and all(type(part).__name__ in _NUMBERS for part in parts)
 
 
 def _without_data(values: dict[str, Any]) -> dict[str, Any]:
     """Without what batches are taken of: as many rows as only tensors have of which there is one with fewer, too."""
-    kinds = {name: (_rows(value), str(value.shape[1:])) for name, value in values.items() if _rows(value) is not None}
-    least: dict[str, int] = {}
-    for rows, others in kinds.values():
-        least[others] = min(rows or 0, least.get(others, rows or 0))
-    batches = {rows for rows, others in kinds.values() if rows == least[others]}
-    return {name: values[name] for name in values if name not in kinds or kinds[name][0] in batches}
+    least: dict[str, int] = {}  # rows, by what a row is
+    shapes = {name: [part.shape for part in _parts(values[name]) if _rows(part) is not None] for name in values}
+    for shape in chain.from_iterable(shapes.values()):
+        least[str(shape[1:])] = min(int(shape[0]), least.get(str(shape[1:]), int(shape[0])))
+    batches = set(least.values())
+    return {
+        name: values[name] for name in values if not shapes[name] or any(int(one[0]) in batches for one in shapes[name])
+    }
