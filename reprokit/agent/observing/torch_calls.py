@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ..frameworks.torch_tensors import is_tensor
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -64,7 +62,7 @@ def _holds_tensors(argument: Any) -> bool:
 def _has_tensor(value: Any) -> bool:
     if type(value) in (list, tuple):
         return any(_has_tensor(item) for item in value)
-    return is_tensor(value)
+    return hasattr(value, "data_ptr") and hasattr(value, "dtype")
 
 
 def _plain(value: Any) -> object:
