@@ -97,10 +97,10 @@ def test_what_was_captured_is_told_from_other_trouble() -> None:
 
 
 def test_conditions_are_judged_by_the_bound_that_was_passed() -> None:
-    above = {"kind": "condition", "what": "loss>10", "limit": (10.0).hex()}
+    above = {"kind": "condition", "condition": "loss-above", "what": "loss > 10", "limit": (10.0).hex()}
     assert step(11.0).trigger(above) is not None
     assert step(9.0).trigger(above) is None, "the loss counts as it was before a scaler multiplied it"
-    jump = {"kind": "condition", "what": "gradient-jump>5", "limit": (5.0).hex()}
+    jump = {"kind": "condition", "condition": "gradient-jump", "what": "too steep", "limit": (5.0).hex()}
     assert step(1.0, 6.0).trigger(jump) is not None
     assert step(1.0, 4.0).trigger(jump) is None
 

@@ -557,3 +557,26 @@ def test_a_training_is_captured_made_smaller_and_explained(reprokit: Reprokit) -
     assert results["explain"]["operation"] == "aten::log"
     assert results["explain"]["where"][0][1] == line_of(ENDING)
     assert "log of 0 is infinite; 1 of 4 inputs is 0" in results["explain"]["words"]
+
+
+LARGE_LOSS = """
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(6):
+    optimizer.zero_grad()
+    (net(torch.rand(4, 8)).pow(2).mean() + (100.0 if step == 4 else 0.0)).backward()
+    optimizer.step()
+"""
+
+
+def test_a_condition_is_known_again_however_it_was_spelled(reprokit: Reprokit) -> None:
+    reprokit.script("train.py", script(LARGE_LOSS))
+    command = ("--", sys.executable, "train.py")
+    done = reprokit.run("run", "--on-nan", "capture", "--capture-when", "loss > 50", *command)
+    assert done.returncode == 123, done.stderr
+    snapshot = next(reprokit.directory.glob(".reprokit/*/snapshots/step-*"))
+    trigger = json.loads((snapshot / "snapshot.json").read_text())["trigger"]
+    assert (trigger["condition"], trigger["what"]) == ("loss-above", "loss>50")
+    done = reprokit.run("snapshot", "reproduce", str(snapshot), "--json", *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert is_the_same(json.loads(done.stdout))

@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 
+from .settings import CONDITIONS
 from .store import COMPLEX, FORMAT, HEADER, MAX_HEADER, MAX_TENSORS, SIZES, TENSORS, comparable_digest, seal
 
 TYPE_CHECKING = False
@@ -75,6 +76,12 @@ def saved_optimizers(header: dict[str, Any], count: int) -> list[dict[str, Any]]
     if count < len(saved) and isinstance(captured, list):
         saved = sorted(saved, key=lambda entry: entry.get("name") not in captured)
     return saved[:count]
+
+
+def require_condition(trigger: dict[str, Any]) -> None:
+    """Raise SnapshotError if a condition captured the step and the snapshot does not say which."""
+    if trigger.get("kind") == "condition" and trigger.get("condition") not in CONDITIONS:
+        raise SnapshotError("the snapshot does not say which condition held; capture the step again")
 
 
 def _refuse(name: str) -> NoReturn:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from .bisection import Search
-from .reading import SnapshotError, SnapshotFile
+from .reading import SnapshotError, SnapshotFile, require_condition
+from .settings import GRADIENT_JUMP, LOSS_ABOVE
 from .trial_results import add_progress, outcomes, own_snapshot, write_result
 
 TYPE_CHECKING = False
@@ -67,18 +68,18 @@ class Seen:
         """Whether what a snapshot was written for is there again."""
         kind, name = trigger.get("kind"), trigger.get("name")
         if kind == "condition":
-            return self._is_beyond(str(trigger.get("what")), trigger.get("limit"))
+            return self._is_beyond(trigger.get("condition"), trigger.get("limit"))
         if kind in NAMED:
             return name in self.bad
         return "loss" in self.bad
 
-    def _is_beyond(self, what: str, limit: Any) -> bool:
+    def _is_beyond(self, condition: Any, limit: Any) -> bool:
         """Whether the loss, or the norm of the gradients, is above what was allowed."""
         try:
-            bound = float.fromhex(limit) if isinstance(limit, str) else float(what.partition(">")[2])
-        except ValueError:
+            bound = float.fromhex(limit)
+        except (ValueError, TypeError, OverflowError):
             return False
-        value = self.norm if "gradient" in what or "norm" in what else self.loss
+        value = {LOSS_ABOVE: self.loss, GRADIENT_JUMP: self.norm}.get(condition)
         return value is not None and not value <= bound
 
     def trigger(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -131,6 +132,7 @@ class Redoing:
         """The snapshot, which is opened when it is needed."""
         if self._file is None:
             self._file = SnapshotFile(own_snapshot(self.settings.snapshot, os.environ.get("RANK")))
+            require_condition(self._file.header["trigger"])
         return self._file
 
     def run(self, prepare: Callable[[], Doer]) -> None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 STOP, SKIP, ROLLBACK = "stop", "skip", "rollback"
 ACTIONS = (STOP, SKIP, ROLLBACK)
 ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
+# Values of "condition" in a trigger of kind "condition": what was beyond its limit, or who saw it.
+LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-jump", "gradient-scale", "other-rank"
+CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
 
 class Conditions:
@@ -45,6 +48,11 @@ def _number(word: str, start: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{word!r}: behind {start} stands a number")
     return number
+
+
+def condition_trigger(condition: str, what: str, limit: float, value: float) -> dict[str, Any]:
+    """Return the trigger of a number that is beyond its limit; ``what`` is for people."""
+    return {"kind": "condition", "condition": condition, "what": what, "limit": limit.hex(), "value": value.hex()}
 
 
 class Redo:

@@ -14,6 +14,7 @@ from ..observing import places
 from . import tensorflow1_graph as graphs
 from . import tensorflow1_state as state
 from .random_states import RandomStates
+from .settings import GRADIENT_JUMP, LOSS_ABOVE
 from .tensorflow_causes import is_finite, nonfinite_count
 from .tensorflow_state import digest, distinct_names
 from .words import in_words
@@ -253,12 +254,13 @@ class Guard:
             return {
                 **found,
                 "name": "loss",
+                "condition": LOSS_ABOVE,
                 "what": f"the loss {step.loss:.6g} is above {above:.6g}",
                 "limit": above.hex(),
             }
         limit = float(conditions.gradient_jump or 0.0) * float(step.mean)
         words = f"the norm of the gradients is above {limit:.6g}, {conditions.gradient_jump} times its mean"
-        return {**found, "name": "gradients", "what": words, "limit": limit.hex()}
+        return {**found, "name": "gradients", "condition": GRADIENT_JUMP, "what": words, "limit": limit.hex()}
 
     def names(self) -> list[str]:
         """The variables that have gradients, by name."""

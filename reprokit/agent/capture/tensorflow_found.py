@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import chain
 
+from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK, condition_trigger
 from .tensorflow_state import (
     Taking,
     as_array,
@@ -74,11 +75,11 @@ class Found:
         found += self._bad_loss(conditions)
         if self.norm_limit is not None and not found:
             norm = sum(_norm(gradient) ** 2 for gradient in self.gradients if gradient is not None) ** 0.5
-            what = f"gradient-jump>{conditions.gradient_jump:g}"
-            found.append({"kind": "condition", "what": what, "limit": self.norm_limit.hex(), "value": norm.hex()})
+            what = f"{JUMP}{conditions.gradient_jump:g}"
+            found.append(condition_trigger(GRADIENT_JUMP, what, self.norm_limit, norm))
         if not found and self.only_in >= 0:
             what = f"a gradient, loss or output is not finite on rank {self.only_in}"
-            found.append({"kind": "condition", "what": what, "rank": self.only_in})
+            found.append({"kind": "condition", "condition": OTHER_RANK, "what": what, "rank": self.only_in})
         return [{**trigger, "where": self.where} for trigger in found[:MAX_TRIGGERS]]
 
     def _bad_gradients(self) -> list[dict[str, Any]]:
@@ -98,7 +99,7 @@ class Found:
             return [{"kind": "loss", "what": repr(bad[0])}]
         if conditions.loss_above is not None and numbers.size and numbers.max() > conditions.loss_above:
             limit, value = float(conditions.loss_above), float(numbers.max())
-            return [{"kind": "condition", "what": f"loss>{limit:g}", "limit": limit.hex(), "value": value.hex()}]
+            return [condition_trigger(LOSS_ABOVE, f"{LOSS}{limit:g}", limit, value)]
         return []
 
     def contents(self, conditions: Conditions) -> tuple[dict[str, Any], list[Part]]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
+from .settings import LOSS_ABOVE
 from .tensorflow_calls import Call, Known
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_causes import line, nonfinite_count
@@ -144,7 +145,7 @@ class TensorFlowRedo(TensorFlowCapture):
         if trigger.get("kind") == "activation":
             self._conditions.activations = True
         if trigger.get("kind") == "condition":
-            is_loss = isinstance(trigger.get("limit"), str) and "loss" in str(trigger.get("what"))
+            is_loss = isinstance(trigger.get("limit"), str) and trigger.get("condition") == LOSS_ABOVE
             limit = float.fromhex(trigger["limit"]) if is_loss else -math.inf  # whose gradients are then always shown
             self._conditions.loss_above = limit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.torch_records import named_tensors, parts_of
-from .settings import ROLLBACK, STOP
+from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, ROLLBACK, STOP, condition_trigger
 from .torch_held import Held
 from .torch_state import Copy
 from .torch_training import Training
@@ -73,8 +73,7 @@ class Alarms(Training):
         if value - value != 0:
             return {"kind": "loss", "what": "nan" if value != value else "inf" if value > 0 else "-inf"}
         if above is not None and value > above:
-            word = next(word for word in self._settings.conditions.words if word.replace(" ", "").startswith("loss>"))
-            return {"kind": "condition", "what": word, "limit": above.hex(), "value": value.hex()}
+            return condition_trigger(LOSS_ABOVE, f"{LOSS}{above:g}", above, value)
         return None
 
     def _jump(self, held: Held, gradients: list[Any]) -> list[Trigger]:
@@ -84,8 +83,7 @@ class Alarms(Training):
             return []
         mean = held.mean
         if mean is not None and held.norms >= WARM and norm > factor * mean:
-            word = next(word for word in self._settings.conditions.words if "jump" in word)
-            return [{"kind": "condition", "what": word, "limit": (factor * mean).hex(), "value": norm.hex()}]
+            return [condition_trigger(GRADIENT_JUMP, f"{JUMP}{factor:g}", factor * mean, norm)]
         held.mean = norm if mean is None else MEMORY * mean + (1 - MEMORY) * norm
         held.norms += 1
         return []

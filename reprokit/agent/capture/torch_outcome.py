@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .settings import GRADIENT_JUMP, GRADIENT_SCALE, LOSS_ABOVE
 from .torch_causes import is_finite, numbers
 from .torch_state import digest
 from .words import in_words
@@ -40,7 +41,7 @@ class Step:
         kind = wanted.get("kind")
         if kind == "loss":
             return self._of_loss(wanted)
-        if kind == "gradient" or "overflows in a row" in str(wanted.get("what")):
+        if kind == "gradient" or wanted.get("condition") == GRADIENT_SCALE:
             return self._of_gradient(wanted)
         if kind == "activation":
             names = [found for found in self.activations if found["name"] == wanted.get("name")] or self.activations
@@ -63,17 +64,14 @@ class Step:
         return {"kind": "gradient", "what": "not finite", "name": name, "count": count, "of": values.numel()}
 
     def _of_condition(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-        what, limit = str(wanted.get("what")), _number(wanted.get("limit"))
-        if what.startswith("loss>") and limit is None:
-            limit = _number(what[5:])
-        if limit is None:
-            return None
-        if what.startswith("loss>"):
+        limit, values = _number(wanted.get("limit")), []
+        if wanted.get("condition") == LOSS_ABOVE:
             values = [float(loss.detach().float().sum()) for loss in self.losses]
-            above = [value for value in values if not value <= limit]
-            return {"kind": wanted["kind"], "what": what, "limit": limit, "value": above[0]} if above else None
-        norm = self.norm()
-        return None if norm <= limit else {"kind": wanted["kind"], "what": what, "limit": limit, "value": norm}
+        elif wanted.get("condition") == GRADIENT_JUMP:
+            values = [self.norm()]
+        above = [value for value in values if limit is not None and not value <= limit]
+        same = {key: wanted.get(key) for key in ("kind", "condition", "what")}
+        return {**same, "limit": limit, "value": above[0]} if above else None
 
     def norm(self) -> float:
         """Of all gradients together."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+from .settings import OTHER_RANK
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,7 +140,8 @@ class Ranks:
     @staticmethod
     def _said_by(mark: int) -> Trigger:
         rank, kind = mark % RANKS, mark >> 12 & 3
-        return {"kind": "condition", "what": WORDS[min(kind, 2)].format(rank), "rank": rank}
+        what = WORDS[min(kind, 2)].format(rank)
+        return {"kind": "condition", "condition": OTHER_RANK, "what": what, "rank": rank}
 
     # The snapshot
 

@@ -18,7 +18,8 @@ from ..frameworks.torch_records import Modules
 from ..observing.torch_inputs import tensors as tensors_in
 from . import torch_hooks
 from .bisection import Search
-from .reading import SnapshotError, SnapshotFile
+from .reading import SnapshotError, SnapshotFile, require_condition
+from .settings import LOSS_ABOVE
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_causes import is_finite, numbers
 from .torch_fit import Built, UnfitError
@@ -169,12 +170,13 @@ class TorchRedo:
         self._loops: dict[str, Any] = loops if isinstance(loops, dict) else {}
         self._of = sum(turn.samples for turn in self._turns)
         self._trigger: dict[str, Any] = self._header.get("trigger") or {}
+        require_condition(self._trigger)
 
     @property
     def _is_about_loss(self) -> bool:
         """Whether what was captured is known before the gradients are."""
-        is_bound = str(self._trigger.get("what")).startswith("loss")
-        return self._trigger.get("kind") in ("loss", "activation") or is_bound
+        is_bound = self._trigger.get("condition") == LOSS_ABOVE
+        return is_bound or self._trigger.get("kind") in ("loss", "activation")
 
     def _watch_modules(self) -> None:
         module: Any = sys.modules["torch.nn.modules.module"]

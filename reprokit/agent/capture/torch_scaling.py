@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .settings import GRADIENT_SCALE, condition_trigger
 from .torch_held import Held
 from .torch_losses import Losses
 from .torch_watched import Record
@@ -76,7 +77,7 @@ class Scaling(Losses):
     def _scale_trigger(self, record: Record, scale: float) -> list[Trigger]:
         gradients = self._snapshooter.gradient_triggers(self._models(), [record])
         what = f"the scale of the gradients has fallen to {scale:.3g}, after {record.overflows} overflows in a row"
-        return [{"kind": "condition", "what": what, "limit": SMALLEST_SCALE.hex()}, *gradients]
+        return [condition_trigger(GRADIENT_SCALE, what, SMALLEST_SCALE, scale), *gradients]
 
     def _skipped_by_scaler(self, held: Held, record: Record) -> None:
         if held.skipped:
