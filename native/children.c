@@ -523,6 +523,7 @@ static struct slot *take_slot(void *argument) {
     if (!slot) return NULL; /* the thread goes without a name of its own */
     slot->newcomer.argument = argument;
     rk_thread_name(slot->newcomer.identity, thread->identity, number);
+    rk_thread_begins(rk_process, slot->newcomer.identity);
     return slot;
 }
 

@@ -20,7 +20,7 @@ static const char *stream_name(struct rk_thread *thread, struct rk_stream *strea
     if (stream == &thread->streams[0]) return thread->identity;
     size_t length = rk_append(text, RK_IDENTITY, 0, thread->identity);
     /* Of the reads of the clock, or of the signal handlers that interrupt this thread. */
-    rk_append(text, RK_IDENTITY, length, stream == &thread->streams[RK_CLOCK] ? "#clock" : "!");
+    rk_append(text, RK_IDENTITY, length, stream == &thread->streams[RK_CLOCK] ? "#clock" : RK_HANDLERS);
     return text;
 }
 
@@ -290,7 +290,7 @@ static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_
     }
     uint64_t given;
     enum rk_match match;
-    if (RK_UNLIKELY(!rk_replay_find(stream, source, caller, buffer, size, &given, &match)))
+    if (RK_UNLIKELY(!rk_replay_find(thread->identity, stream, source, caller, buffer, size, &given, &match)))
         return replay_unknown(thread, stream, site, source, buffer, size, real);
     count(match, given);
     if (RK_UNLIKELY(match != RK_MATCH_EXACT)) note_mismatch(thread, stream, site, source, match, size);
@@ -305,7 +305,7 @@ static ssize_t replay_clock(struct rk_thread *thread, struct rk_stream *stream, 
     if (site->flags & RK_FLAG_WITHHELD) return real->get(real, buffer, size);
     uint64_t given;
     enum rk_match match;
-    bool found = rk_replay_find(stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
+    bool found = rk_replay_find(thread->identity, stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
     add(found ? offsetof(struct rk_file, clock_reads) : offsetof(struct rk_file, clock_past), 1);
     return found ? (ssize_t)given : 0;
 }

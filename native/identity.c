@@ -84,6 +84,7 @@ static void first_thread(void) {
         memset(&rk_thread, 0, sizeof(rk_thread));
     rk_thread.generation = rk_generation;
     rk_append(rk_thread.identity, sizeof(rk_thread.identity), 0, "m");
+    rk_thread_begins(rk_process, rk_thread.identity);
 }
 
 static void begin(void) {
@@ -124,6 +125,7 @@ struct rk_thread *rk_thread_check(void) {
     size_t length = rk_append(thread->identity, sizeof(thread->identity), 0, "?");
     uint32_t number = __atomic_add_fetch(&rk_process->unknown, 1, __ATOMIC_RELAXED);
     rk_append_number(thread->identity, sizeof(thread->identity), length, number);
+    rk_thread_begins(rk_process, thread->identity);
     return thread;
 }
 

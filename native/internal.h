@@ -72,6 +72,7 @@ void rk_unlock(uint32_t *lock);
 /* One request at a time writes to a stream. A signal handler that interrupts a request uses the
  * second one. */
 #define RK_STREAMS    2
+#define RK_HANDLERS   "!"              /* behind a thread's name: the second one's */
 #define RK_CLOCK      RK_STREAMS       /* the stream of a thread's reads of the clock */
 #define RK_HIDDEN     (RK_STREAMS + 1) /* depth inside a library that answers */
 #define RK_SITE_CACHE 8
@@ -157,6 +158,7 @@ struct rk_slot {
     uint64_t first;    /* offset of its first chunk, once they were looked through */
     uint64_t position; /* offset behind the last event that its owner was given */
     uint32_t last;     /* chunk met while they are chained */
+    uint32_t opens;    /* its first chunk, once they are chained */
 };
 
 /* Of one process: lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
@@ -186,6 +188,7 @@ struct rk_process {
     uint32_t looked;        /* replay: the first chunks of all streams are in slots */
     uint64_t last_opened;   /* replay: first chunk of the stream opened last */
     struct rk_slot *slots;  /* replay: where each stream has come to */
+    uint32_t begun[512];    /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
 };
 
 extern struct rk_process *rk_process;
@@ -227,13 +230,14 @@ void rk_give_up(enum rk_reason reason, int error);
 
 void rk_profile_open(void);
 void rk_reader_repair(struct rk_reader *reader);
+void rk_thread_begins(struct rk_process *process, const char *thread); /* a thread of this name exists from now on */
 /* Whether the source is a pipe that is filled ahead of what is read from it, by how much depends on timing. */
 static inline bool rk_runs_ahead(uint8_t source) {
     return source == RK_SOURCE_FEEDER || source == RK_SOURCE_KERNEL_DEVICE;
 }
 /* Copies the bytes of the recorded event that answers this request; false: there is none. */
-bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
-                    uint64_t *given, enum rk_match *match);
+bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source, const void *caller, void *buffer,
+                    uint64_t asked, uint64_t *given, enum rk_match *match);
 
 /* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
 

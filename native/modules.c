@@ -129,7 +129,10 @@ static void at_end(void) {
     static int done;
     if (__atomic_load_n(&rk_state, __ATOMIC_ACQUIRE) != RK_STATE_ON) return;
     if (__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE) && rk_is_another_process()) return;
-    if (!__atomic_exchange_n(&done, 1, __ATOMIC_RELAXED)) list_modules();
+    if (__atomic_exchange_n(&done, 1, __ATOMIC_RELAXED)) return;
+    struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
+    if (file) file->ended = 1;
+    list_modules();
 }
 
 void rk_modules_start(void) { original = rk_getpid(); }

@@ -1,9 +1,12 @@
 /* replay.c - finds the recorded event that answers a request.
  *
  * The usual case, the next event of the same thread's stream, is read straight from the mapped file.
- * Only when that one does not fit is the oldest unused event of the same call site and size looked for:
- * each such class has a cursor of its own, which passes through the file once. What has been read is
- * unmapped behind the readers, so that memory does not grow with the recording.
+ * Only when that one does not fit is the oldest unused event of the same call site and size looked for, by a
+ * cursor for each such class, which passes through its streams once: through the thread's own. A recorded event
+ * is its thread's, who may still ask for it. Only a thread that the recording does not know at all, as its
+ * name varies from run to run, is given events of threads that do not exist so far in the replay; not where the
+ * recorded process was killed, as more threads would have come. What has been read is unmapped
+ * behind the readers, so that memory does not grow with the recording.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,15 +38,22 @@ struct link { /* a chunk of the recording */
     uint32_t opens;
 };
 
+/* The streams of a thread: its own, and that of the signal handlers that interrupt its requests. */
+struct owner {
+    uint64_t streams[RK_STREAMS];
+};
+
 /* Looks for the events of one call site, size and source, from stream to stream. */
 struct cursor {
     uint64_t key, asked;
+    struct owner owner; /* whose streams it passes through; zeros: those of threads that do not exist so far */
     uint64_t stream;
     struct rk_reader reader;
-    uint32_t first; /* link of the stream's first chunk */
+    uint32_t first; /* without an owner: link of the stream's first chunk */
     uint16_t site;  /* number of the call site in this stream, once it was met */
     uint8_t source, used;
-    bool passed; /* over an event of this stream that nobody has had */
+    uint8_t next; /* of the owner's streams */
+    bool passed;  /* over an event of this stream that nobody has had */
 };
 
 struct rk_moved {
@@ -185,6 +195,8 @@ struct request {
     uint8_t source;
     uint64_t asked;
     uint8_t *buffer;
+    uint64_t key; /* of the call site: the same in every run */
+    struct owner owner;
 };
 
 /* Whether somebody was given it before: its owner (a cursor asks), or a thief. */
@@ -310,10 +322,10 @@ static void look_through(void) {
     rk_process->looked = 1;
 }
 
-static uint64_t first_chunk(uint64_t stream) {
+static const struct rk_slot *find_slot(uint64_t stream) {
     for (uint64_t i = stream; rk_process->slots[i % STREAMS].stream; i++)
-        if (rk_process->slots[i % STREAMS].stream == stream) return rk_process->slots[i % STREAMS].first;
-    return 0;
+        if (rk_process->slots[i % STREAMS].stream == stream) return &rk_process->slots[i % STREAMS];
+    return NULL;
 }
 
 /* Streams are mostly opened in the order they were recorded in. */
@@ -321,8 +333,8 @@ static bool find_first(struct rk_reader *reader, uint64_t stream) {
     uint64_t from = rk_process->last_opened ? rk_process->last_opened : RK_HEAD;
     if (!rk_process->looked && next_chunk(reader, stream, from)) return true;
     if (!rk_process->looked) look_through();
-    uint64_t first = first_chunk(stream);
-    return first && next_chunk(reader, stream, first);
+    const struct rk_slot *slot = find_slot(stream);
+    return slot && slot->first && next_chunk(reader, stream, slot->first);
 }
 
 static bool open_reader(struct rk_stream *stream) {
@@ -406,6 +418,7 @@ static void link_chunks(struct rk_moved *moved, const uint8_t *profile, uint32_t
         struct rk_slot *slot = chunk && chunk->stream ? slot_of(chunk->stream) : NULL;
         if (!chunk) return;
         moved->links[i] = (struct link){.offset = at, .opens = slot && chunk->ordinal == 0};
+        if (moved->links[i].opens) slot->opens = i;
         if (slot && slot->last) moved->links[slot->last].next = i;
         if (slot) slot->last = i;
         moved->count = i;
@@ -416,17 +429,32 @@ static void link_chunks(struct rk_moved *moved, const uint8_t *profile, uint32_t
 
 static uint64_t size_bit(uint64_t asked, uint8_t source) { return mixed(asked, source) % SIZES; }
 
+static uint32_t opening_link(uint64_t stream) {
+    const struct rk_slot *slot = find_slot(stream);
+    return slot ? slot->opens : 0;
+}
+
+/* The link of the next stream that this cursor may take events of; 0 ends. */
+static uint32_t next_opening(const struct rk_moved *moved, struct cursor *cursor) {
+    uint32_t link = 0;
+    if (cursor->owner.streams[0]) {
+        while (!link && cursor->next < RK_STREAMS) link = opening_link(cursor->owner.streams[cursor->next++]);
+        return link;
+    }
+    while (!link && cursor->first < moved->count)
+        if (moved->links[++cursor->first].opens) link = cursor->first;
+    return link;
+}
+
 /* Goes to the first chunk of the next stream behind this one. */
 static bool next_stream(const struct rk_moved *moved, struct cursor *cursor) {
     const uint8_t *profile = profile_now();
     uint64_t kept = cursor->reader.kept;
-    const struct rk_chunk *chunk = NULL;
-    while (!chunk && profile && ++cursor->first <= moved->count)
-        if (moved->links[cursor->first].opens) chunk = chunk_at(profile, moved->links[cursor->first].offset);
+    uint32_t link = next_opening(moved, cursor);
+    const struct rk_chunk *chunk = profile && link ? chunk_at(profile, moved->links[link].offset) : NULL;
     if (!chunk) return false;
-    cursor->reader =
-        (struct rk_reader){.link = cursor->first, .kept = kept, .consumed = &slot_of(chunk->stream)->position};
-    enter(&cursor->reader, profile, moved->links[cursor->first].offset, chunk);
+    cursor->reader = (struct rk_reader){.link = link, .kept = kept, .consumed = &slot_of(chunk->stream)->position};
+    enter(&cursor->reader, profile, moved->links[link].offset, chunk);
     cursor->stream = chunk->stream;
     cursor->site = 0;
     cursor->passed = false;
@@ -463,19 +491,23 @@ static void make_moved(void) {
     moved->complete = true;
 }
 
-/* The cursor of a class; one that is forgotten for another begins anew. */
-static struct cursor *cursor_of(struct rk_moved *moved, uint64_t key, uint64_t asked, uint8_t source) {
-    uint64_t home = mixed(key, asked * RK_SOURCES + source);
+/* The cursor of a class for an owner; one that is forgotten for another begins anew. */
+static struct cursor *cursor_of(struct rk_moved *moved, const struct request *request, const struct owner *owner) {
+    struct cursor wanted = {
+        .key = request->key, .asked = request->asked, .owner = *owner, .source = request->source, .used = 1};
+    uint64_t home = mixed(wanted.key ^ owner->streams[0], wanted.asked * RK_SOURCES + wanted.source);
     for (uint64_t i = home; i < home + PROBES; i++) {
         struct cursor *cursor = &moved->cursors[i % CURSORS];
-        if (cursor->used && cursor->key == key && cursor->asked == asked && cursor->source == source) return cursor;
+        if (cursor->used && cursor->key == wanted.key && cursor->asked == wanted.asked &&
+            cursor->source == wanted.source && cursor->owner.streams[0] == owner->streams[0])
+            return cursor;
         if (!cursor->used) {
-            *cursor = (struct cursor){.key = key, .asked = asked, .source = source, .used = 1};
+            *cursor = wanted;
             return cursor;
         }
     }
     struct cursor *cursor = &moved->cursors[home % CURSORS];
-    *cursor = (struct cursor){.key = key, .asked = asked, .source = source, .used = 1};
+    *cursor = wanted;
     return cursor;
 }
 
@@ -501,17 +533,55 @@ static void take_out(struct rk_moved *moved, struct cursor *cursor, const struct
     if (!cursor->passed) go_on_to(cursor->reader.consumed, (uint64_t)(event->next - rk_process->profile));
 }
 
-static bool steal(uint64_t key, const struct request *request, uint64_t *given) {
+static struct owner owner_of(const char *thread) {
+    char handlers[RK_IDENTITY];
+    size_t length = rk_append(handlers, sizeof(handlers), 0, thread);
+    uint64_t own = rk_check(handlers, length, 0);
+    length = rk_append(handlers, sizeof(handlers), length, RK_HANDLERS);
+    return (struct owner){{own, rk_check(handlers, length, 0)}};
+}
+
+static uint32_t *begun_word(struct rk_process *process, uint64_t stream) {
+    return &process->begun[stream / 32 % RK_LENGTH(process->begun)];
+}
+
+/* A thread of this name exists from now on. */
+void rk_thread_begins(struct rk_process *process, const char *thread) {
+    struct owner owner = owner_of(thread);
+    for (int i = 0; i < RK_STREAMS; i++)
+        __atomic_fetch_or(begun_word(process, owner.streams[i]), UINT32_C(1) << owner.streams[i] % 32,
+                          __ATOMIC_RELEASE);
+}
+
+static bool has_begun(uint64_t stream) {
+    return __atomic_load_n(begun_word(rk_process, stream), __ATOMIC_ACQUIRE) >> stream % 32 & 1;
+}
+
+/* Whose recorded events may answer this request besides the next one of its stream. False: nobody's. */
+static bool find_lender(const struct request *request, struct owner *lender) {
+    const struct owner *owner = &request->owner;
+    bool is_known = opening_link(owner->streams[0]) || opening_link(owner->streams[1]);
+    *lender = is_known ? *owner : (struct owner){{0}};
+    return is_known || ((const struct rk_file *)rk_process->profile)->ended;
+}
+
+static bool steal(const struct request *request, uint64_t *given) {
     if (!rk_process->moved && !rk_process->no_index) {
         make_moved();
         rk_process->no_index = !rk_process->moved;
     }
     struct rk_moved *moved = rk_process->moved;
     uint64_t bit = size_bit(request->asked, request->source);
+    struct owner lender;
     if (!moved || rk_process->no_index || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
-    struct cursor *cursor = cursor_of(moved, key, request->asked, request->source);
+    if (!find_lender(request, &lender)) return false;
+    struct cursor *cursor = cursor_of(moved, request, &lender);
     struct event event;
     for (; next_record(moved, cursor, &event); advance(&cursor->reader, &event)) {
+        if (!lender.streams[0] && has_begun(cursor->stream)) {
+            cursor->stream = 0; /* its events are its own: on to the next stream */
+            continue;
+        }
         if (*event.record == RK_TAG_SITE) note_site(cursor, &event);
         if (!is_there(&cursor->reader, &event)) continue;
         if (!fits(cursor, &event)) {
@@ -535,22 +605,23 @@ static void forget_cursors(void) {
     if (moved) memset(moved->cursors, 0, sizeof(moved->cursors));
 }
 
-static bool find_moved(const void *caller, const struct request *request, uint64_t *given) {
+static bool find_moved(struct request *request, const char *thread, const void *caller, uint64_t *given) {
     if (!rk_process->profile) return false;
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
-    uint64_t key = rk_site_key(module, strlen(module), offset); /* the same in every run */
+    request->key = rk_site_key(module, strlen(module), offset);
+    request->owner = owner_of(thread);
     rk_signals before = rk_block_signals();
     if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
     if (RK_UNLIKELY(rk_process->torn)) forget_cursors();
-    bool found = steal(key, request, given);
+    bool found = steal(request, given);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return found;
 }
 
-bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller, void *buffer, uint64_t asked,
-                    uint64_t *given, enum rk_match *match) {
+bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source, const void *caller, void *buffer,
+                    uint64_t asked, uint64_t *given, enum rk_match *match) {
     struct request request = {.source = source, .asked = asked, .buffer = buffer};
     *match = RK_MATCH_EXACT;
     if (RK_LIKELY(find_exact(stream, &request, given))) return true;
@@ -559,7 +630,7 @@ bool rk_replay_find(struct rk_stream *stream, uint8_t source, const void *caller
      * does not know is given them. */
     if (rk_runs_ahead(source) && stream->reader.consumed) return false;
     *match = RK_MATCH_MOVED;
-    return find_moved(caller, &request, given);
+    return find_moved(&request, thread, caller, given);
 }
 
 /* ---- the recorded file of this process ----------------------------------------------------------- */

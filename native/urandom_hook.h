@@ -59,7 +59,7 @@ enum rk_source {
 /* How replay answered a request. */
 enum rk_match {
     RK_MATCH_EXACT = 0, /* next in the stream of the same thread, same source and size */
-    RK_MATCH_MOVED = 1, /* same process, call site and size, oldest unused */
+    RK_MATCH_MOVED = 1, /* same thread, call site and size, oldest unused: see replay.c */
     RK_MATCH_DERIVED = 2,
     RK_MATCH_LIVE = 3,
     RK_MATCHES = 4
@@ -127,7 +127,8 @@ struct rk_file {
     uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
     uint64_t streams;     /* keyed: threads that asked */
     uint64_t stand_in;    /* --clock: what native code was told to be the process id; 0 if nobody asked */
-    uint8_t reserved[344];
+    uint64_t ended;       /* 1: the process ended by itself, no signal and no exec ended it */
+    uint8_t reserved[336];
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

@@ -349,6 +349,7 @@ static struct thread *add_thread(struct process *process, int id) {
     struct program *program = process->program;
     size_t n = rk_append(thread->state.identity, RK_IDENTITY, 0, is_first ? "m" : "?");
     if (!is_first && !program->is_go) rk_append_number(thread->state.identity, RK_IDENTITY, n, ++program->unknown);
+    rk_thread_begins(&program->process, thread->state.identity);
     thread->id = id;
     thread->process = process;
     thread->voice = thread;

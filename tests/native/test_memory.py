@@ -19,8 +19,8 @@ def test_the_memory_of_a_replay_does_not_grow_with_the_recording(
     """Replayed in the thread it was recorded in, and in another one, which takes every event out of its stream."""
     program, most = build("amounts.c"), {}
     for count in (FEW, MANY):
-        recorded = shim.record([program, count, "16"], count).stdout.split()
-        replayed = shim.replay([program, count, "16", *other], profile=count).stdout.split()
+        recorded = shim.record([program, count, "16", *other], count).stdout.split()
+        replayed = shim.replay([program, count, "16"], profile=count).stdout.split()
         assert replayed[0] == recorded[0]
         fidelity = shim.fidelity(profile=count)
         assert (fidelity.moved if other else fidelity.exact) == int(count)
