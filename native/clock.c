@@ -183,7 +183,12 @@ static bool waits_until(long operation) {
     return operation & FUTEX_CLOCK_REALTIME && (command == FUTEX_WAIT_BITSET || command == FUTEX_WAIT_REQUEUE_PI);
 }
 
-enum { ANSWERED = 1, TAKES_FIRST = 2, TAKES_SECOND = 4 }; /* a process id as its first, its second argument */
+enum {
+    ANSWERED = 1,
+    TAKES_FIRST = 2,  /* a process id as its first argument */
+    TAKES_SECOND = 4, /* as its second */
+    PLACES = 8,       /* gives a file a name */
+};
 
 /* By their numbers: the system calls that are looked at. The assembly in urandom_hook.c reads it. */
 __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
@@ -223,6 +228,17 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_get_robust_list] = TAKES_FIRST,
     [SYS_kcmp] = TAKES_FIRST | TAKES_SECOND,
     [RK_SYS_PIDFD_OPEN] = TAKES_FIRST,
+#ifdef SYS_rename
+    [SYS_rename] = PLACES,
+    [SYS_link] = PLACES,
+    [SYS_symlink] = PLACES,
+#endif
+#ifdef SYS_renameat
+    [SYS_renameat] = PLACES,
+#endif
+    [SYS_renameat2] = PLACES,
+    [SYS_linkat] = PLACES,
+    [SYS_symlinkat] = PLACES,
 };
 
 /* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */
@@ -230,6 +246,7 @@ __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long
                                                                long f) {
     struct timespec moved;
     long id;
+    if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
     if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
     if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
     if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);

@@ -57,7 +57,9 @@ static enum kind confirmed(int fd) {
     return kind;
 }
 
-static bool is_written(int flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
+static bool is_written(int flags) {
+    return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR || flags & O_TRUNC;
+}
 
 static inline int opened(int fd, const char *path, int flags) {
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;

@@ -52,8 +52,9 @@ int tgkill(pid_t pid, pid_t thread, int number);
 int pidfd_open(pid_t pid, unsigned flags);
 
 /* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
- * of files written (written.c); time (clock.c); process ids (pids.c); threads and processes (children.c); ends of
- * processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what is told otherwise (varied.c). */
+ * of files written or put in place (written.c); time (clock.c); process ids (pids.c); threads and processes
+ * (children.c); ends of processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what is told otherwise
+ * (varied.c). */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -64,7 +65,7 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(__openat_2) X(__openat64_2) X(creat) X(creat64) X(fopen) X(fopen64) X(fdopen) X(freopen) \
     X(freopen64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
     \
-    X(rename) X(renameat) X(renameat2) \
+    X(rename) X(renameat) X(renameat2) X(link) X(linkat) X(symlink) X(symlinkat) X(truncate) X(truncate64) \
     \
     X(clock_gettime) X(timespec_get) X(gettimeofday) X(time) X(sem_timedwait) X(sem_clockwait) \
     X(pthread_cond_timedwait) X(pthread_cond_clockwait) X(pthread_mutex_timedlock) \

@@ -1,19 +1,31 @@
 /* written.c - the names of the files that the run writes and reads: one line each in REPROKIT_RUN/written.paths
- * and read.paths, for the launcher, which takes their digests when the run has ended. */
+ * and read.paths, for the launcher, which takes their digests when the run has ended. What was renamed or linked
+ * makes a line with both names. So it does not matter when a file was written, nor by whom: whatever is at the new name
+ * at the end, or below it, was put there by the run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "hooks.h"
 
-#define PATHS      (3 * PATH_MAX + 1) /* a path, and the line it makes */
-#define REMEMBERED 4096               /* paths by their hash, so that a file opened again and again makes one line */
-#define NAMES      16384              /* the same of names by which files are read; a power of two */
-#define WAYS       4                  /* places that one of them may have */
-#define MOST_READ  12288              /* lines of read.paths by one process; known to launch/data.py */
+#define REMEMBERED 4096  /* paths by their hash, so that a file opened again and again makes one line */
+#define NAMES      16384 /* the same of names by which files are read; a power of two */
+#define WAYS       4     /* places that one of them may have */
+#define MOST_READ  12288 /* lines of read.paths by one process; known to launch/data.py */
+
+/* For one line. Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
+struct scratch {
+    char path[PATH_MAX], from[PATH_MAX], parent[PATH_MAX];
+    char line[4 * PATH_MAX + 8];
+};
+
+static struct scratch *take_scratch(void) {
+    return rk_map(sizeof(struct scratch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
 
 static bool is_new(const char *path, size_t length) {
     static uint64_t seen[REMEMBERED];
@@ -21,56 +33,66 @@ static bool is_new(const char *path, size_t length) {
     return __atomic_exchange_n(&seen[hash / 2 % REMEMBERED], hash, __ATOMIC_RELAXED) != hash;
 }
 
-static bool is_in_the_run(const char *path, size_t length) {
+static bool is_in_the_run(const char *path) {
     const char *run = rk_run + strspn(rk_run, "/") - 1; /* without the padding */
     size_t n = strlen(run);
-    return length > n && strncmp(path, run, n) == 0 && path[n] == '/';
+    return strncmp(path, run, n) == 0 && path[n] == '/';
 }
 
-static bool is_a_file_of_the_program(const char *path, size_t length) {
+static bool is_a_file_of_the_program(const char *path) {
     static const char *const others[] = {"/dev/", "/proc/", "/sys/", "/memfd:"};
-    if (length == 0 || *path != '/') return false; /* a pipe or a socket */
+    if (*path != '/') return false; /* a pipe or a socket */
     for (size_t i = 0; i < RK_LENGTH(others); i++)
         if (strncmp(path, others[i], strlen(others[i])) == 0) return false;
-    return !is_in_the_run(path, length);
+    return !is_in_the_run(path);
 }
 
-/* A backslash or a line feed in a name is written as "\\" or "\n": one line a path. */
-static size_t escape(char *line, const char *path, size_t length) {
+/* A backslash or a line feed in a name is written as "\\\\" or "\\n": one line a path. */
+static size_t escape(char *line, const char *path) {
     size_t n = 0;
-    for (size_t i = 0; i < length; i++) {
-        if (path[i] == '\\' || path[i] == '\n') line[n++] = '\\';
-        line[n++] = path[i] == '\n' ? 'n' : path[i];
+    for (; *path; path++) {
+        if (*path == '\\' || *path == '\n') line[n++] = '\\';
+        line[n++] = *path == '\n' ? 'n' : *path;
     }
-    line[n++] = '\n';
     return n;
 }
 
-static void note(const char *list, const char *path, size_t length, char *line) {
-    if (!is_a_file_of_the_program(path, length)) return;
+static void append(const char *list, const char *line, size_t length) {
     char file[RK_RUN_PATH + 32];
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, list);
-    n = escape(line, path, length);
     int fd = rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
     if (fd < 0) return;
     long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
-    if (end >= 0 && rk_within_limit((uint64_t)end + n)) rk_call(SYS_write, fd, (long)line, (long)n, 0, 0, 0);
+    if (end >= 0 && rk_within_limit((uint64_t)end + length)) rk_call(SYS_write, fd, (long)line, (long)length, 0, 0, 0);
     rk_close(fd);
+}
+
+/* The absolute name of what a descriptor means; false where it has none, or none any more. */
+static bool name_of(int fd, char path[PATH_MAX]) {
+    static const char gone[] = " (deleted)"; /* made by O_TMPFILE, say */
+    char link[64];
+    size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
+    rk_append_number(link, sizeof(link), n, (uint64_t)fd);
+    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, PATH_MAX, 0, 0);
+    if (length <= 0 || length >= PATH_MAX) return false;
+    path[length] = 0;
+    struct stat status;
+    size_t end = (size_t)length - (length < (long)sizeof(gone) ? 0 : sizeof(gone) - 1);
+    return strcmp(path + end, gone) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || status.st_nlink;
 }
 
 /* once: whether the same file was noted before is looked at here. */
 static void note_descriptor(int fd, const char *list, bool once) {
-    char link[64];
-    /* Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
-    char *path = rk_map(PATHS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!path) return;
-    size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
-    rk_append_number(link, sizeof(link), n, (uint64_t)fd);
-    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, PATH_MAX, 0, 0);
-    if (length > 0 && length < PATH_MAX && (!once || is_new(path, (size_t)length)))
-        note(list, path, (size_t)length, path + PATH_MAX);
-    rk_unmap(path, PATHS);
+    struct scratch *scratch = take_scratch();
+    if (!scratch) return;
+    const char *path = scratch->path;
+    if (name_of(fd, scratch->path) && is_a_file_of_the_program(path) && (!once || is_new(path, strlen(path)))) {
+        size_t n = escape(scratch->line, path);
+        scratch->line[n++] = '\n';
+        append(list, scratch->line, n);
+    }
+    rk_unmap(scratch, sizeof(*scratch));
 }
 
 void rk_written(int fd) { note_descriptor(fd, "/written.paths", true); }
@@ -121,25 +143,116 @@ void rk_opened_to_read(int fd, const char *path) {
     note_descriptor(fd, "/read.paths", false);
 }
 
-/* A path that a rename made: opened once, for its absolute name without symbolic links. */
-static void written_path(int directory, const char *path) {
-    int fd = (int)rk_call(SYS_openat, directory, (long)path, O_PATH | O_CLOEXEC, 0, 0, 0);
-    if (fd < 0) return;
-    note_descriptor(fd, "/written.paths", true);
+/* ---- names that are given ------------------------------------------------------------------------------ */
+
+/* The absolute name of an entry of a directory, which is not followed where it is a symbolic link. */
+static bool entry_name(int directory, const char *name, char path[PATH_MAX], char parent[PATH_MAX]) {
+    size_t length = strlen(name);
+    while (length > 1 && name[length - 1] == '/') length--;
+    if (length == 0 || length >= PATH_MAX) return false;
+    size_t start = length;
+    while (start > 0 && name[start - 1] != '/') start--;
+    rk_append(parent, PATH_MAX, 0, start ? name : ".");
+    if (start) parent[start] = 0;
+    int fd = (int)rk_call(SYS_openat, directory, (long)parent, O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0) return false;
+    bool is_known = name_of(fd, path);
     rk_close(fd);
+    size_t n = is_known ? strlen(path) : 0;
+    if (!is_known || n + 1 + length - start >= PATH_MAX) return false;
+    if (n > 1) path[n++] = '/'; /* else it is the root */
+    memcpy(path + n, name + start, length - start);
+    path[n + length - start] = 0;
+    return true;
 }
 
-static int renamed(int result, int directory, const char *path) {
-    if (result == 0 && rk_active()) written_path(directory, path);
+/* A line "FROM\\>TO", or "\\>TO" for what was nowhere before. */
+static void note_placed(int from_directory, const char *from, int to_directory, const char *to) {
+    struct scratch *scratch = take_scratch();
+    if (!scratch) return;
+    char *line = scratch->line;
+    if (entry_name(to_directory, to, scratch->path, scratch->parent) && is_a_file_of_the_program(scratch->path)) {
+        bool has_from = from && entry_name(from_directory, from, scratch->from, scratch->parent);
+        size_t n = has_from ? escape(line, scratch->from) : 0;
+        line[n++] = '\\';
+        line[n++] = '>';
+        n += escape(line + n, scratch->path);
+        line[n++] = '\n';
+        if (is_new(line, n)) append("/written.paths", line, n);
+    }
+    rk_unmap(scratch, sizeof(*scratch));
+}
+
+static int placed(int result, int from_directory, const char *from, int to_directory, const char *to) {
+    if (result == 0 && rk_active()) note_placed(from_directory, from, to_directory, to);
     return result;
 }
 
-RK_EXPORT int rename(const char *from, const char *to) { return renamed(RK_REAL(rename)(from, to), AT_FDCWD, to); }
+RK_EXPORT int rename(const char *from, const char *to) {
+    return placed(RK_REAL(rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+}
 
 RK_EXPORT int renameat(int from_directory, const char *from, int to_directory, const char *to) {
-    return renamed(RK_REAL(renameat)(from_directory, from, to_directory, to), to_directory, to);
+    return placed(RK_REAL(renameat)(from_directory, from, to_directory, to), from_directory, from, to_directory, to);
 }
 
 RK_EXPORT int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags) {
-    return renamed(RK_REAL(renameat2)(from_directory, from, to_directory, to, flags), to_directory, to);
+    int result = RK_REAL(renameat2)(from_directory, from, to_directory, to, flags);
+    if (flags & RENAME_EXCHANGE) placed(result, to_directory, to, from_directory, from);
+    return placed(result, from_directory, from, to_directory, to);
 }
+
+RK_EXPORT int link(const char *from, const char *to) {
+    return placed(RK_REAL(link)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+}
+
+RK_EXPORT int linkat(int from_directory, const char *from, int to_directory, const char *to, int flags) {
+    int result = RK_REAL(linkat)(from_directory, from, to_directory, to, flags);
+    return placed(result, from_directory, from, to_directory, to);
+}
+
+RK_EXPORT int symlink(const char *target, const char *path) {
+    return placed(RK_REAL(symlink)(target, path), AT_FDCWD, NULL, AT_FDCWD, path);
+}
+
+RK_EXPORT int symlinkat(const char *target, int directory, const char *path) {
+    return placed(RK_REAL(symlinkat)(target, directory, path), AT_FDCWD, NULL, directory, path);
+}
+
+/* By their numbers, as syscall() is asked for them. */
+long rk_syscall_placed(long number, long a, long b, long c, long d, long e) {
+    switch (number) {
+#ifdef SYS_rename
+    case SYS_rename:
+        return rename((const char *)a, (const char *)b);
+    case SYS_link:
+        return link((const char *)a, (const char *)b);
+    case SYS_symlink:
+        return symlink((const char *)a, (const char *)b);
+#endif
+#ifdef SYS_renameat
+    case SYS_renameat:
+        return renameat((int)a, (const char *)b, (int)c, (const char *)d);
+#endif
+    case SYS_renameat2:
+        return renameat2((int)a, (const char *)b, (int)c, (const char *)d, (unsigned)e);
+    case SYS_linkat:
+        return linkat((int)a, (const char *)b, (int)c, (const char *)d, (int)e);
+    default:
+        return symlinkat((const char *)a, (int)b, (const char *)c);
+    }
+}
+
+/* ---- files that are cut off by their name ------------------------------------------------------------------ */
+
+static int written_path(int result, const char *path) {
+    if (result != 0 || !rk_active()) return result;
+    int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, O_PATH | O_CLOEXEC, 0, 0, 0);
+    if (fd < 0) return result;
+    rk_written(fd);
+    rk_close(fd);
+    return result;
+}
+
+RK_EXPORT int truncate(const char *path, off_t size) { return written_path(RK_REAL(truncate)(path, size), path); }
+RK_EXPORT int truncate64(const char *path, off64_t size) { return written_path(RK_REAL(truncate64)(path, size), path); }

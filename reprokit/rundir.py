@@ -33,7 +33,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 
-FORMAT = 5
+FORMAT = 6
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
@@ -267,12 +267,31 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # the number of its copy in the run directory
 
 
+class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A symbolic link that the run put in place."""
+
+    path: str  # as of a file
+    target: str  # what it says; an absolute one is relative to the working directory if it lies below it
+
+
 class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """outputs.json"""
 
     format: int = FORMAT
     files: list[OutputFile] = msgspec.field(default_factory=list)
-    left_out: int = 0  # files beyond the bounds, see docs/limitations.md
+    links: list[OutputLink] = msgspec.field(default_factory=list)
+    left_out: Annotated[int, msgspec.Meta(ge=0)] = 0  # files beyond the bounds, see docs/limitations.md; at least
+    gone: list[str] = msgspec.field(default_factory=list)  # written and not there at the end: the first of them
+    gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
+
+    @property
+    def gone_in_words(self) -> str:
+        """What was written and is not there at the end; empty where there is nothing."""
+        count = len(self.gone) + self.gone_more
+        if not self.gone:
+            return ""
+        which = "1 file that was written is" if count == 1 else f"{count} files that were written are"
+        return f"{which} not there at the end, first {self.gone[0]}"
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from reprokit import rundir
-from reprokit.launch import outputs
+from reprokit.launch import names
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
 DECLARED_WHOLE = 1 << 30  # bytes of one that was named
@@ -85,8 +85,7 @@ def with_seen(
     here = os.path.realpath(directory)
     known = {os.path.normpath(os.path.join(here, entry["path"].removesuffix("/*"))) for entry in named}
     own = os.path.realpath(run) + "/"
-    noted = set(outputs.noted(run / rundir.READ))
-    paths = (path for path in noted - written if not path.startswith(own))
+    paths = (path for path in names.read(run) - written if not path.startswith(own))
     files = sorted(path for path in paths if _is_data(path) and not _is_known(path, known))
     entries = [_described(path, directory, stop, WHOLE) for path in files[:MAX_FILES]]
     more = max(0, len(files) - MAX_FILES)
@@ -95,17 +94,17 @@ def with_seen(
     return named + [msgspec.to_builtins(entry) for entry in found], more
 
 
-def _lines(names: Path) -> int:
+def _lines(path: Path) -> int:
     try:
-        with open(names, "rb", opener=rundir.open_regular) as file:
-            return file.read(outputs.MAX_LIST).count(b"\n")
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            return file.read(names.MAX_LIST).count(b"\n")
     except OSError:
         return 0
 
 
 def paths_written(run: Path) -> set[str]:
-    """What the run itself wrote: no data of its."""
-    return {os.path.realpath(path) for path in outputs.noted(run / rundir.WRITTEN)}
+    """What the run itself wrote or put in place: no data of its."""
+    return set(names.there(names.written(run)))
 
 
 def _is_known(path: str, known: set[str]) -> bool:

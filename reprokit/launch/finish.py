@@ -165,6 +165,8 @@ class Finish:
         plan = self._plan
         found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
+        if found.gone:
+            say(f"outputs: {found.gone_in_words}")
 
     def _take_modules(self) -> None:
         found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)

@@ -16,14 +16,15 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from reprokit import rundir
+from reprokit.launch import names
 from reprokit.launch.keeping import Keeper
-from reprokit.rundir import OutputFile, OutputsFile
+from reprokit.rundir import OutputFile, OutputLink, OutputsFile
 
 if TYPE_CHECKING:
     import zipfile
 
-MAX_LIST = 64 << 20  # bytes of written.paths that are read
 MAX_FILES = 100_000
+MAX_GONE = 100  # names of files that are not there at the end
 MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
 MAX_UNPACKED = 16 << 30  # of one container
 MAX_MEMBERS = 100_000  # of one container
@@ -47,7 +48,6 @@ NOISE = frozenset(
     }
 )
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
-ESCAPED = re.compile(rb"\\(.)")  # in written.paths a backslash and a line feed stand as two characters each
 NOISE_SUFFIXES = (".pyc", ".pyo")
 
 
@@ -73,18 +73,29 @@ def collect(
 
     What was written below the second directory of `moved` is listed as if it had been below the first.
     """
-    places = Places(working_directory, moved)
-    found = sorted(_results(run, places), key=places.named)
+    places = Places(run, working_directory, moved)
+    written = names.written(run)
+    there = sorted(_results(written, places), key=places.named)
+    found = [path for path in there if not os.path.islink(path)]
+    links = [path for path in there if os.path.islink(path)]
+    gone = sorted(names.gone(written, places.has_results), key=places.named)
     budget = Budget(interrupted, MAX_BYTES)
     keeper = Keeper(run, keep, interrupted)
     files = [_describe(path, places, budget, keeper) for path in found[:MAX_FILES]]
-    return OutputsFile(files=[file for file in files if file is not None], left_out=max(0, len(found) - MAX_FILES))
+    return OutputsFile(
+        files=[file for file in files if file is not None],
+        links=[_link(path, places) for path in links[:MAX_FILES]],
+        left_out=max(0, len(found) - MAX_FILES) + max(0, len(links) - MAX_FILES) + (not written.is_whole),
+        gone=[places.name(path) for path in gone[:MAX_GONE]],
+        gone_more=max(0, len(gone) - MAX_GONE),
+    )
 
 
 class Places:
     """What directories are called that the run worked in."""
 
-    def __init__(self, working_directory: Path, moved: tuple[Path, Path] | None) -> None:
+    def __init__(self, run: Path, working_directory: Path, moved: tuple[Path, Path] | None) -> None:
+        self._own = os.path.realpath(run)
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
         self.here = self.named(os.path.realpath(working_directory))
 
@@ -99,12 +110,21 @@ class Places:
         named = self.named(path)
         return os.path.relpath(named, self.here) if _below(named, self.here) else named
 
+    def has_results(self, path: str) -> bool:
+        """Whether a path is where trainings leave results, not where programs keep their own things."""
+        path = self.named(path)
+        if _below(path, self._own) or path.endswith(NOISE_SUFFIXES):
+            return False
+        if _below(path, self.here):
+            return NOISE.isdisjoint(os.path.relpath(path, self.here).split(os.sep))
+        return not any(_below(path, place) for place in SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
 
-def _results(run: Path, places: Places) -> set[str]:
-    own = os.path.realpath(run)
-    paths = {os.path.realpath(path) for path in noted(run / rundir.WRITTEN)}
+
+def _results(written: names.Written, places: Places) -> set[str]:
+    """Files and symbolic links that are there."""
+    paths = set(names.there(written, places.has_results))
     paths |= set(_wandb_files(paths))
-    return {path for path in paths if _is_result(places.named(path), places.here, own) and _is_regular(path)}
+    return {path for path in paths if places.has_results(path) and _is_regular_or_link(path)}
 
 
 def _wandb_files(paths: set[str]) -> Iterator[str]:
@@ -115,40 +135,24 @@ def _wandb_files(paths: set[str]) -> Iterator[str]:
         yield os.path.join(directory, "files", "wandb-summary.json")
 
 
-def noted(names: Path) -> Iterator[str]:
-    """The paths that the shim noted in a file."""
-    try:
-        with open(names, "rb", opener=rundir.open_regular) as file:
-            data = file.read(MAX_LIST)
-    except OSError:
-        return
-    for line in set(data.split(b"\n")):
-        if line.startswith(b"/") and b"\0" not in line:
-            yield os.fsdecode(ESCAPED.sub(_unescaped, line))
-
-
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    return b"\n" if found[1] == b"n" else found[1]
-
-
-def _is_result(path: str, here: str, own: str) -> bool:
-    """Whether a path is where trainings leave results, not where programs keep their own things."""
-    if _below(path, own) or path.endswith(NOISE_SUFFIXES):
-        return False
-    if _below(path, here):
-        return NOISE.isdisjoint(os.path.relpath(path, here).split(os.sep))
-    return not any(_below(path, place) for place in SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
-
-
 def _below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _is_regular(path: str) -> bool:
+def _is_regular_or_link(path: str) -> bool:
     try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        mode = os.lstat(path).st_mode
     except OSError:
         return False
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def _link(path: str, places: Places) -> OutputLink:
+    try:
+        target = os.readlink(path)
+    except OSError:
+        target = ""
+    return OutputLink(path=places.name(path), target=places.name(target) if target.startswith("/") else target)
 
 
 def _describe(path: str, places: Places, budget: Budget, keeper: Keeper) -> OutputFile | None:

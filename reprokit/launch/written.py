@@ -34,7 +34,7 @@ class Watched:
         if not self.is_complete:
             return
         changed = [path for path, state in self._states().items() if self._before.get(path) != state]
-        lines = b"".join(_escaped(path) + b"\n" for path in sorted(changed))
+        lines = b"".join(_line(path) for path in sorted(changed))
         descriptor = os.open(run / rundir.WRITTEN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(lines)
@@ -58,7 +58,7 @@ class Watched:
             if depth and any(entry.name == ENVIRONMENT for entry in found):
                 return
             for entry in found:
-                if entry.is_file(follow_symlinks=False):
+                if entry.is_file(follow_symlinks=False) or entry.is_symlink():
                     if not entry.name.endswith(NOISE_SUFFIXES):
                         yield entry
                 elif entry.is_dir(follow_symlinks=False) and self._is_searched(entry) and depth < MAX_DEPTH:
@@ -70,5 +70,6 @@ class Watched:
         return entry.name not in NOISE and entry.path not in self._aside
 
 
-def _escaped(path: str) -> bytes:
-    return os.fsencode(path).replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+def _line(path: str) -> bytes:
+    escaped = os.fsencode(path).replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+    return (b"\\>" if os.path.islink(path) else b"") + escaped + b"\n"

@@ -263,8 +263,9 @@ def _sizes(path: Path) -> Iterator[int]:
 def _outputs_digest(directory: RunDirectory) -> str:
     """One digest of all that was written, without the noise of containers; empty where there is nothing."""
     outputs = directory.outputs()
-    files = outputs.files if outputs is not None else []
+    files, links = (outputs.files, outputs.links) if outputs is not None else ([], [])
     known = sorted((file.path, file.content or file.digest) for file in files)
+    known += sorted((link.path, f"-> {link.target}") for link in links)
     if not known or not all(digest for _, digest in known):
         return ""
     digest = hashlib.sha256(b"reprokit-outputs-1\0")

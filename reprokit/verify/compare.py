@@ -108,7 +108,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         right,
         tree,
         normalisations.applied,
-        (*_notes(left, right, matched, tree), *trail.notes()),
+        (*_notes(left, right, matched, tree), *outputs.gone(*files), *trail.notes()),
         str(tolerances or ""),
     )
 

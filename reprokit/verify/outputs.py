@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -38,9 +39,30 @@ def compare(
             if contents is not None and one is not None and other is not None and leaf.verdict.differs:
                 leaf = _looked_into(leaf, contents.compare(path, one, other), normalisations, contents.tolerance)
             leaves.append(leaf)
+    leaves += _links(left, right, normalisations)
     if left.left_out or right.left_out:
         leaves.append(_left_out(left.left_out, right.left_out))
     return group("outputs", tuple(leaves))
+
+
+def _links(left: OutputsFile, right: OutputsFile, normalisations: Normalisations) -> Iterator[Difference]:
+    """One leaf a symbolic link: where it leads."""
+    sides = [{normalisations.path(link.path): link.target for link in side.links} for side in (left, right)]
+    for path in sorted({*sides[0], *sides[1]}, key=natural):
+        targets = sides[0].get(path), sides[1].get(path)
+        one, other = ("" if target is None else f"symbolic link to {target}" for target in targets)
+        if targets[0] is None or targets[1] is None:
+            yield missing(path, one, other, f"only the {'right' if targets[0] is None else 'left'} run linked {path}")
+        else:
+            same = normalisations.path(targets[0]) == normalisations.path(targets[1])
+            yield compared(path, one, other, f"{path} leads elsewhere", same=same)
+
+
+def gone(left: OutputsFile | None, right: OutputsFile | None) -> Iterator[str]:
+    """What was written and cannot be compared, as it was not there at the end."""
+    texts = [outputs.gone_in_words if outputs is not None else "" for outputs in (left, right)]
+    sides = [" in both runs"] if texts[0] == texts[1] else [" in the left run", " in the right run"]
+    yield from (f"not compared:{side} {text}" for side, text in zip(sides, texts, strict=False) if text)
 
 
 def comparable(outputs: OutputsFile | None) -> bool:

@@ -164,6 +164,7 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.findings is not None:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
     yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
+    yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
 
 
 def _in_files(summary: Summary) -> Iterator[str]:

@@ -142,7 +142,9 @@ def not_covered(summary: Summary) -> Iterator[str]:
     if unread:
         yield f"the content of {len(unread)} outputs, first {unread[0].path}: {unread[0].note or 'not read'}"
     if summary.outputs.left_out:
-        yield f"{summary.outputs.left_out} further outputs"
+        yield f"{summary.outputs.left_out} further outputs, or more"
+    if summary.outputs.gone:
+        yield f"the content of outputs: {summary.outputs.gone_in_words}"
 
 
 def _uncovered(summary: Summary) -> Iterator[str]:
@@ -203,6 +205,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "trails": trails_document(summary.trails),
         "findings": findings.counts(summary.findings),
         "outputs": msgspec.to_builtins(summary.outputs.files),
+        "links": msgspec.to_builtins(summary.outputs.links),
         "warnings": warnings(summary),
         "not_covered": list(not_covered(summary)),
     }

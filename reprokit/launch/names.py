@@ -1,0 +1,111 @@
+"""The names that the shim noted: of files that the run wrote, put in place and read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from reprokit import rundir
+
+MAX_LIST = 64 << 20  # bytes of written.paths or read.paths that are read
+MAX_BELOW = 1_000_000  # files below one directory that was put in place
+MAX_DEPTH = 64  # of directories below one that was put in place
+ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
+TO = b"\0"  # between the two names of a line, when it was read; no name has it
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The files that a run wrote, by the absolute names that they had then."""
+
+    opened: set[str]  # for writing
+    placed: set[tuple[str, str]]  # by rename or link: from where (empty: a symbolic link was made), and to where
+    is_whole: bool = True
+
+
+def read(run: Path) -> set[str]:
+    """What read.paths says."""
+    return {os.fsdecode(line) for line in _lines(run / rundir.READ)[0] if TO not in line}
+
+
+def written(run: Path) -> Written:
+    """What written.paths says."""
+    lines, is_whole = _lines(run / rundir.WRITTEN)
+    opened, placed = set(), set()
+    for line in lines:
+        before, is_placed, after = line.partition(TO)
+        if not is_placed:
+            opened.add(os.fsdecode(line))
+        elif after.startswith(b"/"):
+            placed.add((os.fsdecode(before), os.fsdecode(after)))
+    return Written(opened, placed, is_whole)
+
+
+def _lines(path: Path) -> tuple[set[bytes], bool]:
+    """The lines of a list without their escapes, and whether these are all."""
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            data = file.read(MAX_LIST)
+            is_whole = not file.read(1)
+    except OSError:
+        return set(), True
+    lines = {ESCAPED.sub(_unescaped, line) for line in set(data.split(b"\n")) if TO not in line}
+    return {line for line in lines if line.startswith((b"/", TO))}, is_whole
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return {b"n": b"\n", b">": TO}.get(found[1], found[1])
+
+
+def entry(path: str) -> str:
+    """The name without symbolic links, but for the last part, which may be one itself."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def there(names: Written, searched: Callable[[str], bool] = lambda _: True) -> Iterator[str]:
+    """All that is there of what the run wrote or put in place: files, symbolic links, and what is below directories.
+
+    A directory is looked into where ``searched`` says so.
+    """
+    yield from {os.path.realpath(path) for path in names.opened}
+    for path in {entry(after) for _, after in names.placed}:
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield from islice(_below(path, searched, MAX_DEPTH), MAX_BELOW)
+        elif os.path.lexists(path):
+            yield path
+
+
+def _below(directory: str, searched: Callable[[str], bool], depth: int) -> Iterator[str]:
+    if not depth or not searched(directory):
+        return
+    try:
+        with os.scandir(directory) as entries:
+            found = list(entries)
+    except OSError:  # gone, or not this user's to read
+        return
+    for one in found:
+        if one.is_dir(follow_symlinks=False):
+            yield from _below(one.path, searched, depth - 1)
+        else:
+            yield one.path
+
+
+def gone(names: Written, counts: Callable[[str], bool]) -> set[str]:
+    """Names that are not there any more, and were not given to something else by the run."""
+    moved = {before for before, after in names.placed if counts(after)}
+    paths = names.opened | {after for _, after in names.placed}
+    return {path for path in paths if counts(path) and not os.path.lexists(path) and not _is_moved(path, moved)}
+
+
+def _is_moved(path: str, moved: set[str]) -> bool:
+    """Whether it, or a directory above it, was."""
+    while path not in moved:
+        above = os.path.dirname(path)
+        if above == path:
+            return False
+        path = above
+    return True
