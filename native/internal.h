@@ -172,6 +172,7 @@ struct rk_process {
     uint32_t unknown;      /* threads that did not come through pthread_create */
     uint32_t feeders;
     uint64_t uncounted; /* requests before the file could be made */
+    uint64_t runtimes;  /* as in its head */
     uint32_t opened;    /* the file was made, or could not be */
     uint32_t incarnation;
     int stand_in;                /* --clock: what native code is told to be the process id */
@@ -209,6 +210,10 @@ bool rk_is_another_process(void);
 const char *rk_module(const void *address, uint64_t *offset);
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
 bool rk_is_crypto(const char *module);
+bool rk_is_go(void); /* the program: known to the supervisor */
+/* Whether what a module asks for is fresh in every run; of a runtime that does not tell keys from other draws, which.
+ */
+bool rk_withholds(const char *module, enum rk_runtime *runtime);
 extern uint32_t rk_unloads; /* calls of dlclose: another module may lie at an address since */
 
 /* ---- record.c: this process's file ------------------------------------------------------------- */

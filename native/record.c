@@ -133,6 +133,7 @@ static int make_file(void) {
     rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
     if (!error) rk_process->incarnation = file->incarnation;
     if (!error) file->uncounted = rk_process->uncounted;
+    if (!error) file->runtimes = rk_process->runtimes;
     if (!error) __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
     return error;
 }
@@ -319,6 +320,17 @@ static void forget_unloaded(struct rk_stream *stream, uint16_t unloads) {
     stream->unloads = unloads;
 }
 
+/* Of the clock only libraries read the real one: certificates are valid for a time. */
+static bool is_withheld(const struct rk_stream *stream, const char *module) {
+    enum rk_runtime runtime;
+    if (rk_plan.record_crypto) return false;
+    if (stream == &rk_thread_check()->streams[RK_CLOCK]) return rk_is_crypto(module);
+    bool withheld = rk_withholds(module, &runtime);
+    __atomic_or_fetch(&rk_process->runtimes, runtime, __ATOMIC_RELAXED);
+    if (rk_process->file) __atomic_or_fetch(&rk_process->file->runtimes, runtime, __ATOMIC_RELAXED);
+    return withheld;
+}
+
 /* The caller's entry in the small cache of this stream; its number stays 0 until it is written down. */
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     uint16_t unloads = (uint16_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
@@ -337,6 +349,6 @@ struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     site->caller = caller;
     site->key = site_key(module, offset);
     site->number = 0;
-    site->flags = rk_is_crypto(module) && !rk_plan.record_crypto ? RK_FLAG_WITHHELD : 0;
+    site->flags = is_withheld(stream, module) ? RK_FLAG_WITHHELD : 0;
     return site;
 }

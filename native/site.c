@@ -1,7 +1,10 @@
-/* site.c - which module asked: call sites, and the cryptographic libraries that are left alone. */
+/* site.c - which module asked: call sites, and whose requests get fresh bytes that nobody writes down. */
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 #include "internal.h"
 
@@ -56,8 +59,9 @@ uint64_t rk_site_key(const char *module, size_t length, uint64_t offset) {
     return rk_check(module + start, length - start, offset);
 }
 
-/* Their keys and nonces must be fresh, and replaying their entropy would not even make them
- * repeatable. docs/limitations.md has this list too. */
+/* The tables that follow are also in docs/limitations.md, which says why each is there.
+ *
+ * Keys and nonces of libraries must be fresh, and replaying their entropy would not even make them repeatable. */
 bool rk_is_crypto(const char *module) {
     static const char *const libraries[] = {
         /* C libraries, also under the names that wheels give to their copies (libcrypto-1a2b3c4d.so.3) */
@@ -75,4 +79,45 @@ bool rk_is_crypto(const char *module) {
             return true;
     }
     return false;
+}
+
+/* Programs that make keys or passwords, by the names of their files: they ask libc, or the kernel, themselves. */
+static bool is_crypto_program(const char *name) {
+    static const char *const programs[] = {
+        "ssh", "sshd", "sshd-session", "sshd-auth", "ssh-keygen", "ssh-agent", "ssh-add", "ssh-keysign", "dropbear",
+        "dropbearkey", "dropbearmulti", "dbclient", "puttygen", "plink", "pscp", "psftp", "pageant",
+        /* others that make keys */
+        "openssl", "certtool", "gpg", "gpg2", "gpgsm", "gpg-agent", "sq", "age", "age-keygen", "rage", "rage-keygen",
+        "minisign", "signify", "signify-openbsd", "wg", "cryptsetup",
+        /* passwords */
+        "pwgen", "apg", "pwqgen", "makepasswd", "mkpasswd", "htpasswd", "diceware"};
+    for (size_t i = 0; i < RK_LENGTH(programs); i++)
+        if (strcmp(name, programs[i]) == 0) return true;
+    return false;
+}
+
+__attribute__((weak)) bool rk_is_go(void) { return false; }
+
+static bool is_of_java(const char *module) {
+    const char *name = base_name(module);
+    return strcmp(name, "libjava.so") == 0 || strcmp(name, "libnio.so") == 0;
+}
+
+/* The names of programs and of main modules, which the shim knows as "". Node has one generator for keys and for
+ * Math.random(): its copy of OpenSSL. */
+static bool withholds_program(const char *module, enum rk_runtime *runtime) {
+    char path[PATH_MAX];
+    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_executable, (long)path, sizeof(path) - 1, 0, 0);
+    path[length > 0 ? length : 0] = 0;
+    const char *name = base_name(path);
+    if (is_crypto_program(name)) return true;
+    bool is_main = !*module || strcmp(base_name(module), name) == 0;
+    if (is_main && strcmp(name, "node") == 0) *runtime = RK_RUNTIME_NODE;
+    return *runtime != RK_RUNTIME_NONE;
+}
+
+/* Go and Java have generators of their own for all but crypto/rand and SecureRandom, which alone ask the system. */
+bool rk_withholds(const char *module, enum rk_runtime *runtime) {
+    *runtime = is_of_java(module) ? RK_RUNTIME_JAVA : rk_is_go() ? RK_RUNTIME_GO : RK_RUNTIME_NONE;
+    return *runtime != RK_RUNTIME_NONE || rk_is_crypto(module) || withholds_program(module, runtime);
 }

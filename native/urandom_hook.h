@@ -79,6 +79,9 @@ enum rk_reason {
     RK_REASON_BAD_PROFILE = 5 /* replay: the profile is damaged at the point reached */
 };
 
+/* Whose cryptographic generator also serves draws that are no keys: its requests are withheld, and this is said. */
+enum rk_runtime { RK_RUNTIME_NONE = 0, RK_RUNTIME_GO = 1, RK_RUNTIME_JAVA = 2, RK_RUNTIME_NODE = 4 };
+
 /* REPROKIT_RUN/shim.plan: what the launcher asks of the shim. 2048 bytes. */
 struct rk_plan {
     char magic[8];          /* "RKPLAN\0\0" */
@@ -121,14 +124,15 @@ struct rk_file {
     uint32_t gave_up_errno;
     uint64_t matches[4];  /* replay: requests by enum rk_match; keyed: the first is all of them */
     uint64_t bytes[4];    /* the bytes that they were given */
-    uint64_t withheld;    /* requests of cryptographic libraries: real, bytes not recorded */
+    uint64_t withheld;    /* requests of cryptographic libraries and programs: real, bytes not recorded */
     uint64_t uncounted;   /* record: requests after the shim gave up */
     uint64_t clock_reads; /* --clock: reads of the clock that were recorded, or replayed */
     uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
     uint64_t streams;     /* keyed: threads that asked */
     uint64_t stand_in;    /* --clock: what native code was told to be the process id; 0 if nobody asked */
     uint64_t ended;       /* 1: the process ended by itself, no signal and no exec ended it */
-    uint8_t reserved[336];
+    uint64_t runtimes;    /* of withheld requests: bits of enum rk_runtime */
+    uint8_t reserved[328];
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

@@ -265,6 +265,7 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     container: str = ""  # "zip", "keras", ...: which rule made content
     note: str = ""  # why there is no digest
     kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # the number of its copy in the run directory
+    private_key: bool = False  # it begins as a private key does: never copied
 
 
 class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

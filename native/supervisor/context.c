@@ -184,6 +184,8 @@ bool rk_is_in_syscall(struct program *program, uint64_t address) {
     return strcmp(module, own) == 0 && offset >= start && offset - start < SYSCALL;
 }
 
+bool rk_is_go(void) { return entered->is_go; }
+
 /* The recorder asks twice for each call site that it has not met in a stream. */
 const char *rk_module(const void *address, uint64_t *offset) {
     static struct place place;

@@ -35,12 +35,12 @@ FORMAT: Final = 1
 LIST: Final = "bundle.json"  # the first member
 HOME: Final = "run/"  # before the names of all others
 
-WHOLE = (OUTPUTS, FINDINGS, SYSTEM_CALLS)  # JSON files
+WHOLE = (FINDINGS, SYSTEM_CALLS)  # JSON files
 TEXTS = (READ, WRITTEN, MODULES, STOPPED)  # a path a line, or a sentence
 DIRECTORIES = (KEPT, EVALUATION, TRAIL)  # files that are taken as they are
 FRESH = f"{ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given
 HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
-JSON = (RUN, ENVIRONMENT, *WHOLE)
+JSON = (RUN, ENVIRONMENT, OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json.
 NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)

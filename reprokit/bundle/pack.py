@@ -9,20 +9,21 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-from reprokit import rundir
+from reprokit import private_keys, rundir
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents, Packed
 from reprokit.bundle.normalise import Normaliser
-from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, RunDamaged
+from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
 from reprokit.launch.variables import is_kept
 from reprokit.redaction import Secrets
-from reprokit.rundir import Bundled, RunDirectory
+from reprokit.rundir import Bundled, OutputFile, OutputsFile, RunDirectory
 from reprokit.version import VERSION
 
 _OF_SURROUNDINGS = frozenset(
@@ -86,8 +87,12 @@ def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
         if run.has(name):
             text = os.fsdecode(run.read(name, rundir.MAX_JSON))
             (directory / name).write_bytes(os.fsencode(normaliser.text(text)))
+    outputs = _outputs(run)
+    if outputs is not None:
+        _rewrite(directory / rundir.OUTPUTS, normaliser.value(msgspec.to_builtins(outputs)))
     for name in contents.DIRECTORIES:
         _copies(run, name, directory)
+    _remove_private_keys(directory / rundir.KEPT)
     _entropy(run, directory, wanted)
     if wanted.snapshots:
         _snapshots(run, directory, normaliser)
@@ -101,18 +106,35 @@ def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
         normalised=not wanted.paths,
         snapshots=wanted.snapshots,
         original=original.digest,
-        left_out=list(_left_out(run, wanted)),
+        left_out=list(_left_out(run, wanted, outputs)),
         files={name: _packed(directory / name) for name in _names(directory)},
     )
 
 
-def _left_out(run: RunDirectory, wanted: Wanted) -> Iterator[str]:
+def _left_out(run: RunDirectory, wanted: Wanted, outputs: OutputsFile | None) -> Iterator[str]:
     if not wanted.entropy:
         yield "the random profile and its key, which can be secret: --with-entropy adds them"
     if run.has(rundir.SNAPSHOTS) and not wanted.snapshots:
         yield "snapshots, which hold data that was trained on: --with-snapshots adds them"
     if run.has(rundir.PROFILE):
         yield f"what each process of the profiled run wrote, which {rundir.FINDINGS} sums up"
+    if keys := sum(file.private_key for file in outputs.files) if outputs is not None else 0:
+        yield f"private keys among the outputs: of {keys} files there are digests only"
+
+
+def _outputs(run: RunDirectory) -> OutputsFile | None:
+    """outputs.json without copies of private keys, which earlier versions kept."""
+    listed = run.outputs()
+    return listed and msgspec.structs.replace(listed, files=[_without_key(run, file) for file in listed.files])
+
+
+def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:
+    with suppress(OSError, ReprokitError):  # a copy that is gone
+        if file.kept is not None:
+            with os.fdopen(run.open_kept(file), "rb") as copy:
+                if private_keys.is_private_key(copy):
+                    return msgspec.structs.replace(file, kept=None, private_key=True)
+    return file
 
 
 def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: Bundled) -> None:
@@ -140,6 +162,13 @@ def _metrics(run: RunDirectory, path: Path, normaliser: Secrets) -> None:
     with open(path, "w", encoding="ascii") as file:
         for line in run.metrics():
             file.write(json.dumps(normaliser.value(line), separators=(",", ":")) + "\n")
+
+
+def _remove_private_keys(copies: Path) -> None:
+    for path in copies.iterdir() if copies.is_dir() else ():
+        with open(path, "rb") as copy:
+            if private_keys.is_private_key(copy):
+                path.unlink()
 
 
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:

@@ -24,7 +24,7 @@ MAX_FILES = 1_000_000
 HEAD, CHUNK_HEAD = 1024, 48
 RECORD = 1  # the mode of a recording's file
 CLOCK_STREAM = b"#clock"  # behind the name of the thread that reads the clock
-_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQ")
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQQQ")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
@@ -35,6 +35,7 @@ SOURCES = (
     "syscall", "device", "stream", "feeder", "random_device", "kernel", "kernel_device", "text", "uuid", "at_random",
     "clock",
 )  # fmt: skip
+RUNTIMES = {1: "Go's crypto/rand", 2: "Java's SecureRandom", 4: "OpenSSL in Node, which also seeds Math.random(),"}
 MATCHES = ("exact", "moved", "derived", "live")
 REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
@@ -62,6 +63,8 @@ class Head(msgspec.Struct, frozen=True):
     clock_past: int
     streams: int
     stand_in: int
+    ended: int
+    runtimes: int  # whose requests were withheld, by the bits of RUNTIMES
 
 
 class Chunk(msgspec.Struct, frozen=True):

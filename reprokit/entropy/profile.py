@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from reprokit.entropy.files import REASONS, EntropyFile, entropy_files, open_regular
+from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, entropy_files, open_regular
 from reprokit.errors import RunDamaged
 from reprokit.rundir import Fidelity, ProfileFacts
 
@@ -146,6 +146,20 @@ def gave_up(directory: Path) -> list[str]:
         words.append(f"{who} could not be recorded at all: {reason} ({error})")
     more = len(words) - MAX_SENTENCES
     return words if more <= 0 else [*words[:MAX_SENTENCES], f"{more} more such processes or reasons"]
+
+
+def withheld_runtimes(directory: Path) -> list[str]:
+    """A sentence for each runtime whose requests were withheld, although not all have to have been for keys."""
+    programs: dict[int, set[str]] = {}
+    for file in _files(directory):
+        for bit in RUNTIMES:
+            if file.head.withheld and file.head.runtimes & bit:
+                programs.setdefault(bit, set()).add(os.path.basename(file.head.program))
+    return [
+        f"{', '.join(sorted(names)[:MAX_SENTENCES])}: {RUNTIMES[bit]} is given fresh bytes in every run, as they can "
+        "be keys; --include-crypto records them"
+        for bit, names in programs.items()
+    ]
 
 
 def _names(directory: Path, ending: str) -> list[str]:

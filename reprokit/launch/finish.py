@@ -18,7 +18,7 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
 from reprokit.plan import RECORD, Plan, past_tense
-from reprokit.rundir import Fidelity, RunDirectory, RunFile
+from reprokit.rundir import Fidelity, OutputsFile, ReplayOf, RunDirectory, RunFile
 
 if TYPE_CHECKING:
     from reprokit.launch.profiled import Profiled
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reprokit.launch.snapshots import Hook
 
 T = TypeVar("T")
+MAX_NAMED = 10  # private keys in a sentence
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 
 
@@ -89,7 +90,7 @@ class Finish:
             not_loaded = "the command's own process did not load it"
             self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
         run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
-        for words in entropy.gave_up(directory):
+        for words in (*entropy.gave_up(directory), *entropy.withheld_runtimes(directory)):
             self._warn(words)
         if fresh := fresh_requests(directory):
             self._warn(
@@ -167,6 +168,8 @@ class Finish:
         rundir.write_json(self._path / rundir.OUTPUTS, found)
         if found.gone:
             say(f"outputs: {found.gone_in_words}")
+        if any(file.private_key for file in found.files):
+            self._warn(_of_private_keys(found, plan.replay_of))
 
     def _take_modules(self) -> None:
         found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)
@@ -187,6 +190,19 @@ class Finish:
         for words in self._hook.finish(self._interrupted) if self._hook is not None else ():
             self._warn(words)
         self._run.snapshots = files.collect(self._path)
+
+
+def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:
+    """Which outputs are private keys, and whether a replay made them again."""
+    keys = [file for file in found.files if file.private_key]
+    names = ", ".join(file.path for file in keys[:MAX_NAMED]) + (", ..." if len(keys) > MAX_NAMED else "")
+    said = f"private keys are among the outputs, of which only digests are kept: {names}"
+    if replay_of is None:
+        return f"{said}; a replay may make the same keys again"
+    recorded = RunDirectory(Path(replay_of.path)).outputs()
+    before = {file.digest for file in recorded.files if file.private_key} if recorded is not None else set()
+    again = any(file.digest and file.digest in before for file in keys)
+    return f"{said}; {'a key of the recording was made again' if again else 'none of them is one of the recording'}"
 
 
 def in_words(fidelity: Fidelity) -> str:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from reprokit import rundir
+from reprokit import private_keys, rundir
 from reprokit.launch import names
 from reprokit.launch.keeping import Keeper
 from reprokit.rundir import OutputFile, OutputLink, OutputsFile
@@ -171,7 +171,8 @@ def _describe(path: str, places: Places, budget: Budget, keeper: Keeper) -> Outp
 
 def _read(file: IO[bytes], name: str, size: int, budget: Budget, keeper: Keeper) -> OutputFile:
     """The digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
-    copy = keeper.copy(file)
+    private_key = private_keys.is_private_key(file)
+    copy = None if private_key else keeper.copy(file)
     try:
         source = file if copy is None else copy.file
         digest = _digest(source, budget)
@@ -183,7 +184,9 @@ def _read(file: IO[bytes], name: str, size: int, budget: Budget, keeper: Keeper)
     if copy is not None:
         copy.file.close()
     kept = None if copy is None else copy.number
-    return OutputFile(path=name, size=size, digest=digest, content=content, container=container, kept=kept)
+    return OutputFile(
+        path=name, size=size, digest=digest, content=content, container=container, kept=kept, private_key=private_key
+    )
 
 
 def _digest(file: IO[bytes], budget: Budget) -> str:

@@ -221,6 +221,8 @@ def _execute(prepared: Prepared) -> tuple[Ended, Used]:
     plan, run, path = prepared.plan, prepared.run, prepared.path
     if plan.mode == REPLAY:
         say(f"replaying: {shlex.join(plan.command)}")
+        if plan.record_crypto:
+            warn("the bytes of cryptographic libraries were recorded too: keys that are made now are the same again")
     for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *words_of_patches(run)):
         warn(words)
     not_loaded = prepared.command.not_loaded

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reprokit import rundir
+from reprokit import private_keys, rundir
 from reprokit.artifacts.compare import Options, Side, compare
 from reprokit.artifacts.sources import BLOCK, File
 from reprokit.difference import Difference
@@ -74,7 +74,7 @@ def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> File | Non
 
 
 def found(run: RunDirectory, file: OutputFile) -> File | None:
-    """The run's own copy, else the file that the run wrote."""
+    """The run's own copy, else the file that the run wrote; of a private key neither."""
     if file.kept is not None:
         with suppress(OSError, ReprokitError):
             kept = _with_digest(run.open_kept(file), file)
@@ -89,7 +89,8 @@ def found(run: RunDirectory, file: OutputFile) -> File | None:
 def _with_digest(fd: int, file: OutputFile) -> File | None:
     source = File(fd)
     with suppress(OSError):
-        if source.size == file.size <= LARGEST and _digest(source) == file.digest:
+        is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
+        if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
             return source
     source.close()
     return None

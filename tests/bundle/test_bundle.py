@@ -226,6 +226,7 @@ def crowded(tmp_path: Path) -> Path:
         "entropy/process-ids": "secret",
         "profile/1-0.jsonl": "{}",
         "outputs/0": "log",
+        "outputs/1": "-----BEGIN OPENSSH PRIVATE KEY-----\n",
         "snapshots/.partial-1-0/snapshot.json": "{}",
     }.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +238,18 @@ def crowded(tmp_path: Path) -> Path:
     captured = Captured({**facts, "host": "gpu-17"}, [Part("w", "F32", (2,), 8, lambda: bytes(8))])
     Store(str(path / "snapshots")).save(captured)
     return path
+
+
+def test_copies_of_private_keys_that_earlier_versions_kept_are_left_out(runs: Reprokit, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs.directory / "first", run)
+    (run / "outputs" / "0").write_text("-----BEGIN PRIVATE KEY-----\nhunter2")
+    listed = pack(run, tmp_path / "bundle")
+    found = members(tmp_path / "bundle")
+    assert not any(b"hunter2" in content for content in found.values())
+    (output,) = json.loads(found["run/outputs.json"])["files"]
+    assert (output["kept"], output["private_key"], output["size"]) == (None, True, 64)
+    assert "private keys among the outputs: of 1 files there are digests only" in listed.left_out
 
 
 def test_everything_that_a_run_can_hold_is_taken_or_left_out_on_purpose() -> None:

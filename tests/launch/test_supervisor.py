@@ -106,11 +106,13 @@ def bare(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def supervised(reprokit: Reprokit, *command: str, times: int = 3, ahead: bool = False) -> Done:
+def supervised(
+    reprokit: Reprokit, *command: str, times: int = 3, ahead: bool = False, options: tuple[str, ...] = ()
+) -> Done:
     """Bare runs differ, the recording differs from them, and every replay equals it."""
     before = {bare(*command) for _ in range(2)}
     assert len(before) == 2
-    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    recorded = reprokit.run("record", *options, "-o", "recorded", "--", *command)
     assert recorded.returncode == 0, recorded.stderr
     assert reprokit.facts("recorded")["supervisor"] == "on"
     assert recorded.stdout not in before
@@ -167,11 +169,16 @@ def test_a_go_program(reprokit: Reprokit) -> None:
     environment = {**os.environ, "GOCACHE": str(reprokit.directory / "cache"), "GO111MODULE": "off"}
     subprocess.run([go, "build", "-o", "program", "main.go"], cwd=reprokit.directory, env=environment, check=True)
     program = str(reprokit.directory / "program")
-    supervised(reprokit, program, ahead=True)
+    supervised(reprokit, program, ahead=True, options=("--include-crypto",))
     if shutil.which("strace") is not None:
-        proved = reprokit.run("record", "--prove", "-o", "proved", "--", program)
+        proved = reprokit.run("record", "--prove", "--include-crypto", "-o", "proved", "--", program)
         assert reprokit.facts("proved")["proof"]["unaccounted"] == []
         assert reprokit.run("replay", "proved").stdout == proved.stdout
+    # crypto/rand makes keys: without the option every run has its own, and both say so.
+    fresh = reprokit.run("record", "-o", "fresh", "--", program)
+    again = reprokit.run("replay", "fresh")
+    assert set(fresh.stdout.split()).isdisjoint(again.stdout.split())
+    assert [done.stderr.count("warning: program: Go's crypto/rand") for done in (fresh, again)] == [1, 1]
 
 
 @pytest.mark.parametrize("options", [[], ["-C", "target-feature=+crt-static"]], ids=["dynamic", "static"])

@@ -25,6 +25,8 @@ LEFT_ALONE = [
     "cygrpc.cpython-311-x86_64-linux-gnu.so",
     "_ssl.cpython-313-x86_64-linux-gnu.so",
 ]
+PROGRAMS = ["ssh-keygen", "age", "pwgen"]
+OTHER_PROGRAMS = ["ssh-keygen2", "mypwgen"]
 RECORDED = ["libcrypt-bc2db45e.so.1", "libtraining.so", "other/_rust.abi3.so", "libcrypto/plugin.so"]
 
 
@@ -75,6 +77,19 @@ def test_what_only_looks_like_one_is_recorded(name: str, shim: Shim, command: Ca
     assert shim.replay(command(name)).stdout == recorded.stdout
 
 
+@pytest.mark.parametrize("name", [*PROGRAMS, *OTHER_PROGRAMS])
+def test_all_that_a_program_for_keys_asks_for_is_left_alone(
+    name: str, shim: Shim, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    program, library = command("libtraining.so")
+    shutil.copy(program, tmp_path / name)
+    recorded = shim.record([str(tmp_path / name), library])
+    replayed = shim.replay([str(tmp_path / name), library])
+    assert set(lines(recorded.stdout)).isdisjoint(lines(replayed.stdout)) == (name in PROGRAMS)
+    written = on_disk(shim, "recorded")
+    assert {bytes.fromhex(value) in written for value in lines(recorded.stdout)} == {name not in PROGRAMS}
+
+
 @pytest.mark.parametrize("name", [LEFT_ALONE[0], LEFT_ALONE[4]])
 def test_include_crypto_records_them_too(name: str, shim: Shim, command: Callable[..., list[str]]) -> None:
     plan = {"record_crypto": True}
@@ -100,12 +115,17 @@ def test_system_calls_of_its_own_are_left_alone_too(reprokit: Reprokit, command:
     assert [bytes.fromhex(value) in written for value in runs[0]] == [False] * 4 + [True] * 4
 
 
-def test_the_list_is_documented() -> None:
+def names_in(source: str, table: str) -> list[str]:
+    start = source.index(f"{table}[] =")
+    return re.findall(r'"([^"]+)"', source[start : source.index("};", start)])
+
+
+def test_the_lists_are_documented() -> None:
     source = (ROOT / "native" / "site.c").read_text()
-    start = source.index("libraries[] =")
-    names = re.findall(r'"([^"]+)"', source[start : source.index("};", start)])
-    assert len(names) > 20
-    assert set(names) == set(modules.CRYPTOGRAPHIC)
+    libraries, programs = names_in(source, "libraries"), names_in(source, "programs")
+    assert len(libraries) > 20
+    assert len(programs) > 20
+    assert set(libraries) == set(modules.CRYPTOGRAPHIC)
     text = (ROOT / "docs" / "limitations.md").read_text()
     chapter = text[text.index("## Cryptography is left alone") :]
-    assert [name for name in names if f"`{name}" not in chapter] == []
+    assert [name for name in (*libraries, *programs) if f"`{name}" not in chapter] == []
