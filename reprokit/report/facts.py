@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that can be compared
 
-Outcome = Literal["identical", "different", "tolerated", "not-compared"]
+Outcome = Literal["identical", "different", "tolerated", "failed", "not-compared"]  # failed: equal, but not completed
+ExecutedBy = Literal["signer", "unknown"]  # the process that made this, or nobody that it knows of
 Judgement = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
 
 
@@ -54,6 +55,14 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: str
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of the git checkout in which a run was executed."""
+
+    state: Literal["clean", "changed", "unknown"] = "unknown"
+    commit: str = ""
+    changes: str = ""  # digest of what the commit does not say: the diff, and untracked files by their digests
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the runs."""
 
@@ -70,8 +79,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seconds: float | None
     host: str
     reprokit: str
+    machine: str = ""
+    source: Source = Source()
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
+    environment_digest: str = ""  # of environment.json
+    outputs_digest: str = ""  # of outputs.json
     original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 
@@ -170,9 +183,10 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a report says, in the order in which it says it."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     reprokit: str  # the version that gathered it
     made: str  # ISO 8601, UTC
+    executed_by: ExecutedBy  # who executed the runs, as far as the maker of this report knows
     attention: tuple[str, ...]  # what must be read before the verdict
     verdict: Verdict
     runs: tuple[Run, ...]

@@ -19,7 +19,7 @@ from reprokit.entropy.askers import Asker as WhoAsked
 from reprokit.errors import NothingComparable, RunError
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
-from reprokit.report import curves
+from reprokit.report import curves, origin
 from reprokit.report.facts import (
     NOT_COMPARED,
     Asker,
@@ -27,8 +27,10 @@ from reprokit.report.facts import (
     Category,
     Curve,
     Entropy,
+    ExecutedBy,
     Finding,
     Item,
+    Outcome,
     Output,
     Package,
     Patch,
@@ -62,8 +64,11 @@ BY_BITS = (
 )
 
 
-def gather(paths: Sequence[Path]) -> AuditFacts:
-    """The facts of one run, or of two compared; raises a RunError for a directory that cannot be read."""
+def gather(paths: Sequence[Path], executed_by: ExecutedBy = "unknown") -> AuditFacts:
+    """The facts of one run, or of two compared; raises a RunError for a directory that cannot be read.
+
+    `executed_by` is "signer" only where the calling process itself executed both runs.
+    """
     summaries = [summarise(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
@@ -71,7 +76,8 @@ def gather(paths: Sequence[Path]) -> AuditFacts:
     findings, findings_note = _findings(summaries)
     return AuditFacts(
         reprokit=VERSION,
-        made=_now(),
+        made=_now() if executed_by == "unknown" else rundir.utc_now(),
+        executed_by=executed_by,
         attention=tuple(_attention(summaries)),
         verdict=_verdict(summaries, comparison, problem),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
@@ -117,9 +123,12 @@ def _compared(summaries: Sequence[Summary]) -> tuple[Comparison | None, str]:
     try:
         for path in paths:
             require_whole(path)
-        return compare(paths[0], paths[-1]), ""
+        comparison = compare(paths[0], paths[-1])
     except NothingComparable as error:
         return None, str(error)
+    if len(paths) > 1 and comparison.shared is not None:
+        return None, f"both directories hold the same run, as {comparison.shared.value} is the same in both"
+    return comparison, ""
 
 
 def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, problem: str) -> Told:
@@ -129,9 +138,7 @@ def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, proble
     if comparison is None:
         return Told(outcome=NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
     first = comparison.tree.first() or comparison.tree.first_tolerated()
-    outcome: Literal["identical", "tolerated", "different"] = "identical"
-    if comparison.verdict is not Verdict.IDENTICAL:
-        outcome = "tolerated" if comparison.verdict is Verdict.TOLERATED else "different"
+    outcome = _outcome(summaries, comparison)
     return Told(
         outcome=outcome,
         sentence=_sentence(rows.verdict_line(comparison), outcome),
@@ -139,6 +146,15 @@ def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, proble
         first_difference="" if first is None else rows.sentence(first),
         causes=tuple(text.removesuffix(": --all shows them") for text in rows.causes(comparison)),
     )
+
+
+def _outcome(summaries: Sequence[Summary], comparison: Comparison) -> Outcome:
+    """The verdict in a word: equal bits are no success where a training did not end successfully."""
+    if comparison.verdict.differs:
+        return "different"
+    if not all(summary.succeeded for summary in summaries):
+        return "failed"
+    return "tolerated" if comparison.verdict is Verdict.TOLERATED else "identical"
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:
@@ -152,6 +168,8 @@ def _counts(comparison: Comparison) -> dict[str, int]:
 def _sentence(line: str, outcome: str) -> str:
     """verify's line as a sentence, without the verdict, which stands above it."""
     text = line.partition(": ")[2]
+    if outcome == "failed":
+        return f"What the runs recorded before they ended is equal: {text}."
     return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
 
 
@@ -163,10 +181,8 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
             yield f"{name} is still in progress: what is said here can change."
         elif summary.directory.unfinished:
             yield f"{name} did not come to its end: its launcher died. What it had recorded until then is shown."
-        elif summary.run.exit_code != 0:
+        elif not summary.succeeded:
             yield f"{name} failed: {summary.state}."
-    if len(summaries) > 1 and summaries[0].run.run_id == summaries[1].run.run_id:
-        yield "Both directories hold the same run: it is compared with itself."
 
 
 def _how(summaries: Sequence[Summary], comparison: Comparison | None) -> tuple[str, ...]:
@@ -253,7 +269,6 @@ def _curves_of(summary: Summary) -> dict[curves.Name, curves.Thinned]:
 
 def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
     run = summary.run
-    sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
     return Run(
         side=side,
         run_id=run.run_id,
@@ -268,10 +283,19 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
         seconds=run.duration,
         host=run.host,
         reprokit=run.reprokit,
+        machine=origin.machine(summary.environment),
+        source=origin.source(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
-        digest=sealed.digest if sealed is not None else "",
+        digest=_digest(summary, rundir.RUN),
+        environment_digest=_digest(summary, rundir.ENVIRONMENT),
+        outputs_digest=_digest(summary, rundir.OUTPUTS),
         original=run.bundled.original if run.bundled is not None else "",
     )
+
+
+def _digest(summary: Summary, name: str) -> str:
+    sealed = rundir.seal_file(summary.directory.path / name)
+    return sealed.digest if sealed is not None else ""
 
 
 def _trained(summary: Summary) -> Trained:

@@ -9,7 +9,7 @@ from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.report import svg
 from reprokit.report.facts import AuditFacts, Curve, document
-from reprokit.report.words import JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.words import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
@@ -38,6 +38,7 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
     runs = shown["runs"]
     return {
         "outcome": OUTCOMES[facts.verdict.outcome],
+        "executed": EXECUTED[facts.executed_by],
         "counted": counted(facts),
         "run_heads": ["what", *(["first run", "second run"] if len(runs) > 1 else ["this run"])],
         "runs": [pages.all_printable(row) for row in run_rows(facts)],

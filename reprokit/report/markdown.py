@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reprokit.printable import printable
 from reprokit.report.facts import AuditFacts, Item
-from reprokit.report.words import MARKS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.words import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
 
 LONGEST = 400
 MAX_ROWS = 200  # of a table; what differs comes first
@@ -37,6 +37,7 @@ def _lines(facts: AuditFacts) -> Iterator[str]:
         yield f"**{escaped(line)}**\n"
     yield f"# {OUTCOMES[facts.verdict.outcome]}\n"
     yield f"{escaped(facts.verdict.sentence, 4000)}\n"
+    yield f"{EXECUTED[facts.executed_by]}\n"
     yield from [f"{counted(facts)}\n"] if counted(facts) else []
     yield from _list(facts.verdict.causes, "What can be why:\n")
     yield from _trained(facts)
@@ -139,6 +140,7 @@ def _card(facts: AuditFacts) -> Iterator[str]:
     yield "## Reproducibility\n"
     yield from (f"**{escaped(line)}**\n" for line in facts.attention)
     yield f"**{OUTCOMES[facts.verdict.outcome]}.** {escaped(facts.verdict.sentence, 2000)}\n"
+    yield f"{EXECUTED[facts.executed_by]}\n"
     yield f"Trained by {code(facts.trained.command, 2000)}.\n"
     rows = [[escaped(name), escaped(value)] for name, value in entropy_rows(facts)]
     whole = [item for item in facts.digests if item.left.startswith("sha256:")]

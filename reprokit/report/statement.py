@@ -15,7 +15,7 @@ from reprokit.report.facts import AuditFacts
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
-RERUN: Final = "urn:reprokit:bitwise-rerun:1"  # docs/attestations.md and schemas/rerun.schema.json describe it
+RERUN: Final = "urn:reprokit:bitwise-rerun:2"  # docs/attestations.md and schemas/rerun.schema.json describe it
 PREDICATES = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
 MAX_SUBJECTS = 100_000
 
@@ -132,7 +132,7 @@ def schema() -> dict[str, Any]:
     verdicts = ["identical", "different", "tolerated", "missing", "information", "not-recorded"]
     compared = {"name": text, "verdict": {"enum": verdicts}, "first": text, "second": text}
     properties = {
-        "verdict": {"enum": ["identical", "different", "tolerated"]},
+        "verdict": {"enum": ["identical", "different", "tolerated", "failed"]},
         "sentence": text,
         "attention": texts,
         "counts": counts,

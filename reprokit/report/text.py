@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.report.facts import AuditFacts
-from reprokit.report.words import MARKS, OUTCOMES, counted, entropy_rows
+from reprokit.report.words import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 6
-STYLES = {"identical": "bold green", "different": "bold red", "tolerated": "bold yellow", "not-compared": "bold"}
+STYLES = {
+    "identical": "bold green",
+    "different": "bold red",
+    "tolerated": "bold yellow",
+    "failed": "bold red",
+    "not-compared": "bold",
+}
 
 
 def print_report(facts: AuditFacts) -> None:
@@ -28,6 +34,7 @@ def _after(head: list[str]) -> list[Cells]:
 def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     if counted(facts):
         yield "compared", counted(facts)
+    yield "executed", EXECUTED[facts.executed_by]
     yield "trained", facts.trained.command
     for run in facts.runs:
         yield run.kind, f"{run.path} ({run.run_id}): {run.state}, {run.started}, on {run.host}"

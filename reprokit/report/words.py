@@ -10,7 +10,13 @@ OUTCOMES = {
     "identical": "Identical, bit for bit",
     "different": "Different",
     "tolerated": "Not identical, within the tolerance asked for",
+    "failed": "Failed: a run did not end successfully",
     "not-compared": "Not compared",
+}
+EXECUTED = {
+    "unknown": "This was made from run directories alone. Whoever made it did not execute what they describe, and"
+    " cannot tell whether it was executed as they say.",
+    "signer": "Both runs were executed by the process that made this.",
 }
 JUDGEMENTS = {
     "identical": "identical",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from reprokit.verify import (
     weights,
 )
 from reprokit.verify.contents import Contents
+from reprokit.verify.execution import Shared, shared
 from reprokit.verify.lines import OUTCOMES
 from reprokit.verify.match import Matched, match
 from reprokit.verify.near import Near, judged
@@ -47,6 +47,11 @@ class Comparison:
     normalisations: tuple[str, ...]
     notes: tuple[str, ...]  # what a reader must know beside the verdict
     tolerances: str = ""  # that were asked for, in words
+
+    @property
+    def shared(self) -> Shared | None:
+        """What shows that both directories hold one execution, which proves nothing."""
+        return shared(self.left.run, self.right.run)
 
     @property
     def identical(self) -> bool:
@@ -131,10 +136,9 @@ def _nothing(left: RunDirectory, right: RunDirectory) -> str:
 
 def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
     """What qualifies the verdict."""
-    if os.path.samefile(left.path, right.path):
-        yield "both names mean the same run directory: this compares a run with itself"
-    elif left.run.run_id == right.run.run_id:
-        yield "both directories are copies of one run: this compares a run with itself"
+    common = shared(left.run, right.run)
+    if common is not None:
+        yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
     for run, side in ((left, "left"), (right, "right")):
         if run.unfinished:
             yield f"the {side} run did not come to its end: its launcher died; what it had recorded is compared"

@@ -48,6 +48,8 @@ def verdict_line(comparison: Comparison) -> str:
     near = comparison.tree.first_tolerated()
     if near is not None:
         return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(near))}"
+    if comparison.shared is not None:
+        return "identical: this is one run compared with itself, which proves nothing"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
     beside = f", although {causes} facts could have changed it (see below)" if causes > 1 else ""
     beside = ", although one fact could have changed it (see below)" if causes == 1 else beside

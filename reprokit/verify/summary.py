@@ -16,7 +16,7 @@ import msgspec
 from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
-from reprokit.rundir import ENTROPY, FAILED, OutputsFile, RunDirectory, RunFile
+from reprokit.rundir import ENTROPY, FAILED, FINISHED, OutputsFile, RunDirectory, RunFile
 from reprokit.verify import logged
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
@@ -54,6 +54,11 @@ class Summary:
     def run(self) -> RunFile:
         """run.json."""
         return self.directory.run
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the training came to its end with exit status 0."""
+        return self.run.status == FINISHED and self.run.signal is None and self.run.exit_code == 0
 
     @property
     def state(self) -> str:

@@ -24,7 +24,7 @@ from reprokit.report.curves import POINTS, Thinned
 from reprokit.report.facts import AuditFacts, document
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
-from reprokit.rundir import RUN, RUNNING, Bundled, OutputFile
+from reprokit.rundir import FINISHED, RUN, RUNNING, Bundled, OutputFile, write_json
 from tests.support import COMMAND, Reprokit, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 
@@ -412,3 +412,58 @@ def test_provenance_is_read_again_as_it_was_written(pair: Pair) -> None:
     assert len(content["wasInformedBy"]) == 1
     assert len(content["wasGeneratedBy"]) == 4
     assert ProvDocument.deserialize(content=read.serialize(format="json"), format="json") == read
+
+
+def posing(recorded: Path, copy: Path, **changes: Any) -> Path:
+    """A copy of a run directory whose run.json is altered and sealed again."""
+    shutil.copytree(recorded, copy)
+    content = json.loads((copy / RUN).read_text())
+    content.pop("check")
+    write_json(copy / RUN, {**content, **changes})
+    return copy
+
+
+def test_a_copy_is_no_second_execution(real: Reprokit, tmp_path: Path) -> None:
+    """The run itself, a copy, a bundle unpacked, and a copy that poses as the replay: none of them is evidence."""
+    first = real.directory / "first"
+    assert real.run("bundle", "first", "-o", str(tmp_path / "packed")).returncode == 0
+    assert real.run("unpack", str(tmp_path / "packed"), "-o", str(tmp_path / "unpacked")).returncode == 0
+    origin = real.facts("second")["replay_of"]
+    as_replay = {
+        "run_id": "f" * 32,
+        "kind": "replay",
+        "replay_of": origin,
+        "fidelity": real.facts("second")["fidelity"],
+    }
+    no_launcher = {"launcher_pid": 0, "launcher_started": 0.0, "started": "2026-01-02T03:04:05Z"}
+    copies = [
+        first,
+        tmp_path / "unpacked",
+        posing(first, tmp_path / "replay", **as_replay),
+        posing(first, tmp_path / "elsewhere", **as_replay, **no_launcher),
+    ]
+    for copy in copies:
+        signing = ["--format", "test-result", "-o", str(tmp_path / "statement.json")]
+        done = real.run("report", "first", str(copy), *signing)
+        assert (done.returncode, (tmp_path / "statement.json").exists()) == (2, False), copy
+        assert "nothing-to-attest" in done.stderr
+        assert "the same run" in done.stderr
+        assert real.run("report", "first", str(copy)).stdout.startswith("Not compared.")
+        verified = real.run("verify", "first", str(copy))
+        assert verified.stdout.startswith("identical: this is one run compared with itself, which proves nothing")
+    assert "with itself" not in real.run("verify", "first", "second").stdout
+
+
+def test_equal_runs_that_failed_are_no_success(pair: Pair) -> None:
+    for end in ({"exit_code": 3}, {"exit_code": None, "signal": "SIGKILL"}, {"exit_code": None, "status": RUNNING}):
+        for building in pair:
+            shutil.rmtree(building.path, ignore_errors=True)
+            building.run.signal, building.run.status = None, FINISHED
+            for name, value in end.items():
+                setattr(building.run, name, value)
+        found = facts_of(pair)
+        assert found.verdict.outcome == "failed"
+        assert statement.statement(found, "test-result")["predicate"]["result"] == "FAILED"
+        assert statement.statement(found, "bitwise-rerun")["predicate"]["verdict"] == "failed"
+        assert "# Failed" in markdown.page(found)
+        assert len(found.attention) == 2

@@ -1,0 +1,36 @@
+"""On which machine and from which source tree a run was executed, as its environment.json says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from reprokit.report.facts import Source
+
+
+def machine(environment: dict[str, Any]) -> str:
+    """Name processor, accelerators and system in a line."""
+    cpu, system, gpus = _object(environment, "cpu"), _object(environment, "system"), environment.get("gpus")
+    parts = [cpu.get("model"), f"{cpu['count']} processors" if cpu.get("count") else ""]
+    parts += gpus if isinstance(gpus, list) else []
+    parts += [system.get(key) for key in ("os", "kernel", "libc")]
+    return "; ".join(str(part) for part in parts if part)
+
+
+def source(environment: dict[str, Any]) -> Source:
+    """Describe the git checkout; what the commit does not say is in the digest of changes."""
+    git = _object(environment, "git")
+    commit = str(git.get("commit") or "")
+    if git.get("dirty") is None:  # no checkout, or git did not answer in time
+        return Source(commit=commit)
+    beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
+    if not beyond:
+        return Source(state="clean", commit=commit)
+    text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
+    return Source(state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
+
+
+def _object(environment: dict[str, Any], name: str) -> dict[str, Any]:
+    value = environment.get(name)
+    return value if isinstance(value, dict) else {}
