@@ -105,14 +105,24 @@ static bool is_of_libc(void *function) {
     return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libpthread", 10) == 0;
 }
 
+/* What the agent and the trail open in a program that cannot reach the run directory. */
+static int open_of_run(const char *path, int flags) {
+    if (!rk_is_out_of_reach(-errno) || !rk_active() || strncmp(path, rk_run, RK_RUN_PATH) != 0) return -1;
+    long fd = rk_ask_broker(SYS_openat, AT_FDCWD, (long)path, flags, 0600, 0);
+    if (fd >= 0) return (int)fd;
+    errno = (int)-fd;
+    return -1;
+}
+
 /* Once more where the path has numbers that stand in for process ids. */
-#define OPENED(call, flags)                                \
-    char text[RK_REAL_PATH];                               \
-    int fd = call;                                         \
-    if (RK_UNLIKELY(fd < 0) && rk_real_path(path, text)) { \
-        path = text;                                       \
-        fd = call;                                         \
-    }                                                      \
+#define OPENED(call, flags)                                 \
+    char text[RK_REAL_PATH];                                \
+    int fd = call;                                          \
+    if (RK_UNLIKELY(fd < 0)) fd = open_of_run(path, flags); \
+    if (RK_UNLIKELY(fd < 0) && rk_real_path(path, text)) {  \
+        path = text;                                        \
+        fd = call;                                          \
+    }                                                       \
     return opened(fd, path, flags)
 
 #define OPEN(name)                                                                    \

@@ -44,6 +44,10 @@ static inline bool rk_active(void) {
 ssize_t rk_random(void *buffer, size_t size, unsigned flags);
 ssize_t rk_read(int fd, void *buffer, size_t size);
 int rk_open(const char *path, int flags, int mode);
+/* A call about a file of the run: by the supervisor, where this process cannot reach it. Up to five arguments. */
+long rk_reach(long number, long a, long b, long c, long d, long e);
+long rk_ask_broker(long number, long a, long b, long c, long d, long e);
+bool rk_is_out_of_reach(long error);
 void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
 extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */

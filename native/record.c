@@ -112,10 +112,9 @@ static int take_name(const char *temporary, struct rk_file *file) {
     for (uint32_t incarnation = 0;; incarnation++) {
         write_head(file, incarnation);
         file_path(path, sizeof(path), incarnation, ".entropy");
-        long error = rk_call(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0, 0);
+        long error = rk_reach(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
-            error =
-                rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */, 0);
+            error = rk_reach(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */);
         if (error != -EEXIST) return (int)-error;
     }
 }
@@ -130,7 +129,7 @@ static int make_file(void) {
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)window()->start;
     if (!error) error = take_name(temporary, file);
-    rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
+    rk_reach(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0);
     if (!error) rk_process->incarnation = file->incarnation;
     if (!error) file->uncounted = rk_process->uncounted;
     if (!error) file->runtimes = rk_process->runtimes;

@@ -68,6 +68,8 @@ enum rk_match {
 /* In the last, unused argument of a system call: made by the shim itself, so that the supervisor's
  * filter lets it pass. */
 #define RK_MARK 0x52504b4d
+/* The same of a call about a file of the run that this process could not reach: the supervisor makes it. */
+#define RK_BROKER 0x52504b42
 
 /* Why the shim gave up (rk_file.gave_up), training going on without it. */
 enum rk_reason {

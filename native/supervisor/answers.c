@@ -25,7 +25,7 @@ static const struct answer go_on = {.go_on = true}, sent = {.sent = true};
 /* glibc's own, below the shim: the key of the heap's hardening, and names of temporary files. */
 static bool is_of_libc(struct program *program, const struct request *request) {
     return program->shimmed && request->arguments[1] == 8 && (unsigned)request->arguments[2] == GRND_NONBLOCK &&
-           rk_is_in_libc(program, request->caller);
+           rk_is_in_libc(program, request->caller) && rk_has_shim(program);
 }
 
 /* Looked at once for each program, before anything is recorded that could not be given to it. */
@@ -76,7 +76,7 @@ struct answer rk_answer_getrandom(struct thread *thread, const struct request *r
 
 /* ---- files ------------------------------------------------------------------------------------------------ */
 
-enum kind { ORDINARY, DEVICE, UUID };
+enum kind { ORDINARY, DEVICE, UUID, SHIM };
 
 struct opening {
     int directory;
@@ -166,7 +166,9 @@ static bool is_there(int thread, const char *path, enum kind kind) {
 static enum kind kind_of(int thread, const struct opening *opening) {
     static char path[PATH_MAX];
     if (opening->flags & (O_PATH | O_DIRECTORY) || (opening->flags & O_ACCMODE) != O_RDONLY) return ORDINARY;
-    if (!rk_read_text(thread, opening->path, path, sizeof(path)) || !has_telling_name(path)) return ORDINARY;
+    if (!rk_read_text(thread, opening->path, path, sizeof(path))) return ORDINARY;
+    if (strcmp(path, rk_plan.shim) == 0) return SHIM;
+    if (!has_telling_name(path)) return ORDINARY;
     if (!make_absolute(thread, opening->directory, path, sizeof(path))) return ORDINARY;
     normalise(path);
     enum kind kind = ORDINARY;
@@ -176,8 +178,7 @@ static enum kind kind_of(int thread, const struct opening *opening) {
     return kind != ORDINARY && is_there(thread, path, kind) ? kind : ORDINARY;
 }
 
-/* A descriptor of ours becomes one of the program's. */
-static struct answer hand_over(const struct request *request, int fd, bool close_on_exec) {
+struct answer rk_hand_over(const struct request *request, int fd, bool close_on_exec) {
     struct seccomp_notif_addfd added = {
         .id = request->id,
         .flags = SECCOMP_ADDFD_FLAG_SEND,
@@ -205,17 +206,12 @@ static void format(uint8_t bytes[16], char text[TEXT]) {
     *text = '\n';
 }
 
-/* Reading only, as the file is. */
-static int open_text(struct thread *thread, uint64_t caller) {
-    uint8_t bytes[16];
-    char text[TEXT], path[64];
-    if (rk_fill_for(thread->process->program, &thread->state, RK_SOURCE_TEXT, caller, bytes, sizeof(bytes), 0) !=
-        sizeof(bytes))
-        return -EIO;
-    format(bytes, text);
-    int file = (int)rk_call(SYS_memfd_create, (long)"uuid", MFD_CLOEXEC, 0, 0, 0, 0);
+/* Reading only. */
+int rk_open_memory(const char *name, const void *bytes, size_t size) {
+    char path[64];
+    int file = (int)rk_call(SYS_memfd_create, (long)name, MFD_CLOEXEC, 0, 0, 0, 0);
     if (file < 0) return file;
-    rk_call(SYS_write, file, (long)text, TEXT, 0, 0, 0);
+    rk_call(SYS_write, file, (long)bytes, (long)size, 0, 0, 0);
     size_t n = rk_append(path, sizeof(path), 0, "/proc/self/fd/");
     rk_append_number(path, sizeof(path), n, (uint64_t)file);
     int fd = rk_open(path, O_RDONLY, 0);
@@ -223,20 +219,38 @@ static int open_text(struct thread *thread, uint64_t caller) {
     return fd;
 }
 
+static int open_text(struct thread *thread, uint64_t caller) {
+    uint8_t bytes[16];
+    char text[TEXT];
+    if (rk_fill_for(thread->process->program, &thread->state, RK_SOURCE_TEXT, caller, bytes, sizeof(bytes), 0) !=
+        sizeof(bytes))
+        return -EIO;
+    format(bytes, text);
+    return rk_open_memory("uuid", text, TEXT);
+}
+
 /* The shim sees by their names what libc's functions open, but for its syscall(). */
 static bool is_the_shims(struct program *program, const struct request *request) {
-    return program->shimmed && rk_is_in_libc(program, request->caller) && !rk_is_in_syscall(program, request->caller);
+    return program->shimmed && rk_is_in_libc(program, request->caller) && !rk_is_in_syscall(program, request->caller) &&
+           rk_has_shim(program);
+}
+
+static int open_kind(enum kind kind, struct thread *thread, const struct request *request) {
+    if (kind == SHIM) return rk_open_shim(thread->process->program, thread->process->id);
+    int fd = kind == DEVICE ? rk_open_feed(thread, request->caller) : open_text(thread, request->caller);
+    if (fd < 0) rk_note_fresh(); /* no descriptor is free, say */
+    return fd;
 }
 
 struct answer rk_answer_open(struct thread *thread, const struct request *request) {
     struct opening opening;
     if (!read_opening(request, &opening)) return go_on;
     enum kind kind = kind_of(request->thread, &opening);
-    if (kind == ORDINARY || is_the_shims(thread->process->program, request) || !rk_is_pending(request)) return go_on;
-    int fd = kind == DEVICE ? rk_open_feed(thread, request->caller) : open_text(thread, request->caller);
-    if (fd < 0) rk_note_fresh(); /* no descriptor is free, say */
+    if (kind == ORDINARY || !rk_is_pending(request)) return go_on;
+    if (kind != SHIM && is_the_shims(thread->process->program, request)) return go_on;
+    int fd = open_kind(kind, thread, request);
     if (fd < 0) return go_on;
-    struct answer answer = hand_over(request, fd, opening.flags & O_CLOEXEC);
+    struct answer answer = rk_hand_over(request, fd, opening.flags & O_CLOEXEC);
     rk_close(fd);
     return answer;
 }

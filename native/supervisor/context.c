@@ -165,6 +165,20 @@ bool rk_is_in_libc(struct program *program, uint64_t address) {
     return true;
 }
 
+/* Whether the loader took the shim in, as it was told to: before libc's first instruction, or never. */
+bool rk_has_shim(struct program *program) {
+    static char text[MAPS];
+    if (!program->shimmed || program->has_shim) return program->shimmed;
+    const char *slash = strrchr(rk_plan.shim, '/');
+    if (!slash || rk_read_proc(program->process.pid, "maps", text, sizeof(text)) <= 0) return true;
+    program->has_shim = strstr(text, slash);
+    if (program->has_shim) return true;
+    program->shimmed = false;
+    rk_say_uncovered("no-shim\n");
+    rk_cover_start(program, program->process.pid);
+    return false;
+}
+
 /* The module and the offset in it of an address of this process. */
 static bool find_own(const void *address, Dl_info *info, uint64_t *offset) {
     if (!dladdr(address, info) || !info->dli_fname) return false;

@@ -30,9 +30,9 @@
 #define NOTIFY          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF)
 
 /* Nothing random is read through a descriptor of a directory, or one that is only written to. */
-#define OPENING(number, flags)                                                                                        \
-    IF(number, 0, 8), LOAD(args[5]), IF(RK_MARK, 4, 0), LOAD(flags), IF_ANY(O_DIRECTORY | O_PATH, 2), AND(O_ACCMODE), \
-        IF(O_WRONLY, 0, 1), ALLOW, NOTIFY
+#define OPENING(number, flags)                                                            \
+    IF(number, 0, 9), LOAD(args[5]), IF(RK_MARK, 5, 0), IF(RK_BROKER, 5, 0), LOAD(flags), \
+        IF_ANY(O_DIRECTORY | O_PATH, 2), AND(O_ACCMODE), IF(O_WRONLY, 0, 1), ALLOW, NOTIFY
 
 /* The two numbers of IF are lines to leave out where the value is the one given, and where it is not. */
 static struct sock_filter program[] = {
@@ -52,6 +52,12 @@ static struct sock_filter program[] = {
     IF(SYS_openat2, 2, 0),
     IF(SYS_execve, 1, 0),
     IF(SYS_execveat, 0, 1),
+    NOTIFY,
+    IF(SYS_linkat, 2, 0),
+    IF(SYS_renameat2, 1, 0),
+    IF(SYS_unlinkat, 0, 3),
+    LOAD(args[5]),
+    IF(RK_BROKER, 0, 1),
     NOTIFY,
     ALLOW,
 };

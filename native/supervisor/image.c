@@ -22,9 +22,8 @@ static bool read_at(int fd, uint64_t offset, void *to, size_t size) {
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
 static void take_loader(struct program *program, int fd, const Elf64_Phdr *part) {
-    char loader[256] = "";
-    size_t size = part->p_filesz < sizeof(loader) ? part->p_filesz : sizeof(loader) - 1;
-    program->is_static = read_at(fd, part->p_offset, loader, size) && strstr(loader, "ld-musl");
+    size_t size = part->p_filesz < sizeof(program->loader) ? part->p_filesz : sizeof(program->loader) - 1;
+    program->is_static = read_at(fd, part->p_offset, program->loader, size) && strstr(program->loader, "ld-musl");
 }
 
 static void take_notes(struct program *program, int fd, const Elf64_Phdr *part) {
@@ -81,6 +80,36 @@ void rk_look_into(struct program *program, int pid) {
     if (program->is_static) program->shimmed = false;
 }
 
+/* ---- the shim, where a program cannot open it --------------------------------------------------------------- */
+
+static bool is_same_file(const char *path, const char *place) {
+    struct stat one, other;
+    return rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&one, 0, 0, 0) == 0 &&
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)place, (long)&other, 0, 0, 0) == 0 && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
+/* Whether the file of this path is the same one in the root that the process has. */
+static bool sees(int pid, const char *path) {
+    char root[64], place[1024];
+    size_t n = rk_append(place, sizeof(place), 0, rk_proc_path(root, pid, "root"));
+    return rk_append(place, sizeof(place), n, path) + 1 < sizeof(place) && is_same_file(path, place);
+}
+
+static bool is_of_another_user(int pid) {
+    struct stat status;
+    char path[64];
+    return rk_call(SYS_newfstatat, AT_FDCWD, (long)rk_proc_path(path, pid, ""), (long)&status, 0, 0, 0) == 0 &&
+           status.st_uid != (uid_t)rk_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+}
+
+/* Another libc than ours might lack what the shim needs, and then the program would not start. */
+int rk_open_shim(const struct program *program, int pid) {
+    if (program->is_static || !*program->loader || !sees(pid, program->loader)) return -1;
+    if (sees(pid, rk_plan.shim) && !is_of_another_user(pid)) return -1;
+    return rk_open(rk_plan.shim, O_RDONLY, 0);
+}
+
 /* ---- what the kernel puts there --------------------------------------------------------------------------- */
 
 static uint64_t auxiliary(int pid, uint64_t type) {
@@ -119,13 +148,13 @@ static uint64_t find_in_vdso(void) {
 }
 
 /* As the shim says it (modules.c). */
-static void say_uncovered(void) {
+void rk_say_uncovered(const char *line) {
     char path[RK_RUN_PATH + 32];
     size_t n = rk_append(path, sizeof(path), 0, rk_run);
     rk_append(path, sizeof(path), n, "/modules.paths");
     int fd = rk_open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
     if (fd < 0) return;
-    rk_call(SYS_write, fd, (long)"vdso\n", 5, 0, 0, 0);
+    rk_call(SYS_write, fd, (long)line, (long)strlen(line), 0, 0, 0);
     rk_close(fd);
 }
 
@@ -145,11 +174,12 @@ static void cover_vdso(int pid) {
     int fd = (int)result;
     uint64_t start = fd < 0 ? 0 : auxiliary(pid, AT_SYSINFO_EHDR);
     if (start) result = rk_call(SYS_pwrite64, fd, (long)code, (long)size, (long)(start + offset), 0, 0);
-    if (is_refused(result)) say_uncovered();
+    if (is_refused(result)) rk_say_uncovered("vdso\n");
     if (fd >= 0) rk_close(fd);
 }
 
 void rk_cover_start(struct program *program, int pid) {
-    if (program->is_static) cover_stack(program, pid);
-    if (!program->shimmed) cover_vdso(pid);
+    if (program->shimmed) return;
+    cover_stack(program, pid);
+    cover_vdso(pid);
 }

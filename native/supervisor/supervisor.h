@@ -19,6 +19,7 @@ struct program {
     uint32_t references; /* by its process, and by the pipes that it is fed through */
     uint32_t slot;       /* of its range of addresses */
     bool shimmed;        /* has the shim: only what goes past it is answered */
+    bool has_shim;       /* and it was seen there */
     bool is_static;      /* no dynamic loader, or one that the shim cannot live under */
     bool is_fixed;       /* linked to fixed addresses */
     bool is_go;          /* its goroutines wander between threads: they are one stream */
@@ -36,6 +37,7 @@ struct program {
     char inherited[RK_IDENTITY]; /* REPROKIT_ID of its environment */
     char identity[RK_IDENTITY];
     char executable[64]; /* a link to it */
+    char loader[256];    /* the path of its dynamic loader, where it has one */
 };
 
 struct thread {
@@ -117,6 +119,7 @@ uint32_t rk_take_slot(void);
 void rk_free_slot(struct program *program);
 
 bool rk_is_in_libc(struct program *program, uint64_t address);
+bool rk_has_shim(struct program *program);                        /* once its libc asks for something */
 bool rk_is_in_syscall(struct program *program, uint64_t address); /* the function, where libc is the launcher's too */
 
 /* ---- memory.c ---------------------------------------------------------------------------------- */
@@ -137,14 +140,24 @@ const char *rk_proc_path(char path[64], int pid, const char *name);
 void rk_look_into(struct program *program, int pid);                      /* what kind of program it is */
 void rk_cover_start(struct program *program, int pid);                    /* AT_RANDOM and the vDSO */
 bool rk_read_random(struct program *program, int pid, uint8_t bytes[16]); /* the bytes of AT_RANDOM */
+void rk_say_uncovered(const char *line);                                  /* to the launcher, once the run has ended */
+/* Whether the shim fits a program that cannot open it; a descriptor of it then, else -1. */
+int rk_open_shim(const struct program *program, int pid);
 
 /* ---- answers.c, devices.c ---------------------------------------------------------------------- */
 
 struct answer rk_answer_getrandom(struct thread *thread, const struct request *request);
 struct answer rk_answer_open(struct thread *thread, const struct request *request);
-void rk_look_at_exec(const struct request *request);      /* says that a program gains no rights */
-int rk_open_feed(struct thread *thread, uint64_t caller); /* a descriptor to read from */
+void rk_look_at_exec(const struct request *request); /* says that a program gains no rights */
+/* A descriptor of ours becomes one of the program's. */
+struct answer rk_hand_over(const struct request *request, int fd, bool close_on_exec);
+int rk_open_memory(const char *name, const void *bytes, size_t size); /* a descriptor that reads these bytes */
+int rk_open_feed(struct thread *thread, uint64_t caller);             /* a descriptor to read from */
 void rk_close_feeds(void);
+
+/* ---- broker.c ------------------------------------------------------------------------------------ */
+
+struct answer rk_broker(const struct request *request);
 
 /* ---- standby.c ----------------------------------------------------------------------------------- */
 

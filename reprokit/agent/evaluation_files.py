@@ -93,7 +93,7 @@ class Files:
         """A new file, named by the process and a number; another process of the same name has its own."""
         try:
             os.mkdir(self._directory, 0o700)
-        except FileExistsError:
+        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
             pass
         prefix = hashlib.sha256(self._identity().encode("utf-8", "backslashreplace")).hexdigest()[:16]
         while self._made < MAX_FILES:

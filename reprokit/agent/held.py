@@ -73,7 +73,10 @@ class Held:
         return not self._refused
 
     def _make(self) -> str:
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(self._directory, 0o700)
+        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
+            pass
         for number in range(MAX_FILES):
             path = f"{self._directory}/{os.getpid()}-{number}"
             try:

@@ -24,6 +24,8 @@ MAX_CACHE = 16 << 20  # bytes
 
 WORDS = {
     b"vdso": "getrandom of the vDSO could not be made unusable: what a program takes from it past libc is real",
+    b"no-shim": "a program ran without the shim (in another root, or as it gained rights): the supervisor answered it, "
+    "but which files it wrote and read is not known",
     b"cpuid": "--hide-rdrand: this processor or kernel cannot make CPUID fault; RDRAND and RDSEED were not hidden",
 }
 # std::random_device is answered by the shim; cryptographic libraries are left alone (native/site.c).

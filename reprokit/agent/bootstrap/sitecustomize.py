@@ -13,7 +13,9 @@ sys.path[:] = [_entry for _entry in sys.path if os.path.normpath(_entry) != _own
 
 try:
     _run = os.environ.get("REPROKIT_RUN", "")
-    if sys.version_info >= (3, 7) and _run and os.path.exists(_run + "/plan.json"):
+    if sys.version_info >= (3, 7) and _run:
+        # Opened and not only looked at: to a program without access to it the shim opens it all the same.
+        os.close(os.open(_run + "/plan.json", os.O_RDONLY))
         from importlib._bootstrap import module_from_spec as _module_from_spec
         from importlib.machinery import FileFinder as _FileFinder
         from importlib.machinery import ModuleSpec as _ModuleSpec

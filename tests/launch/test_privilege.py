@@ -1,0 +1,174 @@
+"""Programs that cannot reach the run directory, as another user or in another root: recorded like all others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reprokit as package
+from tests.support import Done, Reprokit, python
+
+NOBODY = 65534
+ASK = ("/usr/bin/od", "-An", "-tx1", "-N8", "/dev/urandom")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")
+needs_namespaces = pytest.mark.skipif(
+    subprocess.run(["unshare", "-r", "-m", "true"], capture_output=True, check=False).returncode != 0,
+    reason="this system allows no user namespaces",
+)
+
+# As gosu does it: a static program, which the shim does not see, becomes another user and executes the command.
+STATIC = """
+#include <unistd.h>
+int main(int n, char **v) { return n < 2 || setgid(65534) || setuid(65534) || execv(v[1], v + 1); }
+"""
+# A process of root has entropy of its own, and then is another user's.
+INSIDE = f"""
+import os, random
+print(os.urandom(4).hex())
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+print(random.random(), len(os.urandom(300_000)), os.urandom(4).hex())
+if not os.fork():
+    print(os.urandom(4).hex(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+# What a hostile program of another user's tries: {files} below the run directory, by the shim's own way.
+HOSTILE = f"""
+import ctypes, glob, os
+run, call = os.environ["REPROKIT_RUN"], ctypes.CDLL(None, use_errno=True).syscall
+os.urandom(4)
+entropy = sorted(glob.glob(run + "/entropy/*.entropy"))
+plan = open(run + "/shim.plan", "rb").read()
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+
+def open_by_broker(name, flags):
+    number = {{"x86_64": 257, "aarch64": 56}}[os.uname().machine]
+    numbers = map(ctypes.c_long, (flags, 0o600, 0, 0x52504B42))
+    return call(number, ctypes.c_long(-100), os.fsencode(name), *numbers)
+
+for name in entropy:
+    own = int.from_bytes(open(open_by_broker(name, os.O_RDWR), "rb").read(28)[24:], "little") if (
+        open_by_broker(name, os.O_RDWR) >= 0) else 0
+    print("entropy", own in (0, os.getpid()))
+for name in ("run.json", "environment.json", "entropy/../run.json", "./run.json", "/../etc/shadow", "entropy",
+             "entropy/0123456789abcdef-1.new", "outputs.json", "metrics.jsonl/", ""):
+    for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY, os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+        assert open_by_broker(run + "/" + name, flags) == -1, (name, flags)
+assert open_by_broker(run + "/metrics.jsonl", os.O_RDONLY) == -1
+assert open_by_broker(run + "/metrics.jsonl", os.O_RDWR | os.O_TRUNC) == -1
+assert open_by_broker("/etc/shadow", os.O_RDONLY) == -1
+with open(open_by_broker(run + "/shim.plan", os.O_RDONLY), "rb") as file:
+    given = file.read()
+print("key", given[24:56] != plan[24:56] and given[:24] == plan[:24] and given[56:1700] == plan[56:1700])
+"""
+
+
+def recorded(reprokit: Reprokit, *command: str, silent: bool = True) -> Done:
+    """Twice with the same seed and replayed exactly; nothing is left uncovered."""
+    keyed = [reprokit.run("record", "--seed", "7", "-o", name, "--", *command) for name in ("first", "second")]
+    assert {done.returncode for done in keyed} == {0}, keyed[0].stderr
+    assert keyed[0].stdout == keyed[1].stdout
+    real = reprokit.run("record", "-o", "real", "--", *command)
+    replayed = reprokit.run("replay", "--policy", "strict", "real", "-o", "replayed")
+    assert (replayed.returncode, replayed.stdout) == (0, real.stdout), replayed.stderr
+    facts = reprokit.facts("replayed")
+    assert facts["fidelity"]["exact"] > 0
+    assert not any(facts["fidelity"][kind] for kind in ("moved", "derived", "live"))
+    assert real.stdout != keyed[0].stdout
+    assert not silent or not (facts["uncovered"] or facts["warnings"])
+    return real
+
+
+def commands(tmp_path: Path, way: str) -> list[str]:
+    """A command that executes ASK as another user."""
+    if way == "static":
+        program = str(tmp_path / "static")
+        subprocess.run(["gcc", "-x", "c", "-", "-static", "-o", program], input=STATIC, text=True, check=True)
+        return [program, *ASK]
+    ways = {
+        "setpriv": ["setpriv", f"--reuid={NOBODY}", "--clear-groups", *ASK],
+        "su": ["su", "nobody", "-s", "/bin/sh", "-c", " ".join((*ASK, ";", *ASK))],
+        "sudo": ["sudo", "-n", "-u", "nobody", *ASK],
+        "gosu": ["gosu", "nobody", *ASK],
+    }
+    if not shutil.which(way):
+        pytest.skip(f"{way} is not installed")
+    return ways[way]
+
+
+@needs_root
+@pytest.mark.parametrize("way", ["setpriv", "su", "static", "sudo", "gosu"])
+def test_another_user_is_recorded(way: str, reprokit: Reprokit, tmp_path: Path) -> None:
+    recorded(reprokit, *commands(tmp_path, way))
+
+
+@needs_root
+def test_a_process_that_becomes_another_user_goes_on_being_recorded(reprokit: Reprokit) -> None:
+    recorded(reprokit, *python(INSIDE))
+    lines = [json.loads(line) for line in (reprokit.directory / "real" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["k"] for line in lines if line["p"] == "0"][-1] == "end"  # which the agent wrote as nobody
+
+
+@needs_root
+def test_an_agent_starts_as_another_user(reprokit: Reprokit) -> None:
+    other = "/usr/bin/python3"
+    if not os.access(other, os.X_OK) or subprocess.run([other, "--version"], check=False).returncode:
+        pytest.skip("no Python that all users may execute")
+    reprokit.directory.chmod(0o777)
+    code = "import random; open('/proc/self/cwd/out', 'w').write(str(random.random()))"
+    done = reprokit.record("setpriv", f"--reuid={NOBODY}", "--clear-groups", other, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert reprokit.facts()["agent"] == "loaded"
+    assert (reprokit.last / "outputs.json").read_text().count('"path": "out"') == 1
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    "change", ["mount --bind . . && mount -o remount,bind,ro,nosuid,nodev .", "mount -t tmpfs x ."]
+)
+def test_a_run_directory_that_is_read_only_or_hidden(change: str, reprokit: Reprokit) -> None:
+    unseen = "cd $PWD && ! test -w real -o -w first"
+    script = f"{change} && {unseen} && {' '.join(ASK)} && {sys.executable} -c 'import os; print(os.urandom(4))'"
+    recorded(reprokit, "unshare", "-r", "-m", "sh", "-c", script)
+
+
+@pytest.mark.parametrize("hidden", [[], ["--tmpfs", "/tmp", "--tmpfs", str(Path(package.__file__).parent / "_shim")]])
+def test_bubblewrap(hidden: list[str], reprokit: Reprokit) -> None:
+    """Also where the shim itself is hidden: the dynamic loader is given it all the same."""
+    wrap = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--unshare-all", *hidden]
+    if not shutil.which("bwrap") or subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("bubblewrap is not installed, or may not make namespaces")
+    done = recorded(reprokit, *wrap, *ASK)
+    assert "LD_PRELOAD" not in done.stderr
+
+
+@needs_namespaces
+def test_another_libc_in_another_root_is_answered_by_the_supervisor(reprokit: Reprokit) -> None:
+    """And what is not known of it is said: without the shim, nobody sees its files."""
+    root = reprokit.directory / "root"
+    libraries = subprocess.run(["ldd", ASK[0]], capture_output=True, text=True, check=True).stdout.split()
+    for path in (ASK[0], *(word for word in libraries if word.startswith("/"))):
+        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, root / path[1:])
+    (root / "dev").mkdir()
+    (root / "dev" / "urandom").touch()
+    inside = f"mount --bind /dev/urandom root/dev/urandom && chroot root {' '.join(ASK)}"
+    recorded(reprokit, "unshare", "-r", "-m", "sh", "-c", inside, silent=False)
+    (words,) = reprokit.facts("replayed")["uncovered"]
+    assert "without the shim" in words
+
+
+@needs_root
+def test_a_hostile_program_gets_no_more_than_its_own(reprokit: Reprokit) -> None:
+    done = reprokit.record("sh", "-c", 'shuf -i 1-9 >/dev/null; "$@"', "sh", *python(HOSTILE))
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {"entropy True", "key True"}
+    assert len(done.stdout.splitlines()) >= 3
