@@ -126,7 +126,7 @@ def _checked(item: pytest.Function) -> Judged:
     import tempfile
 
     from reprokit.gate.check import Check, Work
-    from reprokit.gate.results import PASSED
+    from reprokit.gate.results import NOT_CHECKED, PASSED
     from reprokit.launch.interruption import Interruption
 
     marker = item.get_closest_marker("reproducible")
@@ -144,12 +144,14 @@ def _checked(item: pytest.Function) -> Judged:
     )
     os.environ[INNER] = "1"
     try:
-        with Interruption() as interruption:
+        with Interruption(waits=True) as interruption:
             judged = Check(training, work, interruption, patches=asked.patch).judge()
     finally:
         del os.environ[INNER]
-    if keep is None and all(case.outcome == PASSED for case in judged.cases):
+    if keep is None and judged.outcome() in (PASSED, NOT_CHECKED):
         shutil.rmtree(runs, ignore_errors=True)
+    if judged.is_cut_short:
+        pytest.exit(f"reprokit: {judged.cases[-1].message}", returncode=128 + interruption.asked)
     return judged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from reprokit.errors import CannotWriteReport, UsageError
 if TYPE_CHECKING:
     from reprokit.gate.results import Verdict
     from reprokit.gate.trainings import Training
+    from reprokit.launch.interruption import Interruption
 
 FILE = click.Path(path_type=Path)
 
@@ -42,7 +44,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--update-golden", is_flag=True, help="Make today's recording the golden of such a machine.")
 @click.option("-o", "--output", metavar="DIR", type=FILE, help="Keep the runs there [default: removed if all passes].")
 @click.option("--junit", metavar="FILE", type=FILE, help="Write JUnit XML.")
-@click.option("--sarif", metavar="FILE", type=FILE, help="Write findings as SARIF.")
+@click.option("--sarif", metavar="FILE", type=FILE, help="Write what did not pass, and findings, as SARIF.")
 @click.option("--gitlab", metavar="FILE", type=FILE, help="Write findings as GitLab's Code Quality report.")
 @click.option("--summary", metavar="FILE", type=FILE, help="Append a Markdown summary [default: GitHub's].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the trainings print to stderr.")
@@ -72,28 +74,39 @@ def command(
     Two verdicts are kept apart: paired, a run of today against its replay of today, and golden, a stored run
     against a replay of today. A machine without a golden has no verdict, which is no success. Exits with
     0 if everything passed, 1 if something differs or a requirement does not hold, 2 if nothing does but something
-    could not be checked, or there was nothing to compare.
+    could not be checked, or there was nothing to compare, 128 and the signal's number if it was interrupted.
     """
+    from reprokit.gate.reports import Reports
+    from reprokit.launch.interruption import Interruption
     from reprokit.launch.supported import require_supported
 
     require_supported()
     if update_golden and golden is None:
         raise UsageError("--update-golden needs --golden DIR")
-    base = current_directory()
-    asked: dict[str, object] = {"fidelity": True} if require_fidelity else {}
-    asked |= {"overhead": max_overhead} if max_overhead is not None else {}
-    asked |= {"findings": "none"} if no_findings else {}
-    asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
-    trainings, base = _trainings(context.obj, config, names, base)
-    varied = _names(vary) if vary is not None else None
-    trainings = [_with(one, pairs, varied, recipe, asked) for one in trainings]
-    kept = 1 if not as_json else _training_on_stderr()
-    verdict = _judge(trainings, base, output, golden, update_golden)
-    _write_reports(verdict, junit, sarif, gitlab, summary)
-    if as_json:
-        os.dup2(kept, 1)
-    _print(verdict, as_json=as_json)
+    with Interruption(waits=True) as interruption:
+        base = current_directory()
+        asked: dict[str, object] = {"fidelity": True} if require_fidelity else {}
+        asked |= {"overhead": max_overhead} if max_overhead is not None else {}
+        asked |= {"findings": "none"} if no_findings else {}
+        asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
+        trainings, base = _trainings(context.obj, config, names, base)
+        varied = _names(vary) if vary is not None else None
+        trainings = [_with(one, pairs, varied, recipe, asked) for one in trainings]
+        reports = Reports(junit=junit, sarif=sarif, gitlab=gitlab, summary=summary or _summary_of_runner())
+        reports.require_places()
+        kept = 1 if not as_json else _training_on_stderr()
+        verdict = _judge(trainings, base, output, golden, update_golden, interruption)
+        reports.write(verdict)
+        if as_json:
+            os.dup2(kept, 1)
+        _print(verdict, as_json=as_json)
     context.exit(verdict.exit_status)
+
+
+def _summary_of_runner() -> Path | None:
+    """Where GitHub's runner wants a summary."""
+    place = os.environ.get("GITHUB_STEP_SUMMARY")
+    return Path(place) if place else None
 
 
 def _trainings(
@@ -140,12 +153,20 @@ def _with(
     return replace(training, require=replace(training.require, **asked)) if asked else training
 
 
-def _judge(trainings: list[Training], base: Path, output: Path | None, golden: Path | None, update: bool) -> Verdict:
-    """Check them; runs of which nothing is to be kept are removed."""
+def _judge(
+    trainings: list[Training],
+    base: Path,
+    output: Path | None,
+    golden: Path | None,
+    update: bool,
+    interruption: Interruption,
+) -> Verdict:
+    """Check them; runs are kept where asked, or where there is something to look at in them."""
     import shutil
 
     from reprokit.gate.check import Work
     from reprokit.gate.gate import judge
+    from reprokit.gate.results import NOT_CHECKED, PASSED
 
     try:
         if output is not None:
@@ -155,38 +176,24 @@ def _judge(trainings: list[Training], base: Path, output: Path | None, golden: P
         raise CannotWriteReport(
             f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
         ) from None
-    verdict = judge(trainings, Work(base=base, runs=runs, golden=golden and golden.absolute(), update=update))
-    if output is None and verdict.exit_status == 0:
+    work = Work(base=base, runs=runs.resolve(), golden=golden and golden.absolute(), update=update)
+    verdict = judge(trainings, work, interruption)
+    if output is None and verdict.outcome in (PASSED, NOT_CHECKED):
         shutil.rmtree(runs, ignore_errors=True)
     return verdict
 
 
-def _write_reports(
-    verdict: Verdict, junit: Path | None, sarif: Path | None, gitlab: Path | None, summary: Path | None
-) -> None:
-    from reprokit.gate import findings_reports, github
-    from reprokit.gate import junit as junit_xml
-
-    where = summary or (Path(os.environ["GITHUB_STEP_SUMMARY"]) if os.environ.get("GITHUB_STEP_SUMMARY") else None)
-    path = junit
-    try:
-        if junit is not None:
-            junit_xml.write(verdict, junit)
-        if sarif is not None:
-            path = sarif
-            sarif.write_text(findings_reports.text(findings_reports.sarif(verdict)), encoding="utf-8")
-        if gitlab is not None:
-            path = gitlab
-            gitlab.write_text(findings_reports.text(findings_reports.code_quality(verdict)), encoding="utf-8")
-        if where is not None:
-            path = where
-            with open(where, "a", encoding="utf-8") as file:
-                file.write(github.summary(verdict))
-    except OSError as error:
-        raise CannotWriteReport(f"{path}: {error.strerror}") from None
-
-
 def _print(verdict: Verdict, *, as_json: bool) -> None:
+    try:
+        _print_all(verdict, as_json=as_json)
+        sys.stdout.flush()
+    except OSError:
+        if not verdict.interrupted:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the terminal has hung up, and the status says it all
+
+
+def _print_all(verdict: Verdict, *, as_json: bool) -> None:
     from reprokit.gate import github, report
 
     if as_json:

@@ -63,8 +63,8 @@ def run(
 
     require_supported()
     from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say
-    from reprokit.study import description, runner
+    from reprokit.launch.messages import say, warn
+    from reprokit.study import description, page, runner
 
     described = description.read(file, runs=runs, parallel=parallel)
     directory = runner.place_for(described.study.name, output)
@@ -72,6 +72,8 @@ def run(
         word for name, value in (("--runs", runs), ("--parallel", parallel)) if value for word in (name, str(value))
     ]
     again = runner.how_to_go_on(["study", "run", str(file), *(["-o", str(output)] if output else []), *options])
+    if missing := page.missing():  # now, as the runs may take days
+        warn(f"no page will be left without {' and '.join(missing)}: pip install 'reprokit-harness[study,report]'")
     try:
         done = runner.run(described, directory, file, stop_on_failure=stop_on_failure)
     except Interrupted as interrupted:

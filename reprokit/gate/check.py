@@ -18,12 +18,24 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
 from reprokit.gate import goldens, varied
-from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, TROUBLE, VARIED, Case, Judged
+from reprokit.gate.results import (
+    FAILED,
+    GOLDEN,
+    NOT_CHECKED,
+    PAIRED,
+    PASSED,
+    REQUIRED,
+    TROUBLE,
+    VARIED,
+    Case,
+    Judged,
+)
 from reprokit.gate.trainings import Training
 from reprokit.gate.variations import chosen, vary
 from reprokit.gate.varied import Given, Tried
+from reprokit.launch import stragglers
 from reprokit.launch.apart import execute
-from reprokit.launch.interruption import Interruption
+from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.plan import RECORD, Plan, Profiling
@@ -72,9 +84,14 @@ class Check:
         started = time.monotonic()
         cases: list[Case] = []
         try:
-            for case in self._cases():
-                cases.append(case)  # one by one: what was found before an error is kept
-        except ReprokitError as error:
+            with self._interruption.raising():
+                for case in self._cases():
+                    cases.append(case)  # one by one: what was found before an error is kept
+        except Interrupted as interrupted:
+            self._end_stragglers()
+            message = f"interrupted by {interrupted}"
+            cases.append(Case(suite=PAIRED, name="the training", outcome=NOT_CHECKED, message=message))
+        except (ReprokitError, OSError) as error:
             cases.append(Case(suite=PAIRED, name="the training", outcome=TROUBLE, message=str(error)))
         return Judged(
             name=self._training.name,
@@ -130,6 +147,11 @@ class Check:
         directory = self._work.runs / self._training.name
         directory.mkdir(parents=True, exist_ok=True)
         return directory / name
+
+    def _end_stragglers(self) -> None:
+        """What an interrupted training has left at work, as nobody will look at its runs."""
+        for run in (self._work.runs / self._training.name).glob("*"):
+            stragglers.end(run)
 
     def _record(self, name: str) -> RunDirectory:
         return self._made(self._plan(name))
@@ -236,8 +258,15 @@ class Check:
 
     def _bare(self) -> float:
         began = time.monotonic()
-        done = subprocess.run(self._training.command, cwd=self._directory, check=False)
-        _require_success(_ended(done.returncode), "bare run")
+        started: list[subprocess.Popen[bytes]] = []
+
+        def start() -> int:
+            started.append(subprocess.Popen(self._training.command, cwd=self._directory))
+            return started[0].pid
+
+        with self._interruption.handing_to(start):
+            returncode = started[0].wait()
+        _require_success(_ended(returncode), "bare run")
         return time.monotonic() - began
 
     def _unpatched(self) -> Iterator[Case]:
@@ -273,7 +302,7 @@ def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[s
         passed = False
         what = "is not patched" if accepted is None else "was not accepted"
         message = f"{finding.subject} {what}: {finding.why}"
-        yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message)
+        yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message, finding=finding.id)
     if passed:
         yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(found))
 

@@ -5,31 +5,69 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from reprokit.findings import Finding
-from reprokit.gate.results import Judged, Verdict
+from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, Judged, Verdict
 from reprokit.printable import printable
 
 MAX_RESULTS = 5000  # that GitHub shows
 LEVELS = {"guilty": "error", "suspect": "warning"}
 SEVERITIES = {"guilty": "major", "suspect": "minor"}
+SUITE_RULES = {
+    PAIRED: "A run and its replay must be identical",
+    VARIED: "A replay in other surroundings must be identical",
+    GOLDEN: "A replay of the golden must be identical",
+    REQUIRED: "What was asked for beside must hold",
+}
 
 
 def sarif(verdict: Verdict) -> dict[str, Any]:
-    """A SARIF log (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): rules are subjects, results findings."""
-    found = list(_findings(verdict))
-    rules = {rule_id(finding): finding for _, finding in found}
-    driver = {
-        "name": "reprokit",
-        "version": verdict.reprokit,
-        "rules": [_rule(name, finding) for name, finding in sorted(rules.items())],
-    }
+    """A SARIF log (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): what did not pass, and what is blamed for it."""
+    found, unpassed = list(_findings(verdict)), list(_unpassed(verdict))
+    rules = {rule_id(finding): _rule(finding) for _, finding in found}
+    rules |= {_suite_rule(case): {"shortDescription": {"text": SUITE_RULES[case.kind]}} for _, case in unpassed}
+    listed = [{"id": name, **texts} for name, texts in sorted(rules.items())]
+    results = [*(_failure(*one) for one in unpassed), *(_result(*one) for one in found)]
+    driver = {"name": "reprokit", "version": verdict.reprokit, "rules": listed}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": [_result(*one) for one in found]}],
+        "runs": [{"tool": {"driver": driver}, "invocations": [_invocation(verdict)], "results": results[:MAX_RESULTS]}],
+    }
+
+
+def _invocation(verdict: Verdict) -> dict[str, Any]:
+    """Whether everything could be checked, which a list of results alone does not say."""
+    known = (PASSED, FAILED)
+    checked = verdict.outcome in known and all(case.outcome in known for _, case in verdict.unpassed())
+    said: dict[str, Any] = {"executionSuccessful": checked, "exitCode": verdict.exit_status}
+    if verdict.interrupted:
+        said |= {"exitSignalNumber": verdict.interrupted, "exitSignalName": signal.Signals(verdict.interrupted).name}
+    return said
+
+
+def _unpassed(verdict: Verdict) -> Iterator[tuple[Judged, Case]]:
+    """Cases that did not pass; a finding is a result of its own, with the place that it is about."""
+    return ((training, case) for training, case in verdict.unpassed() if not case.finding)
+
+
+def _suite_rule(case: Case) -> str:
+    return f"reprokit/{case.kind}"
+
+
+def _failure(training: Judged, case: Case) -> dict[str, Any]:
+    outcome = "" if case.outcome == FAILED else f"{case.outcome}: "
+    words = f"{training.name}: {case.suite}: {case.name}: {outcome}{case.message}"
+    return {
+        "ruleId": _suite_rule(case),
+        "level": "error" if case.outcome == FAILED else "warning",
+        "message": {"text": printable(words, 2000)},
+        "partialFingerprints": {"reprokitCase/v1": _digest(f"{training.name}\0{case.suite}\0{case.name}")},
+        "locations": [_location(_script(training), 1)],
     }
 
 
@@ -45,42 +83,42 @@ def rule_id(finding: Finding) -> str:
     return printable(finding.fact or f"{finding.kind}/{finding.subject}", 200)
 
 
-def _rule(name: str, finding: Finding) -> dict[str, Any]:
+def _rule(finding: Finding) -> dict[str, Any]:
     cures = "; ".join(cure.does or f"--patch {cure.patch}" for cure in finding.cures)
     return {
-        "id": name,
         "shortDescription": {"text": printable(f"{finding.subject} may not repeat")},
         "help": {"text": printable(cures or "no cure is known", 2000)},
     }
 
 
 def _result(training: Judged, finding: Finding) -> dict[str, Any]:
-    result = {
+    return {
         "ruleId": rule_id(finding),
         "level": LEVELS.get(finding.verdict, "note"),
         "message": {"text": printable(_message(finding), 2000)},
-        "partialFingerprints": {"reprokitFinding/v1": _fingerprint(finding)},
+        "partialFingerprints": {"reprokitFinding/v1": _digest(finding.id)},
+        "locations": [_location(*_place_or_script(training, finding))],
     }
-    place = _place(training, finding)
-    if place is None:
-        return result
-    path, line = place
-    location = {"artifactLocation": {"uri": path}, "region": {"startLine": line}}
-    return {**result, "locations": [{"physicalLocation": location}]}
+
+
+def _location(path: str, line: int) -> dict[str, Any]:
+    """GitHub takes no result without one."""
+    return {"physicalLocation": {"artifactLocation": {"uri": quote(path)}, "region": {"startLine": line}}}
 
 
 def _message(finding: Finding) -> str:
     return f"{finding.subject}: {finding.why}" if finding.why else f"{finding.subject} may not repeat"
 
 
-def _place(training: Judged, finding: Finding) -> tuple[str, int] | None:
-    """File and line, from the top of the checkout; None outside of it."""
-    for place in finding.where:
-        path = os.path.normpath(os.path.join(training.directory, place.file))
-        relative = os.path.relpath(path, _checkout())
-        if not relative.startswith("..") and place.line > 0:
-            return printable(relative.replace(os.sep, "/"), 1000), place.line
-    return None
+def _place_or_script(training: Judged, finding: Finding) -> tuple[str, int]:
+    places = ((_within_checkout(training, place.file), place.line) for place in finding.where if place.line > 0)
+    return next(((path, line) for path, line in places if path is not None), (_script(training), 1))
+
+
+def _within_checkout(training: Judged, file: str) -> str | None:
+    """A file's name from the top of the checkout; None outside of it."""
+    relative = os.path.relpath(os.path.join(training.directory, file), _checkout())
+    return None if relative.startswith("..") else printable(relative.replace(os.sep, "/"), 1000)
 
 
 def _checkout() -> str:
@@ -92,20 +130,20 @@ def _checkout() -> str:
     return next((place for place in told if os.path.commonpath((place, here)) == place), here)
 
 
-def _fingerprint(finding: Finding) -> str:
-    return hashlib.sha256(finding.id.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
 def code_quality(verdict: Verdict) -> list[dict[str, Any]]:
     """GitLab's Code Quality report (https://docs.gitlab.com/ci/testing/code_quality/)."""
     entries = []
     for training, finding in _findings(verdict):
-        path, line = _place(training, finding) or (_script(training), 1)
+        path, line = _place_or_script(training, finding)
         entries.append(
             {
                 "description": printable(_message(finding), 1000),
                 "check_name": rule_id(finding),
-                "fingerprint": _fingerprint(finding),
+                "fingerprint": _digest(finding.id),
                 "severity": SEVERITIES.get(finding.verdict, "info"),
                 "location": {"path": path, "lines": {"begin": line}},
             }
@@ -114,8 +152,9 @@ def code_quality(verdict: Verdict) -> list[dict[str, Any]]:
 
 
 def _script(training: Judged) -> str:
-    """What stands for a finding without a place of its own, as GitLab wants one."""
-    return next((word for word in training.command if word.endswith((".py", ".sh"))), training.command[0])
+    """What stands for what has no place of its own, as code hosts want one."""
+    word = next((word for word in training.command if word.endswith((".py", ".sh"))), "")
+    return (word and _within_checkout(training, word)) or os.path.basename(training.command[0])
 
 
 def text(content: object) -> str:

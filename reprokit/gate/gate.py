@@ -6,28 +6,34 @@ from collections.abc import Iterable
 
 from reprokit import rundir
 from reprokit.gate.check import Check, Work
-from reprokit.gate.results import Judged, Verdict
+from reprokit.gate.results import PASSED, Judged, Verdict
 from reprokit.gate.trainings import Training
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import say
 from reprokit.version import VERSION
 
 
-def judge(trainings: Iterable[Training], work: Work) -> Verdict:
-    """Run and check them all."""
+def judge(trainings: Iterable[Training], work: Work, interruption: Interruption) -> Verdict:
+    """Run and check them all; once somebody has asked for the end, what is left is said to be not checked."""
     started, judged, key = rundir.utc_now(), [], ""
-    with Interruption() as interruption:
-        for training in trainings:
-            say(f"gate: {training.name}")
-            check = Check(training, work, interruption)
-            judged.append(check.judge())
-            key = check.key or key
-            say(f"gate: {training.name}: {_in_words(judged[-1])}")
-    return Verdict(reprokit=VERSION, started=started, machine=key, trainings=tuple(judged))
+    for training in trainings:
+        say(f"gate: {training.name}")
+        check = Check(training, work, interruption)
+        judged.append(check.judge())
+        key = check.key or key
+        say(f"gate: {training.name}: {_in_words(judged[-1])}")
+    is_cut_short = any(one.is_cut_short for one in judged)
+    return Verdict(
+        reprokit=VERSION,
+        started=started,
+        machine=key,
+        trainings=tuple(judged),
+        interrupted=interruption.asked if is_cut_short else 0,
+    )
 
 
 def _in_words(judged: Judged) -> str:
-    unpassed = [case for case in judged.cases if case.outcome != "passed"]
+    unpassed = [case for case in judged.cases if case.outcome != PASSED]
     if not unpassed:
         return f"passed, {len(judged.cases)} cases"
     return f"{judged.outcome()}: {unpassed[0].message}"

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.gate.results import FAILED, PASSED, SUITES, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, Judged, Verdict
 from reprokit.printable import printable
 
 MAX_SUMMARY = 900 << 10  # bytes
 MAX_ANNOTATIONS = 10
 SHOWN = 50  # cases of a training that did not pass
-MARKS = {PASSED: "\N{WHITE HEAVY CHECK MARK}", FAILED: "\N{CROSS MARK}", TROUBLE: "\N{WARNING SIGN}", None: ""}
-WORDS = {PASSED: "identical", FAILED: "different", TROUBLE: "trouble", None: "not asked for"}
+MARKS = {
+    PASSED: "\N{WHITE HEAVY CHECK MARK}",
+    FAILED: "\N{CROSS MARK}",
+    TROUBLE: "\N{WARNING SIGN}",
+    NOT_CHECKED: "\N{WARNING SIGN}",
+    None: "",
+}
+WORDS = {
+    PASSED: "identical",
+    FAILED: "different",
+    TROUBLE: "trouble",
+    NOT_CHECKED: "not checked",
+    None: "not asked for",
+}
 
 
 def summary(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit.gate.results import FAILED, PASSED, SUITES, Verdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Verdict
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 20  # cases of a training that did not pass
@@ -14,7 +14,8 @@ STYLES = {PASSED: "bold green", FAILED: "bold red"}
 HEADLINES = {
     PASSED: "passed: every training is bitwise identical",
     FAILED: "failed",
-    "trouble": "trouble: something could not be checked, which is never green",
+    TROUBLE: "trouble: something could not be checked, which is never green",
+    NOT_CHECKED: "interrupted: not all was checked, which is never green",
 }
 
 
@@ -23,14 +24,15 @@ def print_verdict(verdict: Verdict) -> None:
     cells = []
     for one in verdict.trainings:
         words = [f"{suite} {one.outcome(suite)}" for suite in SUITES if one.outcome(suite)]
-        outcome = one.outcome() or "trouble"
+        outcome = one.outcome() or TROUBLE
         cells.append(Cells((one.name, outcome, f"{', '.join(words)}; {len(one.cases)} cases"), STYLES.get(outcome, "")))
         unpassed = [case for case in one.cases if case.outcome != PASSED]
         for case in unpassed[:SHOWN]:
             cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
         if len(unpassed) > SHOWN:
             cells.append(Cells(("", "", f"and {len(unpassed) - SHOWN} more (--json has them all)")))
-    footer = [f"run: {run}" for one in verdict.trainings for run in one.runs if one.outcome() != PASSED]
+    to_look_at = (one for one in verdict.trainings if one.outcome() not in (PASSED, NOT_CHECKED))
+    footer = [f"run: {run}" for one in to_look_at for run in one.runs]
     print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
 
 
@@ -38,7 +40,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
     """Everything as a JSON document."""
     content: dict[str, Any] = msgspec.to_builtins(verdict)
     trainings = [
-        {**one, "outcome": judged.outcome() or "trouble"}
+        {**one, "outcome": judged.outcome() or TROUBLE}
         for one, judged in zip(content["trainings"], verdict.trainings, strict=True)
     ]
     return {**content, "outcome": verdict.outcome, "trainings": trainings}

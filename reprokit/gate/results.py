@@ -14,8 +14,11 @@ FORMAT: Final = 1
 PASSED: Final = "passed"
 FAILED: Final = "failed"
 TROUBLE: Final = "trouble"  # nobody can say: no golden for this machine, a training that failed, nothing compared
+NOT_CHECKED: Final = "not checked"  # somebody asked for the end before it was
 
-Outcome = Literal["passed", "failed", "trouble"]
+Outcome = Literal["passed", "failed", "trouble", "not checked"]
+WORST_FIRST: Final[tuple[Outcome, ...]] = (FAILED, TROUBLE, NOT_CHECKED, PASSED)
+EXIT_STATUS: Final = {PASSED: EXIT_IDENTICAL, FAILED: EXIT_DIFFERENT, TROUBLE: EXIT_TROUBLE, NOT_CHECKED: EXIT_TROUBLE}
 PAIRED, VARIED, GOLDEN, REQUIRED = "paired", "varied", "golden", "required"
 SUITES: Final = (PAIRED, VARIED, GOLDEN, REQUIRED)
 
@@ -29,6 +32,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""  # a sentence, where it did not pass
     left: str = ""
     right: str = ""
+    finding: str = ""  # the id of the one that it is about
+
+    @property
+    def kind(self) -> str:
+        """Its suite without a number."""
+        return self.suite.partition(" ")[0]
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,13 +51,15 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()  # where they were looked for
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether somebody asked for the end before all was checked."""
+        return any(case.outcome == NOT_CHECKED for case in self.cases)
+
     def outcome(self, suite: str = "") -> Outcome | None:
         """What came out of the suites whose names begin so; None where there was none."""
         outcomes = {case.outcome for case in self.cases if case.suite.startswith(suite)}
-        for outcome in (FAILED, TROUBLE, PASSED):
-            if outcome in outcomes:
-                return outcome
-        return None
+        return next((outcome for outcome in WORST_FIRST if outcome in outcomes), None)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,18 +70,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     machine: str  # key under which goldens of such a machine are kept
     trainings: tuple[Judged, ...]
+    interrupted: int = 0  # the number of the signal by which somebody asked for the end, where anything is not checked
 
     @property
     def outcome(self) -> Outcome:
         """Of all trainings together. Nothing checked is trouble: a gate is never green by silence."""
-        outcomes = {one.outcome() or TROUBLE for one in self.trainings}
-        if FAILED in outcomes:
-            return FAILED
-        return PASSED if outcomes == {PASSED} else TROUBLE
+        outcomes = {one.outcome() or TROUBLE for one in self.trainings} or {TROUBLE}
+        return next(outcome for outcome in WORST_FIRST if outcome in outcomes)
 
     @property
     def exit_status(self) -> int:
-        return {PASSED: EXIT_IDENTICAL, FAILED: EXIT_DIFFERENT, TROUBLE: EXIT_TROUBLE}[self.outcome]
+        """By which programs know it; an interrupted gate says so whatever it had found."""
+        return 128 + self.interrupted if self.interrupted else EXIT_STATUS[self.outcome]
 
     def unpassed(self) -> Iterator[tuple[Judged, Case]]:
         """Every case that did not pass, with its training."""

@@ -47,12 +47,16 @@ def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] |
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    pid = os.fork()
-    if pid == 0:
-        interruption.restore()
-        _launch(plan, writer, before)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file, interruption.handing_to(pid):
+
+    def start() -> int:
+        pid = os.fork()
+        if pid == 0:
+            interruption.restore()
+            _launch(plan, writer, before)
+        os.close(writer)
+        return pid
+
+    with os.fdopen(reader, "rb") as file, interruption.handing_to(start) as pid:
         _, status, used = os.wait4(pid, 0)
         os.set_blocking(file.fileno(), False)  # what outlives the run may hold the other end
         data = file.read(MAX_REPORT) or b""

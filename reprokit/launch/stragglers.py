@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from reprokit.launch.supervisor import PATIENCE
 from reprokit.rundir import padded
 
 PAUSE = 0.01  # seconds
+GRACE = 5.0  # seconds to end after SIGTERM
 
 
 def has_stragglers(run: Path) -> bool:
@@ -23,6 +25,17 @@ def has_stragglers(run: Path) -> bool:
             break
         time.sleep(PAUSE)
     return is_one
+
+
+def end(run: Path) -> None:
+    """Terminate what goes on of a run that nobody wants any more, and kill what that does not end."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes(run):
+            with suppress(OSError):
+                os.kill(process, number)
+        deadline = time.monotonic() + GRACE
+        while any(True for _ in processes(run)) and time.monotonic() < deadline:
+            time.sleep(PAUSE)
 
 
 def processes(run: Path) -> Iterator[int]:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,11 @@ HOST: Final = {
     "memory": "memory",
     "gpus": "GPUs",
 }
+
+
+def missing() -> list[str]:
+    """The packages that a page needs and that are not installed."""
+    return [name for name in ("jinja2", "scipy") if find_spec(name) is None]
 
 
 def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:

@@ -209,6 +209,19 @@ def test_a_study_is_made_where_a_page_cannot_be(
     assert "pip install" in missing
 
 
+def test_what_a_page_lacks_is_said_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = 'name = "s"\ncommand = ["true"]\nruns = 2\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n'
+    (tmp_path / "study.toml").write_text(study)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(SystemExit):
+        main(["study", "run", str(tmp_path / "study.toml"), "-o", str(tmp_path / "made")])
+    first, *_, last = capfd.readouterr().err.splitlines()
+    assert "no page will be left without jinja2: pip install" in first
+    assert "no page is left in" in last
+
+
 @pytest.mark.parametrize(
     ("low", "high", "marks"),
     [(0.0, 7.0, [0, 1, 2, 3, 4, 5, 6, 7]), (8.6, 9.4, [8.6, 8.8, 9.0, 9.2, 9.4]), (3.0, 3.0, [3.0])],
