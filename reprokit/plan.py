@@ -132,6 +132,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     replay_of: ReplayOf | None = None
+    force: bool = False  # replay: also where the recorded seeds cannot be read
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could
     pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set

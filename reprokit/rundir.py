@@ -219,6 +219,8 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
+    environment: SealedFile | None = None  # environment.json, likewise
+    outputs: SealedFile | None = None  # outputs.json, likewise
     proof: Proof | None = None  # --prove
     patches: list[PatchApplied] = msgspec.field(default_factory=list)
     profiling: ProfilingFacts | None = None  # reprokit profile
@@ -356,10 +358,12 @@ class RunDirectory:
         if self.in_progress:
             raise RunInProgress(f"{self.path} is being written by process {self.run.launcher_pid}; wait for it to end")
 
-    def decode(self, name: str, kind: type[T], limit: int = MAX_JSON) -> T:
-        """A sealed JSON object of the run, as what it must be."""
+    def decode(self, name: str, kind: type[T], limit: int = MAX_JSON, sealed: SealedFile | None = None) -> T:
+        """A sealed JSON object of the run, as what it must be, and as it was where run.json says so."""
         path = self.path / name
         data = self.read(name, limit)
+        if sealed is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" != sealed.digest:
+            raise RunDamaged(f"{path} was altered since the run ended; the run cannot be used")
         try:
             content = _loads(data)
             if not isinstance(content, dict):
@@ -379,7 +383,7 @@ class RunDirectory:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         except FileNotFoundError:
-            raise RunDamaged(f"{path} is missing") from None
+            raise RunDamaged(f"{path} is missing; the run cannot be used") from None
         except PermissionError:
             self._refuse_unreadable(path)
         except OSError as error:
@@ -408,7 +412,8 @@ class RunDirectory:
         return os.path.lexists(self.path / name)
 
     def outputs(self) -> OutputsFile | None:
-        return self.decode(OUTPUTS, OutputsFile) if self.has(OUTPUTS) else None
+        """outputs.json, where the run has written it."""
+        return self._written(OUTPUTS, OutputsFile, self.run.outputs)
 
     def open_kept(self, file: OutputFile) -> int:
         """A descriptor of the copy of an output, which lies in the run directory itself."""
@@ -417,7 +422,11 @@ class RunDirectory:
         return self.open(os.path.join(KEPT, str(file.kept)))
 
     def environment(self) -> dict[str, Any] | None:
-        return self.decode(ENVIRONMENT, dict[str, Any]) if self.has(ENVIRONMENT) else None
+        """environment.json, where the run has written it."""
+        return self._written(ENVIRONMENT, dict[str, Any], self.run.environment)
+
+    def _written(self, name: str, kind: type[T], sealed: SealedFile | None) -> T | None:
+        return None if sealed is None and not self.has(name) else self.decode(name, kind, sealed=sealed)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.

@@ -143,7 +143,9 @@ def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: 
     facts.variables = {name: value for name, value in facts.variables.items() if is_kept(name, value)}
     facts.key = facts.key if bundled.entropy else ""
     facts.launcher_pid, facts.launcher_started = 0, 0.0
-    facts.metrics = rundir.seal_file(directory / rundir.METRICS) if run.has(rundir.METRICS) else None
+    facts.metrics = rundir.seal_file(directory / rundir.METRICS)
+    facts.environment = rundir.seal_file(directory / rundir.ENVIRONMENT)
+    facts.outputs = rundir.seal_file(directory / rundir.OUTPUTS)
     facts.bundled = bundled
     rundir.write_json(directory / rundir.RUN, facts)
 

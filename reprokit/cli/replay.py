@@ -43,6 +43,7 @@ from reprokit.rundir import RunDirectory
     help="What a request gets that the recording does not hold: strict stops the run, derive gives bytes"
     " that are the same in every replay, live gives fresh ones.",
 )
+@click.option("--force", is_flag=True, help="Replay also where the recorded seeds were damaged, without them.")
 @click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
 @ON_NAN
 @CAPTURE_WHEN
@@ -59,6 +60,7 @@ def command(
     output: Path | None,
     overwrite: bool,
     policy: str,
+    force: bool,
     no_supervisor: bool,
     on_nan: str | None,
     capture_when: tuple[str, ...],
@@ -87,6 +89,7 @@ def command(
         output,
         overwrite,
         policy,
+        force=force,
         supervisor=not no_supervisor,
         trail=WITHOUT_TRAIL if no_trail else ON,
         keep_outputs=keep_outputs,

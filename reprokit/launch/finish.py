@@ -139,6 +139,7 @@ class Finish:
             self._attempt(lambda: self._take_patches(facts))
         environment = gathering.complete(facts, self._interrupted)
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
+        self._run.environment = rundir.seal_file(self._path / rundir.ENVIRONMENT)
         if self._plan.replay_of is not None:
             from reprokit.launch import replaying
 
@@ -166,6 +167,7 @@ class Finish:
         plan = self._plan
         found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
+        self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
         if found.gone:
             say(f"outputs: {found.gone_in_words}")
         if any(file.private_key for file in found.files):

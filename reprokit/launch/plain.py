@@ -130,12 +130,14 @@ def _take_down(prepared: Prepared, files: Watched, interruption: Interruption, g
         run.warnings.append("too many files lie below the command's directory: which it wrote was not looked for")
     found = outputs.collect(path, plan.working_directory, lambda: interruption.asked, plan.keep_outputs)
     rundir.write_json(path / rundir.OUTPUTS, found)
+    run.outputs = rundir.seal_file(path / rundir.OUTPUTS)
     if gathering is not None:
         pending.gather(path, path / rundir.METRICS)
         run.metrics = rundir.seal_file(path / rundir.METRICS)
         run.trails = trails.seal(path / rundir.TRAIL)
         facts = gathering.complete(agentlines.read(path), lambda: interruption.asked)
         rundir.write_json(path / rundir.ENVIRONMENT, facts)
+        run.environment = rundir.seal_file(path / rundir.ENVIRONMENT)
 
 
 def _close(prepared: Prepared) -> None:

@@ -32,6 +32,7 @@ def replay_plan(
     trail: str = ON,
     keep_outputs: int = KEEP_OUTPUTS,
     capture: Capture | None = None,
+    force: bool = False,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
     _require_replayable(recording)
@@ -73,6 +74,7 @@ def replay_plan(
         patches=tuple(f"{patch.id}={patch.value}" if patch.value else patch.id for patch in run.patches),
         recipe=run.recipe,
         capture=capture or _capture(run),
+        force=force,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 
@@ -92,7 +94,7 @@ def _here(run: RunFile) -> RunFile:
 
 def _trail(recording: RunDirectory, wanted: str) -> str:
     """As in the recording: memory is then used as it was."""
-    if not recording.has(rundir.TRAIL):
+    if not recording.has(rundir.TRAIL) and recording.run.trails is None:
         return "off: the recording has none"
     return recording.run.trail if wanted == recording.run.trail[: len(ON)] == ON else wanted
 

@@ -126,7 +126,7 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
     (new.path / rundir.ENTROPY).mkdir(mode=0o700)
     write_agent_plan(plan, new, place, patched)
     if plan.replay_of is not None:
-        run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path))
+        run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path, plan.force))
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
     return Prepared(plan, command, environment, new.take_place(), run, tracing, profiled)
@@ -164,10 +164,10 @@ def _profiled(profiling: Profiling, new: NewRun) -> Profiled:
     return Profiled(profiling, new.place)
 
 
-def _hand_seeds_on(recording: Path, directory: Path) -> list[str]:
+def _hand_seeds_on(recording: Path, directory: Path, force: bool) -> list[str]:
     from reprokit.launch import seeds
 
-    problem = seeds.hand_on(recording, directory)
+    problem = seeds.hand_on(recording, directory, force=force)
     return [problem] if problem else []
 
 

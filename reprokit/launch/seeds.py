@@ -46,6 +46,8 @@ class Gathered:
         self._twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
         self._size = 1
         self.left_out = 0
+        self.damaged = 0  # whole lines that are no seed
+        self.is_cut = False  # not all of the file was looked through
 
     def take(self, line: bytes) -> None:
         """Take in one line of metrics.jsonl, whatever it is."""
@@ -57,7 +59,7 @@ class Gathered:
         try:
             self._add(msgspec.json.decode(line, type=Seed))
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return  # damage, which verify reports
+            self.damaged += line.endswith(b"\n")
 
     def _begin(self, process: bytes) -> None:
         if process in self._begun:
@@ -99,13 +101,20 @@ def _check(value: Any, depth: int = 0) -> None:
         _check(item, depth + 1)
 
 
-def hand_on(recording: Path, directory: Path) -> str:
-    """Write seeds.jsonl of a replay; returns a warning where not all seeds can be given again."""
+def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
+    """Write seeds.jsonl of a replay; returns a warning where not all seeds can be given again.
+
+    Raises RunDamaged where the recorded ones cannot be read, unless forced to go on without any.
+    """
     gathered = Gathered()
     problem = ""
     try:
         _read(RunDirectory(recording), gathered)
     except (ReprokitError, OSError) as error:
+        if not force:
+            raise RunDamaged(
+                f"the recorded seeds cannot be given again: {error}; --force replays without them"
+            ) from None
         gathered = Gathered()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
     descriptor = os.open(directory / rundir.SEEDS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -113,11 +122,16 @@ def hand_on(recording: Path, directory: Path) -> str:
         file.writelines(gathered.lines())
     if gathered.left_out:
         problem = f"{gathered.left_out} recorded seeds are too many or too long to be given again"
+    if gathered.is_cut:
+        problem = (
+            f"{rundir.METRICS} of the recording is larger than {MAX_READ} bytes: seeds behind them are not given again"
+        )
     return problem
 
 
 def _read(recording: RunDirectory, gathered: Gathered) -> None:
-    if not recording.has(rundir.METRICS):
+    sealed, path = recording.run.metrics, recording.path / rundir.METRICS
+    if sealed is None and not recording.has(rundir.METRICS):
         return
     digest, read = hashlib.sha256(), 0
     with os.fdopen(recording.open(rundir.METRICS), "rb", buffering=1 << 18) as file:
@@ -125,6 +139,8 @@ def _read(recording: RunDirectory, gathered: Gathered) -> None:
             read += len(line)
             digest.update(line)
             gathered.take(line)
-    sealed = recording.run.metrics
-    if sealed is not None and read < MAX_READ and sealed.digest != "sha256:" + digest.hexdigest():
-        raise RunDamaged(f"{recording.path / rundir.METRICS} was altered since the run ended")
+        gathered.is_cut = bool(file.read(1))
+    if sealed is not None and not gathered.is_cut and sealed.digest != "sha256:" + digest.hexdigest():
+        raise RunDamaged(f"{path} was altered since the run ended")
+    if gathered.damaged:
+        raise RunDamaged(f"{path} holds {gathered.damaged} lines of seeds that cannot be read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -98,6 +99,10 @@ def test_golden_and_paired_are_two_verdicts(project: Reprokit, tmp_path: Path) -
     done = gate(project, "repeats", *golden)
     place.write_text(whole)
     assert (done.returncode, "paired passed, golden trouble" in done.stdout) == (2, True)
+    environment = place.with_name("environment.json").rename(tmp_path / "environment.json")
+    done = gate(project, "repeats", *golden)
+    shutil.move(environment, place.parent)
+    assert (done.returncode, "environment.json is missing" in done.stdout) == (2, True)
     project.script("repeats.py", REPEATS.replace("loss=random.random()", "loss=random.random() * 2"))
     done = gate(project, "repeats", *golden, "--json")
     project.script("repeats.py", REPEATS)

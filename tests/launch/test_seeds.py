@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from reprokit.errors import RunDamaged
 from reprokit.launch.seeds import MAX_LINE, MAX_SIZE, Gathered, hand_on
-from tests.support import Reprokit
+from tests.support import Reprokit, python
 
 SCRIPT = """
 import multiprocessing, os, random, sys, threading, time
@@ -199,17 +200,38 @@ def test_a_recording_without_metrics_or_with_a_link_for_them(reprokit: Reprokit,
         (tmp_path / name).mkdir()
     assert hand_on(tmp_path / "recorded", tmp_path / "one") == ""
     os.symlink("/dev/zero", tmp_path / "recorded" / "metrics.jsonl")
-    assert "none is given again" in hand_on(tmp_path / "recorded", tmp_path / "two")
+    with pytest.raises(RunDamaged, match="--force replays without them"):
+        hand_on(tmp_path / "recorded", tmp_path / "two")
+    assert "none is given again" in hand_on(tmp_path / "recorded", tmp_path / "two", force=True)
     assert (tmp_path / "two" / "seeds.jsonl").read_bytes() == b"\n"
 
 
-def test_seeds_from_an_altered_recording_are_not_given(reprokit: Reprokit, tmp_path: Path) -> None:
-    reprokit.run("record", "-o", "recorded", "--", sys.executable, "-c", "import random; random.seed(12345)")
-    lines = tmp_path / "recorded" / "metrics.jsonl"
-    lines.write_bytes(lines.read_bytes().replace(b"12345", b"12344"))
-    (tmp_path / "one").mkdir()
-    assert "altered" in hand_on(tmp_path / "recorded", tmp_path / "one")
-    assert (tmp_path / "one" / "seeds.jsonl").read_bytes() == b"\n"
+def test_altered_seeds_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> None:
+    reprokit.run("record", "-o", "recorded", "--", *python("import random; print(random.seed(12345))"))
+    lines = reprokit.directory / "recorded" / "metrics.jsonl"
+    whole = lines.read_bytes()
+    for data in whole.replace(b"12345", b"12344"), None:
+        if data is None:
+            lines.unlink()
+        else:
+            lines.write_bytes(data)
+        stopped = reprokit.run("replay", "recorded", "-o", "stopped")
+        assert (stopped.returncode, stopped.stdout) == (125, "")
+        assert "reprokit: run-damaged: the recorded seeds cannot be given again" in stopped.stderr
+        assert not (reprokit.directory / "stopped").exists()
+    lines.write_bytes(whole.replace(b"12345", b"12344"))
+    forced = reprokit.run("replay", "recorded", "-o", "forced", "--force")
+    assert (forced.returncode, forced.stdout) == (0, "None\n")
+    assert "none is given again" in forced.stderr
+    assert (reprokit.directory / "forced" / "seeds.jsonl").read_bytes() == b"\n"
+
+
+def test_half_a_line_is_damage_unless_a_run_was_cut_off_there() -> None:
+    seeds = Gathered()
+    seeds.take(seed(2)[:-20])
+    assert seeds.damaged == 0
+    seeds.take(seed(2)[:-20] + b"\n")
+    assert seeds.damaged == 1
 
 
 def test_a_fifo_in_the_place_of_a_file_of_the_run_is_not_waited_for(reprokit: Reprokit) -> None:

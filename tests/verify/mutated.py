@@ -53,6 +53,7 @@ class Mutant:
         """run.json as the launcher would have written it."""
         run = RunDirectory(self.path).run
         run.metrics, run.trails = rundir.seal_file(self.metrics), trails.seal(self.path / rundir.TRAIL)
+        run.outputs = rundir.seal_file(self.path / rundir.OUTPUTS)
         for key, value in changes.items():
             setattr(run, key, value)
         write_json(self.path / rundir.RUN, run)
@@ -212,6 +213,7 @@ def digest_of_an_output(mutant: Mutant) -> Expected:
     }
     found.files[index] = msgspec.structs.replace(file, **changes)
     write_json(mutant.path / rundir.OUTPUTS, found)
+    mutant.seal()
     return "outputs", file.path
 
 
@@ -220,6 +222,7 @@ def missing_output(mutant: Mutant) -> Expected:
     assert found is not None
     index = mutant.chance.randrange(len(found.files))
     write_json(mutant.path / rundir.OUTPUTS, OutputsFile(files=found.files[:index] + found.files[index + 1 :]))
+    mutant.seal()
     return "outputs", found.files[index].path
 
 
@@ -235,8 +238,7 @@ def missing_file(mutant: Mutant) -> Expected:
     name = mutant.choose(there)
     path = mutant.path / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if name != rundir.OUTPUTS:
-        mutant.seal()
+    mutant.seal()
     return {rundir.METRICS: "", rundir.TRAIL: "trail", rundir.OUTPUTS: "outputs"}[name], ""
 
 
@@ -352,14 +354,14 @@ WITH_A_TRAIL: tuple[Mutation, ...] = (
 
 def damage(mutant: Mutant) -> str:
     """One bit, anywhere, with nothing sealed again; a file that is gone, or cut short. Returns the file."""
-    sealed = [rundir.RUN, rundir.METRICS, rundir.OUTPUTS]
+    sealed = [rundir.RUN, rundir.METRICS, rundir.OUTPUTS, rundir.ENVIRONMENT]
     files = [mutant.path / name for name in sealed]
     for name in (rundir.TRAIL, rundir.EVALUATION, rundir.ENTROPY):
         files += sorted(path for path in mutant.path.glob(f"{name}/*") if path.suffix in (".trail", ".npy", ".entropy"))
     path = mutant.choose(files)
     data = bytearray(path.read_bytes())
     choice = mutant.chance.random()
-    if choice < 0.05 and path.name != rundir.OUTPUTS:  # without which a run is one that wrote nothing
+    if choice < 0.05:
         path.unlink()
     elif choice < 0.1:
         path.write_bytes(data[: mutant.chance.randrange(len(data))])

@@ -1,0 +1,53 @@
+"""Files of a run that are missing, or another run's, are damage: neither differences nor silently absent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import Reprokit, python
+
+
+def exchange(first: Path, _: Path) -> None:
+    """By what another run left, which is whole."""
+    shutil.copy(first.parent.parent / "other" / first.name, first)
+
+
+def remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("recorded")
+    reprokit = Reprokit(place)
+    code = "open('model', 'w').write('weights')"
+    assert reprokit.run("record", "-o", "first", "--", *python(code)).returncode == 0
+    assert reprokit.run("record", "-o", "other", "--", "true").returncode == 0
+    assert reprokit.run("replay", "first", "-o", "second").returncode == 0
+    assert reprokit.run("verify", "first", "second").returncode == 0
+    return place
+
+
+@pytest.mark.parametrize("name", ["environment.json", "outputs.json"])
+@pytest.mark.parametrize("harm", [lambda first, _: remove(first), remove, exchange], ids=["one", "both", "exchanged"])
+def test_what_a_run_has_written_and_is_not_there_any_more_is_damage(
+    recorded: Path, tmp_path: Path, name: str, harm: Callable[[Path, Path], None]
+) -> None:
+    reprokit = Reprokit(tmp_path)
+    for run in "first", "second", "other":
+        shutil.copytree(recorded / run, tmp_path / run)
+    harm(tmp_path / "first" / name, tmp_path / "second" / name)
+    commands = [["verify", "first", "second"]]
+    if (tmp_path / "second" / name).exists() and not (tmp_path / "first" / name).exists():
+        commands += [["show", "first"], ["report", "first", "second"]]
+    for command in commands:
+        done = reprokit.run(*command)
+        assert (done.returncode, done.stdout) == (2, ""), command
+        assert done.stderr.startswith(f"reprokit: run-damaged: first/{name} ")
+    if len(commands) > 1 and name == "environment.json":
+        assert reprokit.run("replay", "first").returncode == 125
