@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reprokit import rundir
+
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
 WITHOUT_JAX = str(Path(__file__).with_name("without_jax"))  # places in PYTHONPATH: TensorFlow starts faster so
 WITHOUT_SKLEARN = str(Path(__file__).with_name("without_sklearn"))
@@ -91,3 +93,11 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 def python(code: str) -> list[str]:
     """A command that runs a few lines of Python."""
     return [sys.executable, "-c", code]
+
+
+def rewrite_environment(run: Path, content: dict[str, Any]) -> None:
+    """Put other facts into environment.json, as if the run had written them."""
+    rundir.write_json(run / rundir.ENVIRONMENT, content)
+    facts = rundir.RunDirectory(run).run
+    facts.environment = rundir.seal_file(run / rundir.ENVIRONMENT)
+    rundir.write_json(run / rundir.RUN, facts)

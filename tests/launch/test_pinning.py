@@ -22,7 +22,7 @@ from reprokit.launch.capabilities import Processor
 from reprokit.launch.computed import Computed
 from reprokit.launch.host import cpu_facts
 from reprokit.launch.variables import is_kept
-from tests.support import COMMAND, Done, Reprokit, python
+from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment
 
 ONE = {min(os.sched_getaffinity(0))}
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it takes two processors to use one fewer")
@@ -68,7 +68,7 @@ def edit_environment(reprokit: Reprokit, run: str, *, without: frozenset[str] = 
     content = json.loads(path.read_text())
     content["cpu"] = {**content["cpu"], **cpu}
     content["cpu"]["flags"] = sorted(set(content["cpu"]["flags"]) - without)
-    rundir.write_json(path, content)
+    rewrite_environment(path.parent, content)
 
 
 @several

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reprokit import rundir
-from tests.support import COMMAND, Reprokit, python, wait_until
+from tests.support import COMMAND, Reprokit, python, rewrite_environment, wait_until
 
 
 def edit(reprokit: Reprokit, run: str, **values: Any) -> None:
@@ -97,7 +97,7 @@ def test_another_machine_is_said(recorded: Reprokit) -> None:
     path = recorded.directory / "run" / "environment.json"
     facts = json.loads(path.read_text())
     facts["cpu"]["model"], facts["system"]["kernel"] = "Zilog Z80", "2.4.0"
-    rundir.write_json(path, facts)
+    rewrite_environment(path.parent, facts)
     done = recorded.run("replay", "run")
     assert done.returncode == 3
     assert "changed: processor: Zilog Z80 recorded, " in done.stderr
@@ -108,7 +108,7 @@ def test_another_machine_is_said(recorded: Reprokit) -> None:
     "facts", [{}, {"cpu": 3, "system": [], "files": "x", "program": []}, {"files": {"a\0b": "x", "c": {}}}]
 )
 def test_host_facts_of_any_shape_do_no_harm(recorded: Reprokit, facts: dict[str, Any]) -> None:
-    rundir.write_json(recorded.directory / "run" / "environment.json", facts)
+    rewrite_environment(recorded.directory / "run", facts)
     done = recorded.run("replay", "run")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
