@@ -20,6 +20,12 @@ class ReprokitError(Exception):
     exit_code = EXIT_TROUBLE
 
 
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line; its type where it says nothing, as MemoryError does."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
 class UsageError(ReprokitError):
     """The command line asks for something that makes no sense."""
 

@@ -31,6 +31,7 @@ from reprokit.errors import (
     RunNotFound,
     RunNotReadable,
     RunTooNew,
+    reason,
 )
 
 FORMAT = 6
@@ -60,10 +61,17 @@ RESERVE = "reserve"  # room on the disk for what is written at the end
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl
 MAX_LINE = 16 << 20  # bytes of one of its lines
+MAX_TEXT = 1 << 20  # characters of one in run.json and outputs.json
+MAX_NUMBER = (1 << 63) - 1  # of what is counted there
+MAX_SECONDS = 1e11
 
 RUNNING: Final = "running"
+NO_END: Final = "did not come to its end: its launcher died, or could not write the end"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"
+
+
+Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +97,7 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The random profile of a recorded run in numbers, with the digest that seals it."""
 
-    digest: str  # "sha256:..." over names and contents of the entropy files
+    digest: Digest  # over names and contents of the entropy files
     files: int = 0
     size: int = 0  # bytes on disk
     processes: int = 0
@@ -112,14 +120,14 @@ class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Which recipe a run was recorded with."""
 
     path: str  # as it was named
-    digest: str  # "sha256:..." over its bytes
+    digest: Digest  # over its bytes
 
 
 class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Size and digest of a file that no longer changes, so that readers notice damage."""
 
     size: int
-    digest: str  # "sha256:..." over its bytes
+    digest: Digest  # over its bytes
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,7 +188,10 @@ class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The run directory was unpacked from a bundle (reprokit bundle)."""
 
     entropy: bool  # whether the random profile was in it
-    original: str  # "sha256:..." over run.json as it was recorded
+    original: Digest  # over run.json as it was recorded
+
+
+Time = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]Z)?$")]
 
 
 class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -194,12 +205,14 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     working_directory: str
     variables: dict[str, str] = msgspec.field(default_factory=dict)
     policy: Annotated[str, msgspec.Meta(pattern="^(strict|derive|live)$")] = "derive"
-    key: str = ""  # hex, 32 bytes: from which derived bytes come; secret
+    key: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = (
+        ""  # hex, 32 bytes: from which derived bytes come; secret
+    )
     status: Annotated[str, msgspec.Meta(pattern="^(running|finished|failed-to-start)$")] = RUNNING
-    exit_code: int | None = None
-    signal: str | None = None
-    started: str = ""  # ISO 8601, UTC
-    ended: str | None = None
+    exit_code: Annotated[int, msgspec.Meta(le=255)] | None = None
+    signal: Annotated[str, msgspec.Meta(pattern="^SIG[A-Z0-9+-]{1,16}$")] | None = None
+    started: Time = ""  # ISO 8601, UTC
+    ended: Time | None = None
     duration: float | None = None  # seconds; shown, never compared
     launcher_pid: int = 0
     launcher_started: float = 0.0  # with the pid it names one process of one machine
@@ -330,7 +343,7 @@ class RunDirectory:
                 raise RunNotFound(f"{self.path} holds no {RUN}: it is not a run directory") from None
             raise RunNotFound(f"{self.path} does not exist; 'reprokit record' makes a run") from None
         except (OSError, ValueError) as error:
-            raise RunNotFound(f"{self.path}: {_reason(error)}; name a run directory, or 'last'") from None
+            raise RunNotFound(f"{self.path}: {reason(error)}; name a run directory, or 'last'") from None
 
     @staticmethod
     def _refuse_unreadable(path: Path) -> NoReturn:
@@ -373,9 +386,11 @@ class RunDirectory:
                 newer = f"has format {version}, this reprokit reads up to {FORMAT}"
                 raise RunTooNew(f"{path} {newer}; upgrade reprokit")
             _check_seal(path, content, data)
+            if kind in (RunFile, OutputsFile):
+                _check_range(content, "")
             return msgspec.convert(content, kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise RunDamaged(f"{path}: {_reason(error)}; the run cannot be used") from None
+            raise RunDamaged(f"{path}: {reason(error)}; the run cannot be used") from None
 
     def open(self, name: str) -> int:
         """A descriptor of a regular file inside the run, never through a symbolic link."""
@@ -387,7 +402,7 @@ class RunDirectory:
         except PermissionError:
             self._refuse_unreadable(path)
         except OSError as error:
-            raise RunDamaged(f"{path}: {_reason(error)}") from None
+            raise RunDamaged(f"{path}: {reason(error)}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise RunDamaged(f"{path} is not a regular file")
@@ -403,7 +418,7 @@ class RunDirectory:
             try:
                 data = file.read(size + 1)
             except OSError as error:
-                raise RunError(f"{self.path / name}: {_reason(error)}") from None
+                raise RunError(f"{self.path / name}: {reason(error)}") from None
         if len(data) > size:  # it grows while it is read
             raise too_large
         return data
@@ -483,7 +498,7 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
             return content
         raise ValueError("not a JSON object")
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RunDamaged(f"{path}, line {number}: {_reason(error)}; the run cannot be used") from None
+        raise RunDamaged(f"{path}, line {number}: {reason(error)}; the run cannot be used") from None
 
 
 def _loads(data: bytes) -> Any:
@@ -499,10 +514,20 @@ def _loads(data: bytes) -> Any:
     return json.loads(data.decode("utf-8"), parse_constant=refuse, parse_float=finite)
 
 
-def _reason(error: Exception) -> str:
-    """One line of what an exception says."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())
+def _check_range(value: Any, place: str) -> None:
+    """Refuse what no launcher writes: numbers that are no count, size or time, and endless texts."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_range(key, place)
+            _check_range(part, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for part in value:
+            _check_range(part, place)
+    elif isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise ValueError(f"a text of {len(value)} characters - at `$.{place[:80]}`")
+    elif value is not None and not 0 <= value <= (MAX_SECONDS if isinstance(value, float) else MAX_NUMBER):
+        raise ValueError(f"{str(value)[:40]} is out of range - at `$.{place[:80]}`")
 
 
 def _seal(content: dict[str, Any]) -> str:
@@ -539,12 +564,24 @@ def seal_file(path: Path) -> SealedFile | None:
     return SealedFile(size=size, digest="sha256:" + digest.hexdigest())
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process of this id is here and has not ended, also where nobody waited for it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+    except OSError:
+        return False
+
+
 def process_alive(pid: int, started: float) -> bool:
-    """Whether the process that began at that time (seconds since the epoch) still runs here."""
+    """Whether the process that began at that time (seconds since the epoch) still runs here.
+
+    One that has ended and that nobody waits for, as under a container's first process, does not.
+    """
     import psutil  # imported here because it is slow to load and rarely needed
 
     try:
-        return pid > 0 and abs(psutil.Process(pid).create_time() - started) < 2.0
+        return pid > 0 and is_running(pid) and abs(psutil.Process(pid).create_time() - started) < 2.0
     except (psutil.Error, OverflowError, ValueError):
         return False
 

@@ -29,6 +29,7 @@ from reprokit.rundir import (
     SYSTEM_CALLS,
     TRAIL,
     WRITTEN,
+    Digest,
 )
 
 FORMAT: Final = 1
@@ -63,7 +64,6 @@ _ALLOWED = re.compile(
     )
 )
 
-Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
 
 

@@ -15,7 +15,7 @@ import msgspec
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents
 from reprokit.bundle.pack import zstandard_library
-from reprokit.errors import BadBundle, CannotWriteReport
+from reprokit.errors import BadBundle, CannotWriteReport, reason
 from reprokit.rundir import RUN, RunDirectory
 
 WINDOW = 128 << 20  # bytes that a decompressor may take
@@ -29,8 +29,31 @@ _EXTENSIONS = (
 )
 
 
+MAX_CHAINED = 4  # headers that stand before one member
+RESERVE = 256 << 20  # bytes of the disk that stay free, of a small one a quarter
+BLOCK = 4096  # bytes that a file takes on the disk at least
+
+
+class Archive(tarfile.TarFile):
+    """The archive as a stream."""
+
+    chained = 0  # headers that are being read, each of which announces the next
+
+
 class Member(tarfile.TarInfo):
     """A member of the archive. What tarfile reads of it into memory, before anybody sees its name, is bounded."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Member:
+        """The next member; tarfile calls this again for what an extended header stands before."""
+        assert isinstance(archive, Archive)
+        if archive.chained >= MAX_CHAINED:
+            raise tarfile.ReadError("too many headers stand before one file")
+        archive.chained += 1
+        try:
+            return super().fromtarfile(archive)
+        finally:
+            archive.chained -= 1
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
@@ -78,7 +101,7 @@ def _extract(path: Path, scratch: Path, library: Any) -> Contents:
 
 
 def _opened(stream: Any) -> tarfile.TarFile:
-    return tarfile.open(fileobj=stream, mode="r|", tarinfo=Member)
+    return Archive.open(fileobj=stream, mode="r|", tarinfo=Member)
 
 
 def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
@@ -120,10 +143,14 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Cont
 
 
 def _require_room(path: Path, listed: Contents, scratch: Path) -> None:
-    """Refuse what the disk cannot hold: a small bundle can unpack into very much."""
-    size, free = sum(one.size for one in listed.files.values()), shutil.disk_usage(scratch).free
+    """Refuse what would fill the disk: a small bundle can unpack into very much."""
+    disk = shutil.disk_usage(scratch)
+    size = sum(one.size + BLOCK for one in listed.files.values())
+    free = max(0, disk.free - min(RESERVE, disk.total // 4))
     if size > free:
-        raise CannotWriteReport(f"{path} unpacks into {size} bytes, and {free} are free; choose another place with -o")
+        raise CannotWriteReport(
+            f"{path} unpacks into {size} bytes, and {free} are free beside a reserve; choose another place with -o"
+        )
 
 
 def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> None:
@@ -147,4 +174,4 @@ def _make_parents(directory: Path) -> None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return reason(error)[:200]

@@ -129,6 +129,8 @@ def _described(error: Exception) -> tuple[str, int, str]:
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return SystemRefused.slug, SystemRefused.exit_code, f"the system refused: {error.strerror}{where}"
+    if isinstance(error, MemoryError):
+        return SystemRefused.slug, SystemRefused.exit_code, "not enough memory; raise the limit (ulimit -v)"
     text = f"{type(error).__name__}: {error}; this is a mistake in reprokit, 'reprokit --debug ...' shows where"
     return ReprokitError.slug, EXIT_TROUBLE, text
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
+from reprokit import native
 from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, entropy_files, open_regular
 from reprokit.errors import RunDamaged
 from reprokit.rundir import Fidelity, ProfileFacts
 
 _BLOCK = 1 << 20
+ROOT = b"0"  # identity of the command's own process
 MAX_SENTENCES = 10  # about processes that could not be recorded
 
 
@@ -178,5 +180,11 @@ def _lost(name: str) -> tuple[str, str]:
 
 
 def root_loaded(directory: Path) -> bool:
-    """Whether the command's own process loaded the shim: it leaves a file even if it asks for nothing."""
+    """Whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
+
+    One that could not make its file has left an empty one, of a name that says why.
+    """
+    lost = f"{native.checker()(ROOT, 0):016x}-"
+    if any(name.startswith(lost) for name in _names(directory, ".lost")):
+        return True
     return any(not set("/+@") & set(file.head.identity) for file in _files(directory))

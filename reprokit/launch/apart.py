@@ -11,7 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from reprokit import errors
-from reprokit.errors import LaunchError, ReprokitError
+from reprokit.errors import LaunchError, ReprokitError, reason
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.process import Ended, Used
 from reprokit.launch.run import Made
@@ -73,7 +73,8 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
         report = Report(ended=made.ended, used=made.used)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
-        report = Report(error=name or "ReprokitError", text=str(error) if name else f"{type(error).__name__}: {error}")
+        text = str(error) if name else f"{type(error).__name__}: {reason(error)}"
+        report = Report(error=name or "ReprokitError", text=text)
     with suppress(OSError):
         text = report.text[: MAX_REPORT // 8].encode("utf-8", "backslashreplace").decode()
         os.write(writer, msgspec.json.encode(msgspec.structs.replace(report, text=text)))

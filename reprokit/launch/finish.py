@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from reprokit import entropy, pending, rundir, trails
-from reprokit.errors import ReprokitError
+from reprokit.errors import ReprokitError, reason
 from reprokit.launch import agentlines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
@@ -46,6 +46,7 @@ class Finish:
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self._tracing, self._profiled, self._hook = tracing, profiled, hook
+        self._full = False  # the disk, at the end
         self._goes_on = goes_on  # a program of the run outlives the command, and may yet ask for entropy
 
     def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
@@ -67,17 +68,18 @@ class Finish:
     def _use_reserve(self) -> None:
         """Make the room that was kept free; a disk without any other has lost lines of the agent's."""
         disk = os.statvfs(self._path)
-        if disk.f_bavail * disk.f_frsize < LITTLE:
+        self._full = disk.f_bavail * disk.f_frsize < LITTLE
+        if self._full:
             self._warn("the disk is full: metrics that the training wrote last may be missing")
         (self._path / rundir.RESERVE).unlink(missing_ok=True)
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
         try:
             return step()
-        except (ReprokitError, OSError, MemoryError) as error:
-            self._warn(str(error))
+        except (ReprokitError, MemoryError) as error:
+            self._warn(reason(error))
         except Exception as error:  # whatever it is, the training has ended well
-            self._warn(f"{type(error).__name__}: {error}")
+            self._warn(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}")
         return None
 
     def _warn(self, text: str) -> None:
@@ -129,7 +131,8 @@ class Finish:
 
     def _take_agent(self, gathering: Gathering) -> None:
         facts = agentlines.read(self._path)
-        self._run.agent = "loaded" if facts.loaded else "not loaded: no Python process of the run began it"
+        why = "the disk was full, so that it may have begun" if self._full else "no Python process of the run began it"
+        self._run.agent = "loaded" if facts.loaded else f"not loaded: {why}"
         for words in facts.warnings:
             self._warn(words)
         if self._plan.replay_of is not None and facts.seeds:

@@ -13,7 +13,7 @@ import msgspec
 
 from reprokit import native, pending, rundir, trails
 from reprokit.capture import files
-from reprokit.errors import CannotWriteRun, ReprokitError
+from reprokit.errors import CannotWriteRun, ReprokitError, reason
 from reprokit.launch import agentlines, environment, outputs, snapshots
 from reprokit.launch import command as commands
 from reprokit.launch.command import Command
@@ -113,7 +113,7 @@ def _execute(prepared: Prepared, watch: Watch | None) -> tuple[Ended, Used]:
             _take_down(prepared, files, interruption, gathering)
         _close(prepared)
     except (ReprokitError, OSError, MemoryError) as error:
-        warn(str(error))
+        warn(str(error) or reason(error))
     return ended, child.used
 
 

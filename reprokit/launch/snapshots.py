@@ -97,7 +97,7 @@ def remove_partials(run: Path) -> Iterator[str]:
 def _is_being_written(partial: str) -> bool:
     """Whether the process that its name tells is still there."""
     pid = partial.split("-")[1]
-    return pid.isdecimal() and os.path.exists(f"/proc/{pid}")
+    return pid.isdecimal() and rundir.is_running(int(pid))
 
 
 def say_found(run: Path, command: tuple[str, ...], found: list[SnapshotFacts]) -> None:

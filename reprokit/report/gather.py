@@ -180,7 +180,7 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
         if summary.in_progress:
             yield f"{name} is still in progress: what is said here can change."
         elif summary.directory.unfinished:
-            yield f"{name} did not come to its end: its launcher died. What it had recorded until then is shown."
+            yield f"{name} {rundir.NO_END}. What it had recorded until then is shown."
         elif not summary.succeeded:
             yield f"{name} failed: {summary.state}."
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from reprokit import entropy as entropy_profile
 from reprokit.difference import Difference, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
-from reprokit.rundir import ENTROPY, RunDirectory
+from reprokit.rundir import ENTROPY, NO_END, RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify import (
     command,
@@ -141,7 +141,7 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
         yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
     for run, side in ((left, "left"), (right, "right")):
         if run.unfinished:
-            yield f"the {side} run did not come to its end: its launcher died; what it had recorded is compared"
+            yield f"the {side} run {NO_END}; what it had recorded is compared"
     if status.failed(left.run) and status.failed(right.run) and status.ended(left.run) == status.ended(right.run):
         yield f"both runs failed: {status.ended(left.run)}"
     yield from _limits(left, right, matched, tree)

@@ -16,7 +16,7 @@ import msgspec
 from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
-from reprokit.rundir import ENTROPY, FAILED, FINISHED, OutputsFile, RunDirectory, RunFile
+from reprokit.rundir import ENTROPY, FAILED, FINISHED, NO_END, OutputsFile, RunDirectory, RunFile
 from reprokit.verify import logged
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
@@ -69,7 +69,7 @@ class Summary:
             return "in progress, though its launcher is gone"
         if self.run.status == FAILED:
             return "failed to start"
-        return ended(self.run) or "did not come to its end: its launcher died; what it had recorded is shown"
+        return ended(self.run) or f"{NO_END}; what it had recorded is shown"
 
     def series(self, *kinds: str) -> Iterator[tuple[Key, Series]]:
         """The series of these kinds, in the order of the kinds, then of processes and names."""

@@ -191,10 +191,23 @@ def test_what_tarfile_would_read_into_memory_is_bounded(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bad"]
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_that_each_announce_another_are_refused(kind: bytes, tmp_path: Path) -> None:
+    head, content = tarfile.TarInfo("bundle.json"), b"10 path=abc\n".ljust(512, b"\0")
+    head.type, head.size = kind, 512
+    chained = (head.tobuf(tarfile.GNU_FORMAT) + content) * 5000
+    (tmp_path / "bad").write_bytes(zstandard.ZstdCompressor().compress(chained))
+    with pytest.raises(BadBundle, match="too many headers"):
+        unpack(tmp_path / "bad", tmp_path / "out")
+
+
 def test_a_bundle_that_the_disk_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack(training(tmp_path / "run").write(), tmp_path / "bundle")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(CannotWriteReport, match="1000 are free"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=300 << 20, total=1 << 40))
+    assert unpack(tmp_path / "bundle", tmp_path / "fits").run_id
+    shutil.rmtree(tmp_path / "fits")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=(256 << 20) + 1000, total=1 << 40))
+    with pytest.raises(CannotWriteReport, match="1000 are free beside a reserve"):
         unpack(tmp_path / "bundle", tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["bundle", "run"]
 

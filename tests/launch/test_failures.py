@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import rundir
+from reprokit.launch.finish import Finish
+from reprokit.launch.host import Gathering
+from reprokit.launch.process import Ended
+from reprokit.plan import Plan
 from tests.support import Reprokit, python
 
 
@@ -69,6 +74,33 @@ def test_a_disk_that_is_full_at_the_start_is_said(reprokit: Reprokit, small_disk
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("reprokit: cannot-write-run: ")
     assert "No space left on device" in done.stderr
+
+
+def test_a_disk_that_fills_before_python_starts_is_the_reason(reprokit: Reprokit, small_disk: Path | None) -> None:
+    """And not that no Python process began."""
+    if small_disk is None:
+        pytest.skip("file systems cannot be mounted here")
+    fill = 'cat /dev/zero > filler 2> /dev/null; exec "$@"'
+    done = reprokit.run("record", "--", "sh", "-c", fill, "sh", *python("print(1)"), directory=small_disk)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    agent = reprokit.facts((small_disk / ".reprokit" / "last").resolve())["agent"]
+    assert agent == "not loaded: the disk was full, so that it may have begun"
+
+
+def test_a_lack_of_memory_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    run = rundir.RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
+    plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
+    monkeypatch.setattr("reprokit.launch.outputs.collect", fail)
+    Finish(plan, tmp_path, run, lambda: False).close(
+        Ended(exit_code=0), 0.0, "", Gathering(tmp_path, "true", (), tmp_path)
+    )
+    assert "MemoryError" in run.warnings
+    assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
 
 
 def test_a_limit_on_file_sizes_is_a_warning_and_the_status_is_passed_on(reprokit: Reprokit) -> None:

@@ -114,6 +114,7 @@ def test_disk_full_from_the_start(small_disk: Path, program: str) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
     assert len(result.stdout.split()) == 101
     assert any("disk was full" in why for why in entropy.gave_up(shim.entropy("recorded")))
+    assert entropy.root_loaded(shim.entropy("recorded"))
 
 
 def test_many_processes_without_room_are_told_in_few_sentences(tmp_path: Path) -> None:

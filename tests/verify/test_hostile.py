@@ -253,6 +253,50 @@ def test_in_progress(tmp_path: Path) -> None:
     assert summarise(path).state == f"in progress (process {os.getpid()})"
 
 
+def test_a_launcher_that_ended_and_that_nobody_waits_for(tmp_path: Path) -> None:
+    building = recording(tmp_path / "run")
+    building.losses(0.5)
+    building.run.status, building.run.exit_code, building.run.host = rundir.RUNNING, None, os.uname().nodename
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
+        building.run.launcher_pid = launcher.pid
+        building.run.launcher_started = psutil.Process(launcher.pid).create_time()
+        path = building.write(sealed=False)
+        assert rundir.RunDirectory(path).in_progress
+        launcher.kill()
+        os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert not rundir.RunDirectory(path).in_progress
+        assert rundir.NO_END in summarise(path).state
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("launcher_pid", -1),
+        ("launcher_pid", 1 << 63),
+        ("exit_code", 256),
+        ("exit_code", -9),
+        ("signal", "SIGKILL\nfaked"),
+        ("started", "yesterday"),
+        ("ended", "2026-01-01T00:00:00+02:00"),
+        ("duration", -0.5),
+        ("duration", 1e300),
+        ("environment_size", -1),
+        ("key", "0" * 63),
+        ("fidelity", {"exact": -1}),
+        ("metrics", {"size": -1, "digest": "sha256:" + "0" * 64}),
+        ("metrics", {"size": 1, "digest": "sha256:0"}),
+        ("host", "h" * ((1 << 20) + 1)),
+        ("command", ["c" * ((1 << 20) + 1)]),
+    ],
+)
+def test_values_that_no_launcher_writes(small: tuple[Path, Path], key: str, value: object) -> None:
+    content = json.loads((small[0] / rundir.RUN).read_text())
+    del content["check"]
+    rundir.write_json(small[0] / rundir.RUN, {**content, key: value})
+    with pytest.raises(RunDamaged, match=key):
+        compare(*small)
+
+
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40, 1 << 80])
 def test_launchers_that_cannot_be(pid: int) -> None:
     assert not rundir.process_alive(pid, 0.0)

@@ -7,10 +7,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
+from reprokit import rundir
 from reprokit.errors import CannotBegin
 from reprokit.launch.interruption import WATCHED, Interrupted
 from reprokit.launch.messages import say, warn
@@ -181,7 +181,7 @@ class Jobs:
 
 def _may_live(claim: Claim) -> bool:
     """Whether a job may go on; of another machine nobody knows."""
-    return claim.host != os.uname().nodename or Path(f"/proc/{claim.process}").exists()
+    return claim.host != os.uname().nodename or rundir.is_running(claim.process)
 
 
 def _not_ignored() -> list[signal.Signals]:
