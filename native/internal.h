@@ -298,6 +298,8 @@ void rk_stack_start(void);
 /* ---- modules.c, cpuid.c --------------------------------------------------------------------------------- */
 
 void rk_modules_start(void);
+/* lost.c: tells the launcher, where nothing can be written for it; once for each reason. */
+void rk_tell_lost(enum rk_lost reason, const char *identity);
 void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */
 void rk_cpuid_start(void);
 

@@ -49,6 +49,7 @@ void rk_give_up(enum rk_reason reason, int error) {
     rk_append(ending, sizeof(ending), length, ".lost");
     file_path(path, sizeof(path), (uint32_t)rk_process->pid, ending);
     int fd = rk_open(path, O_WRONLY | O_CREAT, 0600);
+    if (fd < 0) rk_tell_lost(RK_LOST_FILE, rk_identity);
     if (fd >= 0) rk_close(fd);
 }
 

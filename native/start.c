@@ -21,6 +21,8 @@ static bool belongs_to_a_run(void) {
     int error = run ? rk_read_plan(run) : -ENOENT;
     if (error == -EINVAL)
         rk_say("warning: shim.plan is damaged or of another ABI number: this process runs without the shim");
+    else if (error && *rk_run)
+        rk_tell_lost(RK_LOST_PLAN, identity ? identity : "0");
     return !error && rk_identity_start(identity ? identity : "0");
 }
 

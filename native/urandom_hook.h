@@ -84,6 +84,22 @@ enum rk_reason {
 /* Whose cryptographic generator also serves draws that are no keys: its requests are withheld, and this is said. */
 enum rk_runtime { RK_RUNTIME_NONE = 0, RK_RUNTIME_GO = 1, RK_RUNTIME_JAVA = 2, RK_RUNTIME_NODE = 4 };
 
+/* Why a program is not recorded that could not say so in the run directory. */
+enum rk_lost {
+    RK_LOST_PLAN = 1, /* it cannot read what it has to do */
+    RK_LOST_FILE = 2, /* nor write what it is given, or what agent and trail know of it */
+    RK_LOST_SHIM = 3  /* its loader will not find the shim, and nobody supervises it */
+};
+
+/* What it sends then, as a datagram to the socket of the abstract name "reprokit-" and 16 hexadecimal digits: the
+ * check of REPROKIT_RUN. Whoever is on this machine can send one: it is a reason for doubt, and no proof. */
+struct rk_lost_message {
+    char magic[8]; /* "RKLOST\0\0" */
+    uint32_t abi;
+    uint32_t reason; /* enum rk_lost */
+    char identity[256];
+};
+
 /* REPROKIT_RUN/shim.plan: what the launcher asks of the shim. 2048 bytes. */
 struct rk_plan {
     char magic[8];          /* "RKPLAN\0\0" */

@@ -139,6 +139,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     problem: str = ""  # why there is no proof
 
 
+class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that could not reach the run directory, and that nobody answered."""
+
+    identity: str
+    reason: Annotated[str, msgspec.Meta(pattern="^(plan|file|shim)$")]  # what it could not read, write or load
+
+
 class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a profile run collected (reprokit profile)."""
 
@@ -241,9 +248,29 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bundled: Bundled | None = None  # it came in a bundle
     capture: CaptureAsked | None = None  # --on-nan
     snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
+    out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs of which nothing is recorded
     uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def out_of_reach_in_words(self) -> str:
+        """Which programs nothing is known of; empty where there are none."""
+        names = list(dict.fromkeys(program.identity for program in self.out_of_reach))
+        if not names:
+            return ""
+        who, whose = (f"process {names[0]}", "its") if len(names) == 1 else (f"{len(names)} processes", "their")
+        first = "" if len(names) == 1 else f", first {names[0]}"
+        why = "another user or root, or a read-only mount"
+        return f"{who} could not reach the run directory ({why}): {whose} requests and files are not recorded{first}"
+
+    @property
+    def unsupervised(self) -> str:
+        """What nobody could have seen, where there was no supervisor."""
+        if not self.supervisor.startswith("off"):
+            return ""
+        unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
+        return f"the supervisor was {self.supervisor}: {unseen}"
 
     @property
     def has_profile(self) -> bool:

@@ -116,6 +116,7 @@ class Check:
             replay = self._replay(recording, f"replay-{number}")
             compared = list(_compared(suite, recording, replay))
             yield from compared
+            yield from _whole(suite, recording, replay)
             yield from self._fidelity(suite, replay)
             repeats = all(case.outcome == PASSED for case in compared)
             is_identical = is_identical and repeats
@@ -282,6 +283,15 @@ class Check:
         if require.accepted is not None:
             accepted = read_accepted(self._work.base / require.accepted)
         yield from findings_judged(found, self._settings.patches, accepted)
+
+
+def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
+    """Trouble where a program of a run was not recorded: what it was given, or wrote, may have been different."""
+    for run in runs:
+        if run.run.out_of_reach:
+            message = f"{run.run.kind}: {run.run.out_of_reach_in_words}"
+            yield Case(suite=suite, name="programs out of reach", outcome=TROUBLE, message=message)
+            return
 
 
 def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:

@@ -92,6 +92,9 @@ class Finish:
             not_loaded = "the command's own process did not load it"
             self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
         run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
+        if run.out_of_reach:
+            run.uncovered.append(run.out_of_reach_in_words)
+            self._warn(run.out_of_reach_in_words)
         for words in (*entropy.gave_up(directory), *entropy.withheld_runtimes(directory)):
             self._warn(words)
         if fresh := fresh_requests(directory):
@@ -117,7 +120,9 @@ class Finish:
         if self._tracing is not None:
             from reprokit.launch.prove import in_words as proof_in_words
 
-            self._run.proof = self._tracing.proof(self._path / rundir.ENTROPY)
+            self._run.proof = self._tracing.proof(
+                self._path / rundir.ENTROPY, (program.identity for program in self._run.out_of_reach)
+            )
             say(f"proof: {proof_in_words(self._run.proof)}")
 
     def _take_profiling(self) -> None:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,15 +54,19 @@ class Tracing:
         options = (*OPTIONS, "-e", f"trace={','.join(strace.CALLS)}", "-o", str(self.trace))
         return under_strace(self.program, options, command, variables)
 
-    def proof(self, directory: Path) -> Proof:
-        """Account for every request, once the command has ended; ``directory`` is that of the entropy files."""
+    def proof(self, directory: Path, lost: Iterable[str] = ()) -> Proof:
+        """Account for every request, once the command has ended; ``directory`` is that of the entropy files.
+
+        ``lost`` are the identities of programs that could not be recorded.
+        """
         problem = (
             ""
             if has_ended(self.trace)
             else "a process outlived the command: what it asks for later is not in the proof"
         )
         forget_itself(directory)
-        names, answered, lost = _recorded(directory)
+        names, answered, missing = _recorded(directory)
+        reliable = _without(names, lost)
         try:
             seen = Counter(
                 request for request in strace.requests(self.trace, str(self.shim)) if not _is_of_libc(request)
@@ -74,17 +78,23 @@ class Tracing:
         finally:
             with suppress(OSError):
                 self.trace.unlink()
-        strangers = Counter({request: n for request, n in seen.items() if not self._is_recorded(request, names)})
+        strangers = Counter({request: n for request, n in seen.items() if not self._is_recorded(request, reliable)})
         own = seen.total() - strangers.total()
         strangers = _unanswered(strangers, directory)
-        missed = strangers.total() + lost.total()
+        missed = strangers.total() + missing.total()
         total = own + answered + strangers.total()
-        lines = [*_lines(strangers, names), *(_gave_up(name, number) for name, number in sorted(lost.items()))]
+        lines = [*_lines(strangers, names), *(_gave_up(name, number) for name, number in sorted(missing.items()))]
         return Proof(requests=total, accounted=total - missed, unaccounted=_bounded(lines), problem=problem)
 
     def _is_recorded(self, request: strace.Request, names: Names) -> bool:
         """Whether the shim made it, in a process that left a file: without its plan, it hands requests on."""
         return request.module == str(self.shim) and (request.process in names or request.owner in names)
+
+
+def _without(names: Names, lost: Iterable[str]) -> Names:
+    """Those of processes that executed no program that could not be recorded: strace tells programs by process only."""
+    began = {identity.rstrip("+") for identity in lost}
+    return {pid: known for pid, known in names.items() if began.isdisjoint(name.rstrip("+") for name, _ in known)}
 
 
 def find(directory: Path, shim: Path) -> Tracing:

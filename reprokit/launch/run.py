@@ -32,6 +32,7 @@ from reprokit.launch.placing import Placed, placed
 from reprokit.launch.process import Child, Ended, Interruption, Termination, Used
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
+from reprokit.launch.unreached import Unreached
 from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, Profiling, past_tense
 from reprokit.rundir import RunFile
 from reprokit.version import VERSION
@@ -226,7 +227,7 @@ def _execute(prepared: Prepared) -> tuple[Ended, Used]:
     for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *words_of_patches(run)):
         warn(words)
     not_loaded = prepared.command.not_loaded
-    supervisor = _supervisor(prepared)
+    supervisor, unreached = _supervisor(prepared), Unreached(path)
     profiled = prepared.profiled
     bound = profiled.begin() if profiled is not None else None
     began = time.monotonic()
@@ -242,14 +243,19 @@ def _execute(prepared: Prepared) -> tuple[Ended, Used]:
     stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
     hook = hook_of(plan, path)
     ended = child.wait(
-        together(Termination(lambda: _is_written(stopped)) if is_strict else bound, hook, limit_of(plan, began))
+        together(
+            Termination(lambda: _is_written(stopped) or bool(unreached.heard())) if is_strict else bound,
+            hook,
+            limit_of(plan, began),
+        )
     )
     interruption = Interruption()
     if profiled is not None:
         ended = profiled.end(ended)
     goes_on = _goes_on(path, supervisor)
     run.warnings.extend(supervisor.stop() if supervisor is not None else ())
-    stop = _reason(stopped) if is_strict and stopped.exists() else ""
+    run.out_of_reach = unreached.close()
+    stop = (_reason(stopped) if stopped.exists() else run.out_of_reach_in_words) if is_strict else ""
     if stop:
         run.warnings.append(f"the strict replay was stopped: {stop}")
     finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on, profiled, hook)

@@ -183,6 +183,8 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
             yield f"{name} {rundir.NO_END}. What it had recorded until then is shown."
         elif not summary.succeeded:
             yield f"{name} failed: {summary.state}."
+        if summary.run.out_of_reach:
+            yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
 
 
 def _how(summaries: Sequence[Summary], comparison: Comparison | None) -> tuple[str, ...]:

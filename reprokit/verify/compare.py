@@ -153,6 +153,9 @@ def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Dif
         for name, loaded in (("shim", run.run.shim), ("agent", run.run.agent)):
             if loaded.startswith("not loaded"):
                 yield f"the {side} run's {name} was {loaded}"
+        for words in (run.run.out_of_reach_in_words, run.run.unsupervised):
+            if words:
+                yield f"of the {side} run, {words}"
         for warning in scan.warnings:
             yield f"the {side} run's agent stepped aside: {warning}"
     results = next(child for child in tree.children if child.name == "outputs")

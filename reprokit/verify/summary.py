@@ -160,6 +160,8 @@ def _uncovered(summary: Summary) -> Iterator[str]:
     if run.shim.startswith("not loaded") and not is_answered:
         yield f"entropy: the shim was {run.shim}"
     yield from run.uncovered
+    if run.unsupervised:
+        yield run.unsupervised
     if run.ended is None and (fresh := _fresh(summary.directory.path / ENTROPY)):
         yield f"{fresh} requests that the supervisor did not answer, as it was stopped or gone"
 

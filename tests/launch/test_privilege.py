@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import reprokit as package
-from tests.support import Done, Reprokit, python
+from tests.support import COMMAND, Done, Reprokit, python
 
 NOBODY = 65534
 ASK = ("/usr/bin/od", "-An", "-tx1", "-N8", "/dev/urandom")
@@ -172,3 +172,74 @@ def test_a_hostile_program_gets_no_more_than_its_own(reprokit: Reprokit) -> None
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) == {"entropy True", "key True"}
     assert len(done.stdout.splitlines()) >= 3
+
+
+# Another tool supervises already, as in some containers: the kernel allows one.
+SUPERVISED = """
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int n, char **v) {
+    struct sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {1, all};
+    int status;
+    if (n < 2 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 98;
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program) < 0) return 99;
+    if (!fork()) return execv(v[1], v + 1);
+    wait(&status);
+    return WEXITSTATUS(status);
+}
+"""
+HIDDEN = ("unshare", "-r", "-m", "sh", "-c", f"echo 1 > out && mount -t tmpfs x . && {' '.join(ASK)}")
+
+
+@needs_namespaces
+def test_what_cannot_be_recorded_is_said_everywhere(reprokit: Reprokit) -> None:
+    recording = reprokit.run("record", "--no-supervisor", "-o", "recording", "--", *HIDDEN)
+    facts = reprokit.facts("recording")
+    assert [program["reason"] for program in facts["out_of_reach"]] == ["plan"]
+    words = facts["uncovered"][0]
+    assert (recording.returncode, f"warning: {words}" in recording.stderr) == (0, True)
+    strict = reprokit.run("replay", "--policy", "strict", "recording", "-o", "strict")
+    assert (strict.returncode, f"replay-stopped: {words}" in strict.stderr) == (125, True)
+    loose = reprokit.run("replay", "recording", "-o", "loose")
+    assert (loose.returncode, f"warning: {words}" in loose.stderr) == (0, True)
+    compared = reprokit.run("verify", "recording", "loose").stdout
+    assert f"note: of the left run, {words}" in compared
+    assert f"note: of the right run, {words}" in compared
+    assert words in reprokit.run("show", "recording").stdout
+    reported = reprokit.run("report", "recording", "loose").stdout
+    assert words in reported.split("identical")[0]  # before the verdict
+
+
+@needs_namespaces
+def test_a_proof_counts_what_a_program_out_of_reach_asks_for(reprokit: Reprokit) -> None:
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    done = reprokit.run("record", "--prove", "--no-supervisor", "--", *HIDDEN)
+    assert "all accounted for" not in done.stderr
+    assert any("/dev/urandom, 8 bytes" in line for line in reprokit.facts()["proof"]["unaccounted"])
+
+
+@needs_root
+@pytest.mark.parametrize("way", ["setpriv", "su", "static", "chroot"])
+def test_a_lost_program_of_another_user_is_named(way: str, reprokit: Reprokit, tmp_path: Path) -> None:
+    reprokit.directory.joinpath("bin").mkdir()
+    shutil.copy("/bin/sh", reprokit.directory)
+    command = ["chroot", ".", "/sh"] if way == "chroot" else commands(tmp_path, way)
+    done = reprokit.run("record", "--no-supervisor", "--", *command)
+    assert "could not reach the run directory" in done.stderr
+    assert reprokit.facts()["out_of_reach"][0]["reason"] == ("shim" if way == "chroot" else "plan")
+
+
+@needs_namespaces
+def test_a_gate_without_a_supervisor_does_not_pass_what_it_did_not_record(reprokit: Reprokit) -> None:
+    program = str(reprokit.directory / "supervised")
+    subprocess.run(["gcc", "-x", "c", "-", "-o", program], input=SUPERVISED, text=True, check=True)
+    command, variables = [program, COMMAND, "gate", "--", *HIDDEN], {**os.environ, "TMPDIR": str(reprokit.directory)}
+    done = subprocess.run(command, cwd=reprokit.directory, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "could not reach the run directory" in done.stdout
