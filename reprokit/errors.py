@@ -8,6 +8,8 @@ from __future__ import annotations
 EXIT_IDENTICAL = 0
 EXIT_DIFFERENT = 1
 EXIT_TROUBLE = 2  # verify, show, doctor: nothing could be compared or read
+EXIT_NOT_SIGNED = 3  # attest verify
+EXIT_POLICY = 4  # attest verify
 EXIT_OWN_FAILURE = 125  # record, replay: reprokit itself failed (as env and timeout do)
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
@@ -311,8 +313,22 @@ class BadEnvelope(ReprokitError):
     slug = "bad-envelope"
 
 
+class NotSigned(ReprokitError):
+    """No signature of an envelope was made by the given key over this content."""
+
+    slug = "not-signed"
+    exit_code = EXIT_NOT_SIGNED
+
+
+class PolicyNotMet(ReprokitError):
+    """A statement was signed by the given key and is not what the verifier asked for."""
+
+    slug = "policy-not-met"
+    exit_code = EXIT_POLICY
+
+
 class Refused(ReprokitError):
-    """A signed statement does not hold: not signed by this key, changed, or about other artifacts."""
+    """A signed statement is about other artifacts, or is another tool's."""
 
     slug = "refused"
     exit_code = EXIT_DIFFERENT

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import stat
@@ -22,7 +21,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from reprokit import pending
+from reprokit import pending, untrusted_json
 from reprokit.errors import (
     CannotWriteRun,
     RunDamaged,
@@ -405,7 +404,7 @@ class RunDirectory:
         if sealed is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" != sealed.digest:
             raise RunDamaged(f"{path} was altered since the run ended; the run cannot be used")
         try:
-            content = _loads(data)
+            content = untrusted_json.loads(data)
             if not isinstance(content, dict):
                 raise RunDamaged(f"{path} is not a JSON object; the run cannot be used")
             version = content.get("format")
@@ -515,30 +514,14 @@ class RunDirectory:
 
 
 def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """One line of metrics.jsonl; the standard library's reader knows file names that are not UTF-8."""
+    """One line of metrics.jsonl."""
     try:
-        try:
-            content = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            content = _loads(line)
+        content = untrusted_json.loads(line)
         if isinstance(content, dict):
             return content
         raise ValueError("not a JSON object")
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunDamaged(f"{path}, line {number}: {reason(error)}; the run cannot be used") from None
-
-
-def _loads(data: bytes) -> Any:
-    """JSON as the standard library reads it, which keeps file names that are not UTF-8, without NaN."""
-
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name[:20]} is no number")
-
-    def finite(text: str) -> float:
-        number = float(text)
-        return number if math.isfinite(number) else refuse(text)
-
-    return json.loads(data.decode("utf-8"), parse_constant=refuse, parse_float=finite)
 
 
 def _check_range(value: Any, place: str) -> None:

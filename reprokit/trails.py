@@ -7,7 +7,6 @@ does not fit is RunDamaged. Memory is bounded by the names of the tensors, howev
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import struct
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit import native, rundir
+from reprokit import native, rundir, untrusted_json
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 from reprokit.rundir import TRAIL, RunDirectory, SealedFile
 
@@ -289,8 +288,8 @@ class Trail:
         if self._file.check(data, 0) != check:
             raise self._file.damaged(offset, "the names of the tensors do not match their check")
         try:
-            text = msgspec.convert(json.loads(data), _Text)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            text = msgspec.convert(untrusted_json.loads(data), _Text)
+        except (msgspec.MsgspecError, ValueError):
             raise self._file.damaged(offset, "the names of the tensors cannot be read") from None
         if len(text.tensors) != count:
             raise self._file.damaged(offset, f"{len(text.tensors)} names for {count} tensors")

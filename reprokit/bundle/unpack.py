@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
+from reprokit import untrusted_json
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents
 from reprokit.bundle.pack import zstandard_library
@@ -131,8 +132,8 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Cont
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     try:
-        listed = msgspec.json.decode(data, type=Contents)
-    except msgspec.MsgspecError as error:
+        listed = msgspec.convert(untrusted_json.loads(data), Contents)
+    except (msgspec.MsgspecError, ValueError) as error:
         raise BadBundle(f"{path}: {contents.LIST}: {_line(error)}") from None
     if listed.format > contents.FORMAT:
         raise BadBundle(f"{path} has format {listed.format}, this reprokit reads {contents.FORMAT}; upgrade reprokit")

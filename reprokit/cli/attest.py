@@ -1,13 +1,28 @@
-"""``reprokit attest verify``: does a signed statement hold, and are these the artifacts that it is about?"""
+"""``reprokit attest verify``: does a signed statement hold, what does it say, and are these its artifacts?"""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from reprokit.errors import UsageError
 from reprokit.printable import printable
+
+if TYPE_CHECKING:
+    from reprokit.report.envelope import Signed
+    from reprokit.report.policy import Checked
+
+VERDICTS = ("identical", "tolerated", "different", "failed")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+FILE = click.Path(path_type=Path)
+LONGEST = 4000  # characters of a line
 
 
 @click.group()
@@ -16,31 +31,112 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("envelope", type=click.Path(path_type=Path))
-@click.argument("artifacts", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("envelope", type=FILE)
+@click.argument("artifacts", nargs=-1, type=FILE)
+@click.option("--key", metavar="PUBLIC", required=True, type=FILE, help="The signer's public key.")
+@click.option("--verdict", type=click.Choice(VERDICTS), help="Require this verdict.")
+@click.option("--predicate", metavar="TYPE", help="Require this type: test-result or bitwise-rerun.")
+@click.option("--command", "words", metavar="TEXT", help="Require that both runs executed this command line.")
 @click.option(
-    "--key", metavar="PUBLIC", required=True, type=click.Path(path_type=Path), help="The signer's public key."
+    "--max-age", metavar="AGE", help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w."
 )
+@click.option("--executed", is_flag=True, help="Require that the signer executed both runs (gate --sign).")
 @click.option("--partial", is_flag=True, help="Accept that artifacts of the statement are not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statement, and what was checked, as JSON.")
-def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, partial: bool, as_json: bool) -> None:
-    """Hold ENVELOPE against a public key and ARTIFACTS, which are files or directories of them.
+def verify(
+    envelope: Path,
+    artifacts: tuple[Path, ...],
+    key: Path,
+    verdict: str | None,
+    predicate: str | None,
+    words: str | None,
+    max_age: str | None,
+    executed: bool,
+    partial: bool,
+    as_json: bool,
+) -> None:
+    """Check the signature of ENVELOPE by a public key, and ARTIFACTS, which are files or directories of them.
 
-    Needs nothing else: no run directory and no network. Exits with 0 if the signature holds and every
-    artifact is the one that was signed, 1 if anything is refused, 2 if something cannot be read.
+    Needs nothing else: no run directory and no network. Exits with 0 if the signature holds, every artifact is
+    the one that was signed and the statement says what was asked for; 1 if artifacts are missing or others, or
+    the statement is another tool's; 2 if something cannot be read or is malformed; 3 if this key did not sign
+    it; 4 if it does not say what was asked for. Without --verdict, 0 does not mean that runs were identical.
     """
     from reprokit.report import envelope as envelopes
+    from reprokit.report import keys, policy
 
-    found = envelopes.verify(envelope, key, artifacts, partial=partial)
+    asked = policy.Policy(
+        predicate=_predicate(predicate),
+        verdict=verdict,
+        command=_command(words),
+        max_age=_age(max_age),
+        executed=executed,
+    )
+    public = keys.read_public(key)
+    signed = envelopes.read(envelope, public)
+    asked.require(signed)
+    checked = policy.check(signed, artifacts, partial=partial)
     if as_json:
-        facts = {"key": found.key, "checked": found.checked, "unchecked": found.unchecked}
-        click.echo(json.dumps({**facts, "statement": found.statement}, indent=2))
+        facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked}
+        click.echo(json.dumps({**facts, "statement": signed.content}, indent=2))
         return
-    predicate = found.statement.get("predicate")
-    said = predicate if isinstance(predicate, dict) else {}
-    verdict = said.get("sentence") or said.get("result") or "no verdict"
-    count = len(found.checked)
-    click.echo(f"signed by key {found.key}; {count} of {count + len(found.unchecked)} artifacts checked: as signed")
-    if found.unchecked:
-        click.echo(f"not checked: {len(found.unchecked)} artifacts, first {printable(found.unchecked[0])}")
-    click.echo(f"{printable(str(found.statement.get('predicateType', '')))}: {printable(str(verdict), 2000)}")
+    for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked)):
+        click.echo(f"{label}: {printable(text, LONGEST)}")
+
+
+def _predicate(name: str | None) -> str | None:
+    """The type that was asked for, whose short name will do."""
+    from reprokit.report.statement import PREDICATES
+
+    if name is None or name in PREDICATES.values():
+        return name
+    if name not in PREDICATES:
+        raise UsageError(f"--predicate {name}: there are {', '.join(PREDICATES)}")
+    return PREDICATES[name]
+
+
+def _command(text: str | None) -> tuple[str, ...] | None:
+    try:
+        return None if text is None else tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--command {text}: {error}") from None
+
+
+def _age(text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = re.fullmatch("([0-9]{1,6})([smhdw])", text)
+    if found is None:
+        raise UsageError(f"--max-age {text}: give a whole number and a unit, as in 90m, 12h, 7d or 2w")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def _lines(signed: Signed, checked: Checked) -> Iterator[tuple[str, str]]:
+    """What the statement says, with everything that qualifies it."""
+    from reprokit.report.words import EXECUTED
+
+    rerun, count = signed.rerun, len(checked.checked)
+    yield "statement", f"{signed.predicate_type}, made {rerun.made} by {rerun.verifier.name} {rerun.verifier.version}"
+    yield from (("attention", text) for text in rerun.attention)
+    yield "verdict", f"{rerun.verdict}: {rerun.sentence}"
+    yield "executed", EXECUTED[rerun.executed_by]
+    yield "artifacts", f"{count} of {count + len(checked.unchecked)} checked{', and as signed' if count else ''}"
+    if checked.unchecked:
+        yield "not checked", f"{len(checked.unchecked)} artifacts, first {checked.unchecked[0]}"
+    for run in rerun.runs:
+        yield run.kind, f"{shlex.join(run.command)}: {run.state}, {run.started} to {run.ended}, on {run.host}"
+        yield "source", f"{run.source.state}, commit {run.source.commit or 'unknown'}"
+    yield from _qualifications(signed)
+
+
+def _qualifications(signed: Signed) -> Iterator[tuple[str, str]]:
+    rerun = signed.rerun
+    yield from (("note", text) for text in rerun.notes)
+    yield from (("not compared", text) for text in rerun.not_compared)
+    yield from (("not recorded", text) for text in rerun.randomness.uncovered)
+    for one in rerun.environment_differences:
+        weight = " (can change results)" if one.can_change_results else ""
+        yield "environment differs", f"{one.name}: {one.first or '-'} | {one.second or '-'}{weight}"
+    yield from (("patch", text) for text in rerun.patches)
+    yield from (("never compared", text) for text in rerun.excluded)
+    yield from (("limit", text) for text in rerun.limits)

@@ -14,6 +14,8 @@ from reprokit.cli.paths import run_path
 from reprokit.errors import CannotWriteReport, UsageError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from reprokit.report.facts import AuditFacts
 
 STATEMENTS = ("test-result", "bitwise-rerun")
@@ -70,13 +72,14 @@ def command(run: str, run2: str | None, kind: str | None, output: Path | None, k
         raise UsageError(f"--sign goes with --format {' or '.join(STATEMENTS)}")
     if output is not None and chosen == "text":
         raise UsageError("text is for the screen: choose another --format for a file")
+    private = _private(key)
     facts = gather([run_path(name) for name in (run, run2) if name is not None])
     if chosen == "text":
         from reprokit.report.text import print_report
 
         print_report(facts)
         return
-    text = _text(facts, chosen, key)
+    text = _text(facts, chosen, private)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -92,7 +95,13 @@ def _by_name(output: Path | None) -> str:
     raise UsageError(f"the name {output.name} does not say what to write; add --format")
 
 
-def _text(facts: AuditFacts, kind: str, key: Path | None) -> str:
+def _private(key: Path | None) -> Ed25519PrivateKey | None:
+    from reprokit.report import keys
+
+    return None if key is None else keys.read_private(key)
+
+
+def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
     """The report in this format."""
     if kind in PRESENTERS:
         module, function = PRESENTERS[kind]
@@ -105,7 +114,7 @@ def _text(facts: AuditFacts, kind: str, key: Path | None) -> str:
     return json.dumps(document(facts), indent=2) + "\n"
 
 
-def _statement(facts: AuditFacts, kind: str, key: Path | None) -> str:
+def _statement(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
     from reprokit.report.statement import statement
 
     made = statement(facts, kind)

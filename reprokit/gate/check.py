@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import findings as findings_file
-from reprokit import profiling, recipe
+from reprokit import profiling, recipe, untrusted_json
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
@@ -329,8 +329,8 @@ def read_accepted(path: Path) -> set[str]:
             data = file.read(MAX_ACCEPTED + 1)
         if len(data) > MAX_ACCEPTED:
             raise ReprokitError(f"{path} is larger than {MAX_ACCEPTED} bytes; {ACCEPTED}")
-        content = msgspec.json.decode(data)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        content = untrusted_json.loads(data)
+    except (OSError, ValueError) as error:
         raise ReprokitError(f"{path}: {error}; {ACCEPTED}") from None
     listed = content.get("findings", []) if isinstance(content, dict) else content
     return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}

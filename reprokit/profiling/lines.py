@@ -5,7 +5,6 @@ Files, lines and their number are bounded; a line that does not fit is counted a
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from reprokit import untrusted_json
 from reprokit.errors import RunError
 from reprokit.findings import Place
 from reprokit.rundir import PROFILE, RunDirectory
@@ -155,7 +155,6 @@ class Reader:
 
     def __init__(self, run: RunDirectory):
         self._run = run
-        self._decoder = msgspec.json.Decoder(Observed)
         self._room = MAX_TOTAL
         self.bad = 0  # lines that could not be read
         self.notes: list[str] = []
@@ -209,17 +208,9 @@ class Reader:
             self.bad += 1
             return None
         try:
-            decoded: Observed = self._decoder.decode(line)
-            return decoded
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._decoded_otherwise(line)
-
-    def _decoded_otherwise(self, line: bytes) -> Observed | None:
-        """The standard library's reader knows file names that are not UTF-8."""
-        try:
-            converted: Observed = msgspec.convert(json.loads(line), Observed)
-            return converted
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            observed: Observed = msgspec.convert(untrusted_json.loads(line), Observed)
+            return observed
+        except (msgspec.MsgspecError, ValueError):
             self.bad += 1
             return None
 

@@ -1,42 +1,84 @@
-"""Signed envelopes (DSSE) around in-toto Statements: making one, and holding one against key and artifacts.
+"""Signed envelopes (DSSE) around in-toto Statements: making one, and reading one that somebody else has handed over.
 
-An envelope comes from somebody else: it is bounded, nothing in it is believed before its signature has been verified,
-and only the bytes that were signed are read.
+An envelope is bounded, nothing in it is believed before its signature has been verified, and only the bytes that were
+signed are read. https://github.com/secure-systems-lab/dsse has the format.
 """
 
 from __future__ import annotations
 
-import hashlib
+import base64
+import binascii
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from reprokit.errors import BadEnvelope, Refused
-from reprokit.report import keys
+import msgspec
+from msgspec import Meta
+
+from reprokit import untrusted_json
+from reprokit.errors import BadEnvelope, NotSigned, Refused
+from reprokit.report import predicate
 from reprokit.report.statement import PREDICATES, STATEMENT
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from securesystemslib.signer._key import SSlibKey
 
 PAYLOAD: Final = "application/vnd.in-toto+json"
 MAX_ENVELOPE = 256 << 20  # bytes
 MAX_SIGNATURES = 64
 
 
+class _Signature(msgspec.Struct, frozen=True):
+    """A signature; the keyid beside it is a hint that anybody can change, and is not looked at."""
+
+    sig: str
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """The envelope as it is written."""
+
+    payload: str
+    payload_type: str
+    signatures: Annotated[list[_Signature], Meta(max_length=MAX_SIGNATURES)] = []
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """An artifact that a statement is about."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    digest: dict[str, str]
+
+    @property
+    def sha256(self) -> str:
+        return self.digest["sha256"]
+
+
+class _Statement(msgspec.Struct, frozen=True):
+    """An in-toto Statement; what its predicate must be depends on the predicate's type."""
+
+    type: str = msgspec.field(name="_type")
+    predicate_type: str = msgspec.field(name="predicateType")
+    subject: Annotated[list[Subject], Meta(min_length=1)]
+    predicate: dict[str, Any]
+
+
 @dataclass(frozen=True)
-class Attested:
-    """What a verified envelope says."""
+class Signed:
+    """What a verified envelope holds."""
 
-    statement: dict[str, Any]
-    key: str  # id of the key that signed it
-    checked: tuple[str, ...]  # artifacts whose digests are those of the statement
-    unchecked: tuple[str, ...]  # subjects for which no artifact was given
+    content: dict[str, Any]  # the statement as it was signed
+    predicate_type: str
+    subjects: tuple[Subject, ...]
+    rerun: predicate.Rerun
 
 
-def sign(statement: dict[str, Any], key_path: Path) -> str:
+def sign(statement: dict[str, Any], private: Ed25519PrivateKey) -> str:
     """The statement in an envelope, as JSON text."""
-    private = keys.read_private(key_path)
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer._crypto_signer import CryptoSigner
 
@@ -46,68 +88,79 @@ def sign(statement: dict[str, Any], key_path: Path) -> str:
     return json.dumps(envelope.to_dict(), indent=2) + "\n"
 
 
-def verify(path: Path, key_path: Path, artifacts: Sequence[Path], *, partial: bool = False) -> Attested:
-    """Hold an envelope against a public key and artifacts; raises Refused where anything does not fit."""
-    key = keys.read_public(key_path)
-    statement = _verified(path, key)
-    wanted = dict(_subjects(path, statement))
-    checked = []
-    for name, place, is_named in _artifacts(artifacts):
-        subject = _subject_for(name, wanted)
-        if subject is None and not is_named:
-            continue
-        if subject is None:
-            raise Refused(f"{place} is not among the {len(wanted)} artifacts that the statement is about")
-        if _sha256(place) != wanted[subject]:
-            raise Refused(f"{place} is not the artifact that was signed: its digest is another than that of {subject}")
-        checked.append(subject)
-    unchecked = tuple(name for name in wanted if name not in checked)
-    if unchecked and not partial:
-        what = "give the artifacts too, or accept that with --partial"
-        raise Refused(f"{len(unchecked)} of {len(wanted)} artifacts were not checked, first {unchecked[0]}; {what}")
-    return Attested(statement, key.keyid, tuple(checked), unchecked)
+def read(path: Path, key: SSlibKey) -> Signed:
+    """What this key has signed in an envelope.
 
-
-def _verified(path: Path, key: Any) -> dict[str, Any]:
-    """The statement in an envelope that this key has signed."""
-    from securesystemslib.dsse import Envelope
-
-    content = _read(path)
-    if not isinstance(content.get("signatures"), list) or not content["signatures"]:
-        raise Refused(f"{path} is not signed: it holds no signature")
-    if len(content["signatures"]) > MAX_SIGNATURES:
-        raise BadEnvelope(f"{path} holds more than {MAX_SIGNATURES} signatures")
-    try:
-        envelope = Envelope.from_dict(content)
-    except Exception as error:
-        raise BadEnvelope(f"{path} is no DSSE envelope: {type(error).__name__}: {error}") from None
+    Raises NotSigned, BadEnvelope for what is not of its format, and Refused for another tool's statement.
+    """
+    envelope = _convert(path, _json(path, _bytes(path)), _Envelope, "a DSSE envelope")
+    payload = _base64(envelope.payload)
+    if payload is None:
+        raise BadEnvelope(f"{path} is no DSSE envelope: its payload is no base64")
+    if not envelope.signatures:
+        raise NotSigned(f"{path} is not signed: it holds no signature")
+    signed = _pre_authentication(envelope.payload_type, payload)
+    if not any(_holds(key, signature.sig, signed) for signature in envelope.signatures):
+        raise NotSigned(f"{path} was not signed by this key, or was changed since")
     if envelope.payload_type != PAYLOAD:
-        raise Refused(f"{path} holds {envelope.payload_type}, which is no in-toto statement")
-    if not _holds(envelope, key):
-        raise Refused(f"{path} was not signed by this key, or was changed since")
-    statement = _object(path, envelope.payload)
-    if statement.get("_type") != STATEMENT:
-        raise Refused(f"{path} holds no in-toto Statement of version 1")
-    if statement.get("predicateType") not in PREDICATES.values():
-        said = str(statement.get("predicateType"))[:200]
-        raise Refused(f"{path} states {said}, and nothing of a re-run: it is another tool's")
-    return statement
+        raise Refused(f"{path} holds {envelope.payload_type[:200]}, which is no in-toto statement")
+    return _statement(path, _json(path, payload))
 
 
-def _holds(envelope: Any, key: Any) -> bool:
-    """Whether one of the signatures does, whatever key id it names: that is a hint and nothing else."""
-    from securesystemslib.exceptions import UnverifiedSignatureError
+def _statement(path: Path, content: dict[str, Any]) -> Signed:
+    version, kind = (content.get(key) for key in ("_type", "predicateType"))
+    if not (isinstance(version, str) and isinstance(kind, str)):
+        raise BadEnvelope(f"{path} holds no in-toto Statement: its _type or predicateType is missing")
+    if version != STATEMENT:
+        raise Refused(f"{path} holds {version[:200]}, and no in-toto Statement of version 1")
+    if kind == predicate.OLD_RERUN:
+        raise Refused(f"{path} states {kind} of an older reprokit, also of a run and its copy; make a new statement")
+    if kind not in PREDICATES.values():
+        raise Refused(f"{path} states {kind[:200]}, and nothing of a re-run: it is another tool's")
+    found = _convert(path, content, _Statement, "an in-toto Statement")
+    try:
+        rerun = predicate.read(found.predicate_type, found.predicate)
+    except ValueError as error:
+        raise BadEnvelope(f"{path}: its predicate is not by the schema of {kind}: {error}") from None
+    names = {subject.name for subject in found.subject}
+    if len(names) < len(found.subject):
+        raise BadEnvelope(f"{path}: two artifacts of the statement have the same name")
+    if not all(re.fullmatch("[0-9a-f]{64}", subject.digest.get("sha256", "")) for subject in found.subject):
+        raise BadEnvelope(f"{path}: an artifact of the statement has no SHA-256 digest")
+    return Signed(content, found.predicate_type, tuple(found.subject), rerun)
 
-    for signature in envelope.signatures.values():
-        try:
-            key.verify_signature(signature, envelope.pae())
-        except UnverifiedSignatureError:
-            continue
-        return True
-    return False
+
+def _pre_authentication(kind: str, payload: bytes) -> bytes:
+    """DSSE's encoding of type and payload, which is what is signed."""
+    name = kind.encode("utf-8", "surrogatepass")
+    return b"DSSEv1 %d %b %d %b" % (len(name), name, len(payload), payload)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _holds(key: SSlibKey, text: str, signed: bytes) -> bool:
+    """Whether this key made the signature."""
+    from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
+    from securesystemslib.signer._signature import Signature
+
+    signature = _base64(text)
+    if signature is None:
+        return False
+    try:
+        key.verify_signature(Signature(key.keyid, signature.hex()), signed)
+    except (UnverifiedSignatureError, VerificationError):
+        return False
+    return True
+
+
+def _base64(text: str) -> bytes | None:
+    """Standard or URL-safe, as DSSE allows both; None for what is neither."""
+    alphabet = b"-_" if "-" in text or "_" in text else b"+/"
+    try:
+        return base64.b64decode(text.encode("ascii"), altchars=alphabet, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _bytes(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -118,54 +171,21 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadEnvelope(f"{path}: {error.strerror}") from None
     if len(data) > MAX_ENVELOPE:
         raise BadEnvelope(f"{path} is larger than {MAX_ENVELOPE} bytes")
-    return _object(path, data)
+    return data
 
 
-def _object(path: Path, data: bytes) -> dict[str, Any]:
+def _json(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        content = untrusted_json.loads(data)
+    except ValueError as error:
         raise BadEnvelope(f"{path} is no JSON: {error}") from None
     if not isinstance(content, dict):
-        raise BadEnvelope(f"{path} is no DSSE envelope: not a JSON object")
+        raise BadEnvelope(f"{path} is no JSON object, and so no DSSE envelope")
     return content
 
 
-def _subjects(path: Path, statement: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    subjects = statement.get("subject")
-    for one in subjects if isinstance(subjects, list) else ():
-        digest = one.get("digest") if isinstance(one, dict) else None
-        sha256 = digest.get("sha256") if isinstance(digest, dict) else None
-        if not isinstance(sha256, str):
-            raise Refused(f"{path}: an artifact of the statement has no SHA-256 digest")
-        yield str(one.get("name", "")), sha256
-
-
-def _artifacts(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
-    """Files by the names that they may have in a statement, and whether they were named one by one."""
-    for place in places:
-        if place.is_dir():
-            files = (path for path in sorted(place.rglob("*")) if path.is_file() and not path.is_symlink())
-            yield from ((path.relative_to(place).as_posix(), path, False) for path in files)
-        else:
-            yield place.as_posix(), place, True
-
-
-def _subject_for(name: str, wanted: dict[str, str]) -> str | None:
-    """The subject that an artifact stands for: the same name, or the only one of the same last part."""
-    if name in wanted:
-        return name
-    last = name.rpartition("/")[2]
-    alike = [subject for subject in wanted if subject.rpartition("/")[2] == last]
-    return alike[0] if len(alike) == 1 else None
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def _convert(path: Path, content: dict[str, Any], kind: Any, what: str) -> Any:
     try:
-        with open(path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
-    return digest.hexdigest()
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise BadEnvelope(f"{path} is not {what}: {error}") from None

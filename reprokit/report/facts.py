@@ -83,8 +83,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Source = Source()
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
-    environment_digest: str = ""  # of environment.json
-    outputs_digest: str = ""  # of outputs.json
     original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 

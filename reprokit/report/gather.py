@@ -271,6 +271,7 @@ def _curves_of(summary: Summary) -> dict[curves.Name, curves.Thinned]:
 
 def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
     run = summary.run
+    sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
     return Run(
         side=side,
         run_id=run.run_id,
@@ -288,16 +289,9 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
         machine=origin.machine(summary.environment),
         source=origin.source(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
-        digest=_digest(summary, rundir.RUN),
-        environment_digest=_digest(summary, rundir.ENVIRONMENT),
-        outputs_digest=_digest(summary, rundir.OUTPUTS),
+        digest=sealed.digest if sealed is not None else "",
         original=run.bundled.original if run.bundled is not None else "",
     )
-
-
-def _digest(summary: Summary, name: str) -> str:
-    sealed = rundir.seal_file(summary.directory.path / name)
-    return sealed.digest if sealed is not None else ""
 
 
 def _trained(summary: Summary) -> Trained:

@@ -10,31 +10,40 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 from reprokit.errors import NothingToAttest
+from reprokit.report import predicate
 from reprokit.report.facts import AuditFacts
+from reprokit.report.facts import Run as RunFacts
+from reprokit.report.predicate import RERUN, RESULTS, TEST_RESULT, Digest, Rerun, Run, TestResult
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
-TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
-RERUN: Final = "urn:reprokit:bitwise-rerun:2"  # docs/attestations.md and schemas/rerun.schema.json describe it
-PREDICATES = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
+PREDICATES: Final = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
 MAX_SUBJECTS = 100_000
 
 
 def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
-    """A Statement with the predicate of this kind; raises NothingToAttest where no artifact has a digest."""
+    """A Statement with the predicate of this kind; raises NothingToAttest where there is nothing to state."""
     if len(facts.runs) < 2:
         raise NothingToAttest("a statement is about a run and its re-run; name two runs")
     if facts.verdict.outcome == "not-compared":
-        raise NothingToAttest(f"nothing was compared, so nothing can be attested ({facts.verdict.sentence})")
+        raise NothingToAttest(f"{facts.verdict.sentence} Nothing can be attested; replay the recording, and name both")
     subjects = list(_subjects(facts))
     if not subjects:
         raise NothingToAttest("the first run wrote no file with a digest: a statement needs something it is about")
-    predicate = _test_result(facts) if kind == "test-result" else _rerun(facts)
+    left_out = len(subjects) - MAX_SUBJECTS
+    rerun = _rerun(facts, (f"{left_out} more files are no subjects of this statement",) if left_out > 0 else ())
+    made = msgspec.to_builtins(rerun if kind == "bitwise-rerun" else _test_result(facts, rerun))
+    try:
+        predicate.read(PREDICATES[kind], made)
+    except ValueError as error:  # of a run directory that no reprokit wrote
+        raise NothingToAttest(f"the runs hold what no statement may: {error}") from None
     return {
         "_type": STATEMENT,
         "subject": subjects[:MAX_SUBJECTS],
         "predicateType": PREDICATES[kind],
-        "predicate": predicate,
+        "predicate": made,
     }
 
 
@@ -44,14 +53,11 @@ def _subjects(facts: AuditFacts) -> Iterator[dict[str, Any]]:
             yield {"name": file.path, "digest": {"sha256": _hex(file.digest)}}
 
 
-def _configuration(facts: AuditFacts) -> list[dict[str, Any]]:
+def _materials(facts: AuditFacts) -> Iterator[predicate.Material]:
     """What the runs were made of, by digests."""
-    found = [{"name": f"run {run.run_id}", "digest": {"sha256": _hex(run.digest)}} for run in facts.runs if run.digest]
-    for one in (*facts.trained.code, *facts.trained.data):
-        digest = _hex(one.value.partition(" ")[0])
-        if digest:
-            found.append({"name": one.name, "digest": {"sha256": digest}})
-    return found
+    found = [(f"run {run.run_id}", run.digest) for run in facts.runs]
+    found += [(one.name, one.value.partition(" ")[0]) for one in (*facts.trained.code, *facts.trained.data)]
+    return (predicate.Material(name=name, digest=_digest(digest)) for name, digest in found if _hex(digest))
 
 
 def _hex(digest: str) -> str:
@@ -59,101 +65,95 @@ def _hex(digest: str) -> str:
     return text if re.fullmatch("[0-9a-f]{64}", text) else ""
 
 
-def _names(facts: AuditFacts, *verdicts: str) -> list[str]:
-    return [
-        f"{category.name}: {item.name}"
-        for category in facts.categories
-        for item in category.items
-        if item.verdict in verdicts
-    ]
+def _digest(text: str) -> Digest:
+    return Digest(sha256=_hex(text))
 
 
-def _test_result(facts: AuditFacts) -> dict[str, Any]:
-    outcome = facts.verdict.outcome
-    return {
-        "result": {"identical": "PASSED", "tolerated": "WARNED"}.get(outcome, "FAILED"),
-        "configuration": _configuration(facts),
-        "passedTests": _names(facts, "identical"),
-        "warnedTests": _names(facts, "tolerated"),
-        "failedTests": _names(facts, "different", "missing"),
-    }
+def _names(facts: AuditFacts, *verdicts: str) -> tuple[str, ...]:
+    return tuple(name for name, verdict in _items(facts) if verdict in verdicts)
 
 
-def _rerun(facts: AuditFacts) -> dict[str, Any]:
-    return {
-        "verdict": facts.verdict.outcome,
-        "sentence": facts.verdict.sentence,
-        "attention": list(facts.attention),
-        "counts": facts.verdict.counts,
-        "firstDifference": facts.verdict.first_difference,
-        "verifier": {"name": "reprokit", "version": facts.reprokit},
-        "made": facts.made,
-        "runs": [
-            {
-                "runId": run.run_id,
-                "kind": run.kind,
-                "replayOf": run.replay_of,
-                "command": list(run.command),
-                "started": run.started,
-                "ended": run.ended,
-                "state": run.state,
-                "record": {"sha256": _hex(run.digest)},
-            }
-            for run in facts.runs
-        ],
-        "randomness": {
-            "profile": {"sha256": _hex(facts.entropy.profile)},
-            "requests": facts.entropy.requests,
-            "bytes": facts.entropy.bytes,
-            "fidelity": facts.entropy.fidelity or {},
-            "uncovered": list(facts.entropy.uncovered),
-        },
-        "compared": [
-            {"name": f"{category.name}: {item.name}", "verdict": item.verdict, "first": item.left, "second": item.right}
+def _items(facts: AuditFacts) -> Iterator[tuple[str, str]]:
+    """Everything that is in the comparison with its verdict; categories in which there is nothing too."""
+    for category in facts.categories:
+        yield from ((f"{category.name}: {item.name}", item.verdict) for item in category.items)
+        if not category.items and category.verdict == "not-recorded":
+            yield f"{category.name}: neither run recorded any", category.verdict
+
+
+def _test_result(facts: AuditFacts, rerun: Rerun) -> TestResult:
+    return TestResult(
+        result=RESULTS[rerun.verdict],  # type: ignore[arg-type]
+        configuration=rerun.materials,
+        passed_tests=_names(facts, "identical"),
+        warned_tests=_names(facts, "tolerated"),
+        failed_tests=_names(facts, "different", "missing"),
+        rerun=rerun,
+    )
+
+
+def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
+    return Rerun(
+        verdict=facts.verdict.outcome,  # type: ignore[arg-type]  # runs were compared
+        sentence=facts.verdict.sentence,
+        executed_by=facts.executed_by,
+        attention=facts.attention,
+        notes=(*facts.notes, *notes),
+        counts=facts.verdict.counts,
+        first_difference=facts.verdict.first_difference,
+        verifier=predicate.Verifier(name="reprokit", version=facts.reprokit),
+        made=facts.made,
+        runs=tuple(map(_run, facts.runs)),
+        randomness=_randomness(facts),
+        compared=tuple(
+            predicate.Compared(
+                name=f"{category.name}: {item.name}",
+                verdict=item.verdict,  # type: ignore[arg-type]
+                first=item.left,
+                second=item.right,
+            )
             for category in facts.categories
             for item in category.items
-        ],
-        "excluded": list(facts.excluded),
-        "patches": [f"{patch.name} {patch.state}" for patch in facts.patches],
-        "materials": _configuration(facts),
-        "limits": list(facts.limits),
-    }
+        ),
+        not_compared=_names(facts, "not-recorded"),
+        environment_differences=tuple(
+            predicate.Difference(
+                name=item.name, first=item.left, second=item.right, can_change_results=item.can_change_results
+            )
+            for item in facts.environment
+            if item.left != item.right
+        ),
+        excluded=facts.excluded,
+        patches=tuple(f"{patch.name} {patch.state}" for patch in facts.patches),
+        materials=tuple(_materials(facts)),
+        limits=facts.limits,
+    )
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of a bitwise re-run's predicate; reprokit/schemas/rerun.schema.json is this."""
-    text, texts = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-    digest = _object({"sha256": {"type": "string", "pattern": "^([0-9a-f]{64})?$"}})
-    run_texts = ("runId", "kind", "replayOf", "started", "ended", "state")
-    run = _object({**dict.fromkeys(run_texts, text), "command": texts, "record": digest})
-    counts = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
-    number = {"type": "integer", "minimum": 0}
-    randomness = {"profile": digest, "requests": number, "bytes": number, "fidelity": counts, "uncovered": texts}
-    verdicts = ["identical", "different", "tolerated", "missing", "information", "not-recorded"]
-    compared = {"name": text, "verdict": {"enum": verdicts}, "first": text, "second": text}
-    properties = {
-        "verdict": {"enum": ["identical", "different", "tolerated", "failed"]},
-        "sentence": text,
-        "attention": texts,
-        "counts": counts,
-        "firstDifference": text,
-        "verifier": _object({"name": text, "version": text}),
-        "made": text,
-        "runs": {"type": "array", "items": run, "minItems": 2, "maxItems": 2},
-        "randomness": _object(randomness),
-        "compared": {"type": "array", "items": _object(compared)},
-        "excluded": texts,
-        "patches": texts,
-        "materials": {"type": "array", "items": _object({"name": text, "digest": digest})},
-        "limits": texts,
-    }
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": RERUN}
-    return {
-        **head,
-        "title": "Predicate of a bitwise re-run, of reprokit report --format bitwise-rerun",
-        **_object(properties),
-    }
+def _run(run: RunFacts) -> Run:
+    source = run.source
+    return Run(
+        run_id=run.run_id,
+        kind=run.kind,
+        replay_of=run.replay_of,
+        command=run.command,
+        working_directory=run.working_directory,
+        host=run.host,
+        machine=run.machine,
+        source=predicate.Source(state=source.state, commit=source.commit, changes=_digest(source.changes)),
+        started=run.started,
+        ended=run.ended,
+        state=run.state,
+        record=_digest(run.digest),
+    )
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+def _randomness(facts: AuditFacts) -> predicate.Randomness:
+    entropy = facts.entropy
+    return predicate.Randomness(
+        profile=_digest(entropy.profile),
+        requests=entropy.requests,
+        bytes=entropy.bytes,
+        fidelity=entropy.fidelity or {},
+        uncovered=entropy.uncovered,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,33 +16,38 @@ from in_toto_attestation.v1.statement import Statement
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer._crypto_signer import CryptoSigner
 
-from reprokit.report import keys, statement
+from reprokit.errors import BadEnvelope
+from reprokit.report import envelope, keys, predicate
 from tests.support import Done, Reprokit
+
+PAYLOAD = "application/vnd.in-toto+json"
+
+
+@pytest.fixture(scope="module")
+def made(real: Reprokit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with keys, a signed statement and the artifact, and nothing else."""
+    place = tmp_path_factory.mktemp("signed")
+    for name in ("key", "other"):
+        keys.make(place / name)
+    signing = ["--sign", str(place / "key"), "-o", str(place / "signed.json")]
+    assert real.run("report", "first", "second", "--format", "bitwise-rerun", *signing).returncode == 0
+    shutil.copy(real.directory / "model.bin", place / "model.bin")
+    return place
 
 
 @pytest.fixture
-def signed(real: Reprokit, tmp_path: Path) -> Reprokit:
-    """A directory with keys, a signed statement and the artifact, and nothing else."""
-    signing = ["--sign", str(tmp_path / "key"), "-o", str(tmp_path / "signed.json")]
-    for arguments in (
-        ["keygen", str(tmp_path / "key")],
-        ["keygen", str(tmp_path / "other")],
-        ["report", "first", "second", "--format", "bitwise-rerun", *signing],
-    ):
-        assert real.run(*arguments).returncode == 0
-    shutil.copy(real.directory / "model.bin", tmp_path / "model.bin")
-    return Reprokit(tmp_path)
+def signed(made: Path, tmp_path: Path) -> Reprokit:
+    """A copy of it to change."""
+    return Reprokit(Path(shutil.copytree(made, tmp_path / "signed")))
+
+
+def read(at: Reprokit) -> envelope.Signed:
+    """Read the statement as the command does."""
+    return envelope.read(at.directory / "signed.json", keys.read_public(at.directory / "key.pub"))
 
 
 def verify(at: Reprokit, *arguments: str, key: str = "key.pub") -> Done:
     return at.run("attest", "verify", "signed.json", "--key", key, *arguments)
-
-
-def change(at: Reprokit, edit: Callable[[dict[str, Any]], object]) -> None:
-    path = at.directory / "signed.json"
-    envelope = json.loads(path.read_text())
-    edit(envelope)
-    path.write_text(json.dumps(envelope))
 
 
 def payload(at: Reprokit) -> dict[str, Any]:
@@ -51,8 +57,18 @@ def payload(at: Reprokit) -> dict[str, Any]:
     return content
 
 
+def signed_again(at: Reprokit, payload: bytes, kind: str = PAYLOAD, key: str = "key") -> None:
+    """Sign something with the same key, as another tool would, or a program that errs."""
+    dsse = Envelope(payload, kind, {})
+    dsse.sign(CryptoSigner(keys.read_private(at.directory / key)))
+    (at.directory / "signed.json").write_text(json.dumps(dsse.to_dict()))
+
+
 def test_a_signed_statement_holds(signed: Reprokit) -> None:
-    assert verify(signed, "model.bin").returncode == 0
+    done = verify(signed, "model.bin")
+    assert done.returncode == 0
+    for words in ("verdict: identical", "did not execute", "not compared: weights: neither", "limit: ", "source: "):
+        assert words in done.stdout
     assert verify(signed, ".").returncode == 0
     done = verify(signed, "model.bin", "--json")
     assert json.loads(done.stdout)["checked"] == ["model.bin"]
@@ -61,85 +77,187 @@ def test_a_signed_statement_holds(signed: Reprokit) -> None:
 
 def test_a_statement_is_one_by_the_library_and_the_schema(signed: Reprokit, real: Reprokit) -> None:
     content = payload(signed)
-    jsonschema.validate(content["predicate"], statement.schema())
     result = json.loads(real.run("report", "first", "other", "--format", "test-result").stdout)
-    assert result["predicate"]["result"] == "FAILED"
-    assert any(name.startswith("outputs: model.bin") for name in result["predicate"]["failedTests"])
-    for one in (content, result):
+    for one, kind in ((content, predicate.Rerun), (result, predicate.TestResult)):
+        jsonschema.validate(one["predicate"], predicate.schema(kind))
         made = Statement([], one["predicateType"], one["predicate"])
         for subject in one["subject"]:
             made.pb.subject.add(name=subject["name"], digest=subject["digest"])
         made.validate()
+    assert result["predicate"]["result"] == "FAILED"
+    assert result["predicate"][predicate.RERUN]["verdict"] == "different"
+    assert any(name.startswith("outputs: model.bin") for name in result["predicate"]["failedTests"])
 
 
-def test_everything_false_is_refused(signed: Reprokit) -> None:
-    whole = (signed.directory / "signed.json").read_text()
+def test_what_this_key_has_not_signed_is_told_apart(signed: Reprokit) -> None:
+    """Forgeries without the key, each with the status of its own."""
+    whole = json.loads((signed.directory / "signed.json").read_text())
 
-    def refused(words: str, *arguments: str, key: str = "key.pub") -> None:
-        done = verify(signed, *(arguments or ("model.bin",)), key=key)
-        assert done.returncode == 1, done.stdout
-        assert words in done.stderr
-        (signed.directory / "signed.json").write_text(whole)
-
-    refused("not signed by this key", key="other.pub")
-
-    def altered(edit: Callable[[dict[str, Any]], object]) -> str:
+    def forged(edit: Callable[[dict[str, Any]], object]) -> str:
         content = payload(signed)
         edit(content)
         return base64.b64encode(json.dumps(content).encode()).decode()
 
-    for edit in (
-        lambda content: content["predicate"].update(verdict="different"),
-        lambda content: content.update(subject=[]),
-        lambda content: content["subject"][0]["digest"].update(sha256="0" * 64),
+    (signature,) = whole["signatures"]
+    bad = {**signature, "sig": base64.b64encode(bytes(64)).decode()}
+    forgeries: list[tuple[str, dict[str, Any]]] = [
+        ("changed since", {"payload": forged(lambda content: content["predicate"].update(verdict="different"))}),
+        ("changed since", {"payload": forged(lambda content: content.update(subject=[]))}),
+        ("changed since", {"payloadType": "application/x-of-another-tool"}),
+        ("holds no signature", {"signatures": []}),
+        ("changed since", {"signatures": [bad, {"sig": "no base64!"}, {"sig": ""}]}),
+    ]
+    for words, changes in forgeries:
+        (signed.directory / "signed.json").write_text(json.dumps({**whole, **changes}))
+        done = verify(signed, "model.bin")
+        assert (done.returncode, done.stdout) == (3, ""), done.stderr
+        assert words in done.stderr
+    (signed.directory / "signed.json").write_text(json.dumps(whole))
+    assert verify(signed, "model.bin", key="other.pub").returncode == 3
+
+
+def test_key_ids_decide_nothing_and_any_good_signature_will_do(signed: Reprokit) -> None:
+    whole = json.loads((signed.directory / "signed.json").read_text())
+    (signature,) = whole["signatures"]
+    good = signature["sig"]
+    bad = base64.b64encode(bytes(64)).decode()
+    url_safe = good.replace("+", "-").replace("/", "_")
+    for signatures in (
+        [{"sig": good}],
+        [{"sig": good, "keyid": ""}],
+        [{"sig": good, "keyid": None}],
+        [{"sig": url_safe, "keyid": "of another"}],
+        [{"sig": bad, "keyid": signature["keyid"]}, {"sig": "?"}, {"sig": good, "keyid": signature["keyid"]}],
     ):
-        forged = altered(edit)
-        change(signed, lambda envelope, forged=forged: envelope.update(payload=forged))  # type: ignore[misc]
-        refused("was changed since")
-    change(signed, lambda envelope: envelope.update(signatures=[]))
-    refused("holds no signature")
-    change(signed, lambda envelope: envelope.pop("signatures"))
-    refused("holds no signature")
-    change(signed, lambda envelope: envelope["signatures"][0].update(sig=base64.b64encode(bytes(64)).decode()))
-    refused("not signed by this key")
-    change(signed, lambda envelope: envelope.update(payloadType="application/x-of-another-tool"))
-    refused("no in-toto statement")
-    refused("were not checked", "--json")
-    refused("not among", "key.pub", "model.bin")
+        (signed.directory / "signed.json").write_text(json.dumps({**whole, "signatures": signatures}))
+        assert read(signed).rerun.verdict == "identical"
+    assert verify(signed, "model.bin").returncode == 0
+
+
+def test_artifacts_must_be_those_that_were_signed(signed: Reprokit) -> None:
+    (signed.directory / "empty").mkdir()
+    for words, arguments in [
+        ("were not checked", ()),
+        ("were not checked", ("empty", "--json")),
+        ("not among", ("key.pub", "model.bin")),
+    ]:
+        done = verify(signed, *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert words in done.stderr
+    assert verify(signed, "--partial").returncode == 0
     (signed.directory / "model.bin").write_bytes(b"another model")
-    refused("not the artifact that was signed")
+    assert "not the artifact that was signed" in verify(signed, "model.bin", "--partial").stderr
+
+
+def test_a_policy_is_met_or_the_status_says_so(signed: Reprokit, real: Reprokit) -> None:
+    command = shlex.join(payload(signed)["predicate"]["runs"][0]["command"])
+    met = ["--verdict", "identical", "--predicate", "bitwise-rerun", "--command", command, "--max-age", "1d"]
+    assert verify(signed, "model.bin", *met).returncode == 0
+    for unmet in (
+        ["--verdict", "different"],
+        ["--predicate", predicate.TEST_RESULT],
+        ["--command", "python other.py"],
+        ["--max-age", "0s"],
+        ["--executed"],
+    ):
+        done = verify(signed, "model.bin", *unmet)
+        assert (done.returncode, done.stdout) == (4, ""), unmet
+        assert "policy-not-met" in done.stderr
+    for wrong in (["--max-age", "soon"], ["--predicate", "slsa"], ["--command", "'"]):
+        assert "usage" in verify(signed, "model.bin", *wrong).stderr
+    failed = real.run("report", "first", "other", "--format", "test-result").stdout
+    signed_again(signed, failed.encode())
+    assert verify(signed, "--partial", "--verdict", "identical").returncode == 4
+    assert "\nverdict: different" in verify(signed, "--partial").stdout
+
+
+def test_a_statement_of_last_year_signed_today_is_old(signed: Reprokit) -> None:
+    """The age that counts is that of the re-run; and nothing comes from the future."""
+    content = payload(signed)
+    content["predicate"]["runs"][1]["ended"] = "2025-01-02T03:04:05Z"
+    signed_again(signed, json.dumps(content).encode())
+    assert "the re-run ended at 2025" in verify(signed, "--partial", "--max-age", "7d").stderr
+    content["predicate"]["made"] = "2999-01-02T03:04:05Z"
+    signed_again(signed, json.dumps(content).encode())
+    done = verify(signed, "--partial")
+    assert (done.returncode, "in the future" in done.stderr) == (4, True)
+
+
+def test_what_is_signed_and_malformed_is_trouble(signed: Reprokit) -> None:
+    """Each by the right key: a schema, not a signature, refuses them."""
+    whole = json.dumps(payload(signed))
+
+    def changed(edit: Callable[[dict[str, Any]], object]) -> bytes:
+        content = json.loads(whole)
+        edit(content)
+        return json.dumps(content).encode()
+
+    for data in (
+        whole.replace('"_type"', '"predicateType": "x", "_type"', 1).encode(),
+        whole.replace('"verdict"', '"verdict": "different", "verdict"', 1).encode(),
+        changed(lambda content: content.pop("predicate")),
+        changed(lambda content: content.pop("predicateType")),
+        changed(lambda content: content.update(subject=[])),
+        changed(lambda content: content["subject"].append(content["subject"][0])),
+        changed(lambda content: content["subject"][0]["digest"].update(sha256="0" * 63)),
+        changed(lambda content: content["predicate"].pop("executedBy")),
+        changed(lambda content: content["predicate"].update(surprise=1)),
+        changed(lambda content: content["predicate"].update(made="2026-01-02T03:04:05+01:00")),
+        changed(lambda content: content["predicate"].update(made="2026-13-02T03:04:05Z")),
+        b"[" * 200_000,
+        b"\xff{}",
+    ):
+        signed_again(signed, data)
+        with pytest.raises(BadEnvelope):
+            read(signed)
+    done = verify(signed, "model.bin")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert "bad-envelope" in done.stderr
+
+
+def test_a_test_result_that_contradicts_itself_is_malformed(signed: Reprokit, real: Reprokit) -> None:
+    content = json.loads(real.run("report", "first", "other", "--format", "test-result").stdout)
+    content["predicate"]["result"] = "PASSED"
+    signed_again(signed, json.dumps(content).encode())
+    assert "contradicts" in verify(signed, "--partial").stderr
 
 
 def test_the_envelopes_of_other_tools_are_refused(signed: Reprokit) -> None:
     """Signed by the same key, and whole: a statement of where something was built is none of a re-run."""
-    key = keys.read_private(signed.directory / "key")
     statement = {
         **payload(signed),
         "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {"result": "PASSED"},
     }
-    for kind, content in [
-        ("application/vnd.in-toto+json", statement),
-        ("application/vnd.in-toto+json", {"_type": "link", "name": "build"}),
-        ("application/vnd.dev.cosign.simplesigning.v1+json", {"critical": {}}),
+    for kind, content, status in [
+        (PAYLOAD, statement, 1),
+        (PAYLOAD, {**statement, "predicateType": predicate.OLD_RERUN}, 1),
+        (PAYLOAD, {**statement, "_type": "https://in-toto.io/Statement/v0.1"}, 1),
+        (PAYLOAD, {"_type": "link", "name": "build"}, 2),
+        ("application/vnd.dev.cosign.simplesigning.v1+json", {"critical": {}}, 1),
     ]:
-        envelope = Envelope(json.dumps(content).encode(), kind, {})
-        envelope.sign(CryptoSigner(key))
-        (signed.directory / "signed.json").write_text(json.dumps(envelope.to_dict()))
+        signed_again(signed, json.dumps(content).encode(), kind)
         done = verify(signed, "model.bin")
-        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
         assert "PASSED" not in done.stdout
-    bundle = {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json", "dsseEnvelope": envelope.to_dict()}
+    inner = json.loads((signed.directory / "signed.json").read_text())
+    bundle = {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json", "dsseEnvelope": inner}
     (signed.directory / "signed.json").write_text(json.dumps(bundle))
-    assert verify(signed, "model.bin").returncode == 1
+    assert verify(signed, "model.bin").returncode == 2
 
 
 def test_what_cannot_be_read_is_trouble(signed: Reprokit) -> None:
-    for content in ("", "{", "[]", "{}", json.dumps({"payload": 1, "payloadType": 2, "signatures": [3]})):
+    whole = (signed.directory / "signed.json").read_text()
+    for content in (
+        *("", "{", "[]", "{}", "[" * 200_000, '{"a":' * 100_000),
+        json.dumps({"payload": 1, "payloadType": 2, "signatures": [3]}),
+        json.dumps({**json.loads(whole), "payload": "no base64!"}),
+        whole.replace('"payload"', '"payload": "", "payload"', 1),
+        json.dumps({**json.loads(whole), "signatures": [{"sig": ""}] * 65}),
+    ):
         (signed.directory / "signed.json").write_text(content)
-        done = verify(signed, "model.bin")
-        assert done.returncode in (1, 2)
-        assert len(done.stderr.splitlines()) == 1
+        with pytest.raises(BadEnvelope, match=r"^[^\n]+$"):
+            read(signed)
     assert verify(signed, key="key").returncode == 2
     assert verify(signed, key="nowhere").returncode == 2
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from markdown_it import MarkdownIt
 
-from reprokit.report import cyclonedx, html, markdown, prov, spdx, statement
+from reprokit.report import cyclonedx, html, markdown, predicate, prov, spdx, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
 from reprokit.report.facts import AuditFacts, document
@@ -71,7 +71,8 @@ def schema(name: str) -> Any:
 
 def test_the_published_schemas_are_those_of_the_code() -> None:
     assert schema("report") == json.loads(json.dumps(audit.schema()))
-    assert schema("rerun") == json.loads(json.dumps(statement.schema()))
+    assert schema("rerun") == json.loads(json.dumps(predicate.schema()))
+    assert schema("test-result") == json.loads(json.dumps(predicate.schema(predicate.TestResult)))
 
 
 def test_each_fact_says_for_what_it_is_evidence() -> None:
@@ -95,11 +96,13 @@ def test_each_fact_says_for_what_it_is_evidence() -> None:
 def test_the_page_of_statements_has_every_key() -> None:
     table = (DOCS / "attestations.md").read_text().partition("| key | meaning |")[2].split("\n\n")[0]
     rows = [row.split("|") for row in table.splitlines() if row.startswith("| `")]
-    properties = schema("rerun")["properties"]
+    definitions = schema("rerun")["$defs"]
+    properties = definitions["Rerun"]["properties"]
     assert [CODE.findall(row[1])[0] for row in rows] == list(properties)
     for row in rows:
         inner = properties[CODE.findall(row[1])[0]]
-        keys = (inner.get("items") or inner).get("properties", {}).keys() - {"sha256"}
+        kind = (inner.get("items") or inner).get("$ref", "").rpartition("/")[2]
+        keys = definitions.get(kind, {}).get("properties", {}).keys() - {"sha256"}
         assert keys <= set(CODE.findall(row[2])), row
 
 

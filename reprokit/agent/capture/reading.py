@@ -48,7 +48,7 @@ def read_header(path: str) -> dict[str, Any]:
     where = os.path.join(path, HEADER)
     data = _read(where, path)
     try:
-        header = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        header = json.loads(data.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(f"{where} is cut short or no JSON ({_words(error)}); the snapshot cannot be used") from None
     if not isinstance(header, dict):
@@ -82,6 +82,13 @@ def require_condition(trigger: dict[str, Any]) -> None:
     """Raise SnapshotError if a condition captured the step and the snapshot does not say which."""
     if trigger.get("kind") == "condition" and trigger.get("condition") not in CONDITIONS:
         raise SnapshotError("the snapshot does not say which condition held; capture the step again")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key occurs twice in an object")
+    return content
 
 
 def _refuse(name: str) -> NoReturn:
@@ -151,7 +158,7 @@ def _entries(view: memoryview, complexes: Any) -> dict[str, Tensor]:
     length = int.from_bytes(view[:8], "little")
     if length > min(MAX_TENSORS, len(view) - 8):
         raise ValueError("its index goes beyond its end")
-    index = json.loads(bytes(view[8 : 8 + length]).decode("utf-8"))
+    index = json.loads(bytes(view[8 : 8 + length]).decode("utf-8"), object_pairs_hook=_object)
     if not isinstance(index, dict):
         raise ValueError("its index is no JSON object")
     data = view[8 + length :]

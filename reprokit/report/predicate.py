@@ -1,0 +1,161 @@
+"""The predicates of reprokit's statements as typed data: what is signed, and what a verifier accepts.
+
+docs/attestations.md describes them; `schemas/rerun.schema.json` and `schemas/test-result.schema.json` are made of these
+structs. The meaning of a key changes only together with the number in RERUN.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+RERUN: Final = "urn:reprokit:bitwise-rerun:2"
+TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
+OLD_RERUN: Final = "urn:reprokit:bitwise-rerun:1"  # of runs and their copies too
+RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FAILED", "failed": "FAILED"}
+
+_MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
+Moment = Annotated[str, Meta(pattern=f"^{_MOMENT}$", max_length=20)]  # ISO 8601, UTC
+Ended = Annotated[str, Meta(pattern=f"^({_MOMENT})?$", max_length=20)]  # empty: not known
+Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]  # empty: there is none
+Count = Annotated[int, Meta(ge=0)]
+Texts = tuple[str, ...]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A JSON object with these keys and no others."""
+
+
+class Digest(_Part, frozen=True):
+    """Of a file, an artifact or a record."""
+
+    sha256: Sha256
+
+
+class Verifier(_Part, frozen=True):
+    """What compared the runs."""
+
+    name: str
+    version: str
+
+
+class Source(_Part, frozen=True):
+    """The git checkout in which a run was executed."""
+
+    state: Literal["clean", "changed", "unknown"]
+    commit: str
+    changes: Digest  # of the diff against the commit, and of untracked files by their digests
+
+
+class Run(_Part, frozen=True):
+    """One of the two runs."""
+
+    run_id: str
+    kind: Literal["recording", "replay"]
+    replay_of: str  # a run id, or empty
+    command: Texts
+    working_directory: str
+    host: str
+    machine: str
+    source: Source
+    started: Ended
+    ended: Ended
+    state: str  # how it ended
+    record: Digest  # of run.json, which holds those of the other files
+
+
+class Randomness(_Part, frozen=True):
+    """What of the randomness was given again."""
+
+    profile: Digest
+    requests: Count
+    bytes: Count
+    fidelity: dict[str, Count]
+    uncovered: Texts
+
+
+class Compared(_Part, frozen=True):
+    """One thing that was compared, by value or digest."""
+
+    name: str
+    verdict: Literal["identical", "different", "tolerated", "missing", "information", "not-recorded"]
+    first: str
+    second: str
+
+
+class Difference(_Part, frozen=True):
+    """A fact of the environment that is not the same in both runs."""
+
+    name: str
+    first: str
+    second: str
+    can_change_results: bool
+
+
+class Material(_Part, frozen=True):
+    """Code, data or a run record, by its digest."""
+
+    name: str
+    digest: Digest
+
+
+class Rerun(_Part, frozen=True):
+    """Predicate of a bitwise re-run, of reprokit gate --sign and reprokit report --format bitwise-rerun."""
+
+    verdict: Literal["identical", "tolerated", "different", "failed"]
+    sentence: str
+    executed_by: Literal["signer", "unknown"]
+    attention: Texts
+    notes: Texts
+    counts: dict[str, Count]
+    first_difference: str
+    verifier: Verifier
+    made: Moment
+    runs: Annotated[tuple[Run, ...], Meta(min_length=2, max_length=2)]
+    randomness: Randomness
+    compared: tuple[Compared, ...]
+    not_compared: Texts
+    environment_differences: tuple[Difference, ...]
+    excluded: Texts
+    patches: Texts
+    materials: tuple[Material, ...]
+    limits: Texts
+
+
+class TestResult(_Part, frozen=True):
+    """Predicate of in-toto's test-result, with the re-run in full under a key of reprokit's own."""
+
+    result: Literal["PASSED", "WARNED", "FAILED"]
+    configuration: tuple[Material, ...]
+    passed_tests: Texts
+    warned_tests: Texts
+    failed_tests: Texts
+    rerun: Rerun = msgspec.field(name=RERUN)
+
+
+def read(kind: str, content: Any) -> Rerun:
+    """Return the re-run that a predicate of this type is about; raises ValueError where it is not of its schema."""
+    if kind == RERUN:
+        rerun = msgspec.convert(content, Rerun)
+    else:
+        result = msgspec.convert(content, TestResult)
+        rerun = result.rerun
+        if result.result != RESULTS[rerun.verdict]:
+            raise ValueError(f"its result {result.result} contradicts its verdict {rerun.verdict}")
+    for text in (rerun.made, *(text for run in rerun.runs for text in (run.started, run.ended) if text)):
+        moment(text)
+    return rerun
+
+
+def moment(text: str) -> datetime:
+    """Return the time that a predicate states; raises ValueError for a thirteenth month."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+
+
+def schema(kind: type[Rerun | TestResult] = Rerun) -> dict[str, Any]:
+    """Return the JSON schema of a predicate, as the files in reprokit/schemas have it."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": RERUN if kind is Rerun else TEST_RESULT}
+    return {**head, **msgspec.json.schema(kind)}
