@@ -272,6 +272,7 @@ ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_r
 
 void rk_devices_start(void);
 void rk_written(int fd);
+void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
 void rk_opened_to_read(int fd, const char *path);                            /* path: as the program named it */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e); /* gives a file a name */
 

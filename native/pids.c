@@ -193,8 +193,6 @@ RK_EXPORT pid_t gettid(void) { return thread_id(RK_CALLER()); }
 
 #define TAKES(type, name, parameters, ...) \
     RK_EXPORT type name parameters { return RK_REAL(name)(__VA_ARGS__); }
-TAKES(int, kill, (pid_t pid, int number), rk_real_pid(pid), number)
-TAKES(int, killpg, (pid_t group, int number), rk_real_pid(group), number)
 TAKES(int, sigqueue, (pid_t pid, int number, const union sigval value), rk_real_pid(pid), number, value)
 TAKES(pid_t, getpgid, (pid_t pid), rk_real_pid(pid))
 TAKES(int, setpgid, (pid_t pid, pid_t group), rk_real_pid(pid), rk_real_pid(group))
@@ -227,6 +225,26 @@ TAKES(ssize_t, process_vm_writev,
       (pid_t pid, const struct iovec *own, unsigned long owns, const struct iovec *other, unsigned long others,
        unsigned long flags),
       rk_real_pid(pid), own, owns, other, others, flags)
+
+/* Signals that end a process, of one process of the run to another: how that one ends is no outcome of its own then.
+ * target: as the program names it, a group by its negative number. */
+static int signalled(int result, pid_t target, int number) {
+    bool ends = number == SIGHUP || number == SIGINT || number == SIGQUIT || number == SIGKILL || number == SIGTERM;
+    if (result != 0 || !ends || target == 0 || target == -1 || rk_real_pid(target) == rk_getpid() || !rk_active())
+        return result;
+    char line[48] = "";
+    size_t n = rk_append_number(line, sizeof(line), 0, (uint64_t)number);
+    n = rk_append(line, sizeof(line), n, target < 0 ? " -" : " ");
+    n = rk_append_number(line, sizeof(line), n, target < 0 ? -(uint64_t)target : (uint64_t)target);
+    n = rk_append(line, sizeof(line), n, "\n");
+    rk_append_line("/signals", line, n);
+    return result;
+}
+
+RK_EXPORT int kill(pid_t pid, int number) { return signalled(RK_REAL(kill)(rk_real_pid(pid), number), pid, number); }
+RK_EXPORT int killpg(pid_t group, int number) {
+    return signalled(RK_REAL(killpg)(rk_real_pid(group), number), -group, number);
+}
 
 /* Not in every libc: glibc < 2.30, < 2.36. */
 RK_EXPORT int tgkill(pid_t pid, pid_t thread, int number) {

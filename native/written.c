@@ -57,7 +57,7 @@ static size_t escape(char *line, const char *path) {
     return n;
 }
 
-static void append(const char *list, const char *line, size_t length) {
+void rk_append_line(const char *list, const char *line, size_t length) {
     char file[RK_RUN_PATH + 32];
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, list);
@@ -90,7 +90,7 @@ static void note_descriptor(int fd, const char *list, bool once) {
     if (name_of(fd, scratch->path) && is_a_file_of_the_program(path) && (!once || is_new(path, strlen(path)))) {
         size_t n = escape(scratch->line, path);
         scratch->line[n++] = '\n';
-        append(list, scratch->line, n);
+        rk_append_line(list, scratch->line, n);
     }
     rk_unmap(scratch, sizeof(*scratch));
 }
@@ -178,7 +178,7 @@ static void note_placed(int from_directory, const char *from, int to_directory, 
         line[n++] = '>';
         n += escape(line + n, scratch->path);
         line[n++] = '\n';
-        if (is_new(line, n)) append("/written.paths", line, n);
+        if (is_new(line, n)) rk_append_line("/written.paths", line, n);
     }
     rk_unmap(scratch, sizeof(*scratch));
 }

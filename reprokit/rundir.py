@@ -54,6 +54,7 @@ EVALUATION = "evaluation"
 TRAIL = "trail"
 SNAPSHOTS = "snapshots"
 STOPPED = "stopped"
+SIGNALS = "signals"
 BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run
 RESERVE = "reserve"  # room on the disk for what is written at the end
 
@@ -190,6 +191,14 @@ class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     variables: dict[str, str] = {}  # that were set for the command
 
 
+class SignalSent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal that one process of the run sent to another to end it."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
+    target: Annotated[int, msgspec.Meta(ge=1)]  # id of a process, or of a group of them
+    group: bool = False
+
+
 class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The run directory was unpacked from a bundle (reprokit bundle)."""
 
@@ -240,6 +249,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
     environment: SealedFile | None = None  # environment.json, likewise
     outputs: SealedFile | None = None  # outputs.json, likewise
+    signals: list[SignalSent] = msgspec.field(default_factory=list)
     proof: Proof | None = None  # --prove
     patches: list[PatchApplied] = msgspec.field(default_factory=list)
     profiling: ProfilingFacts | None = None  # reprokit profile

@@ -24,6 +24,7 @@ from reprokit.rundir import (
     RUN,
     SEEDS,
     SHIM_PLAN,
+    SIGNALS,
     SNAPSHOTS,
     STOPPED,
     SYSTEM_CALLS,
@@ -43,8 +44,9 @@ FRESH = f"{ENTROPY}/fresh"  # as long as requests were missed, and nothing of wh
 HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
 JSON = (RUN, ENVIRONMENT, OUTPUTS, *WHOLE)
 
-# Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json.
-NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
+# Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
+# signals in run.json.
+NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, SIGNALS, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
 
 MAX_FILES = 100_000
 MAX_SIZE = 1 << 40  # bytes of all files

@@ -12,7 +12,7 @@ import msgspec
 
 from reprokit import entropy, pending, rundir, trails
 from reprokit.errors import ReprokitError, reason
-from reprokit.launch import agentlines, modules, outputs
+from reprokit.launch import agentlines, modules, outputs, signals
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
@@ -60,6 +60,7 @@ class Finish:
         self._attempt(lambda: self._take_entropy(not_loaded))
         self._attempt(lambda: self._take_agent(gathering))
         self._attempt(self._take_outputs)
+        self._attempt(self._take_signals)
         self._attempt(self._take_modules)
         self._attempt(self._take_snapshots)
         run.status = rundir.FINISHED
@@ -180,6 +181,9 @@ class Finish:
             say(f"outputs: {found.gone_in_words}")
         if any(file.private_key for file in found.files):
             self._warn(_of_private_keys(found, plan.replay_of))
+
+    def _take_signals(self) -> None:
+        self._run.signals = signals.sent(self._path)
 
     def _take_modules(self) -> None:
         found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)

@@ -33,6 +33,7 @@ NAMES = frozenset(
         rundir.TRAIL,
         rundir.SNAPSHOTS,
         rundir.STOPPED,
+        rundir.SIGNALS,
         rundir.RESERVE,
     }
 )

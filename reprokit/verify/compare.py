@@ -113,7 +113,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         right,
         tree,
         normalisations.applied,
-        (*_notes(left, right, matched, tree), *outputs.gone(*files), *trail.notes()),
+        (*_notes(left, right, matched, tree), *outputs.gone(*files), *processes.stopped(matched), *trail.notes()),
         str(tolerances or ""),
     )
 

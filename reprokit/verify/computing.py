@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from reprokit.verify.match import Matched, Pair, Raw
+from reprokit.verify.processes import not_told_side
 
 Values = tuple[str, str, str]  # the fact's name, and what each run has
 
 
 def facts(matched: Matched) -> Iterator[Values]:
     """Every library that both runs have the same facts of, and every fact that differs."""
-    pairs = list(matched.of("compute"))
+    pairs = [pair for pair in matched.of("compute") if not_told_side(matched, pair) is None]
     yield from dict.fromkeys(_same(pair) for pair in pairs if pair.same)
     found = Counter(values for pair in pairs if not pair.same for values in _different(pair))
     for (name, left, right), count in found.items():

@@ -18,6 +18,7 @@ from reprokit.verify.match import Matched
 from reprokit.verify.normalise import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
 from reprokit.verify.scan import Scan, natural
 
+NONE = "(none)"  # for a fact that one side lacks
 MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
 
@@ -150,7 +151,7 @@ def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisa
     differing = {leaf.name for leaf in found if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
     for leaf in found:
-        if not _is_told(leaf, differing):
+        if not (_is_told(leaf, differing) or _is_unknown(leaf, matched)):
             by_group[_group(leaf.name)].append(leaf)
     children = (group(name, tuple(leaves)) for name, leaves in by_group.items() if leaves)
     return group("environment", tuple(children))
@@ -164,6 +165,14 @@ def _is_told(leaf: Difference, differing: set[str]) -> bool:
         return False
     texts = set(leaf.left.split(", ")) ^ set(leaf.right.split(", "))  # a process had what the command was given
     return all(f"variables.{text.partition('=')[0]}" in differing for text in texts if "=" in text)
+
+
+def _is_unknown(leaf: Difference, matched: Matched) -> bool:
+    """Whether a module is absent on a side where a process was stopped before it named those that it had imported."""
+    if not leaf.name.startswith("code."):
+        return False
+    sides = [scan for scan, text in ((matched.left, leaf.left), (matched.right, leaf.right)) if text == NONE]
+    return any(process.was_stopped for scan in sides for process in scan.processes.values())
 
 
 def _group(name: str) -> str:
@@ -181,7 +190,7 @@ def fact(name: str, left: str, right: str) -> Difference:
         return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
     rule = rule_for(name)
     meaning = f"{'can' if rule.can_change_results else 'cannot'} change results: {rule.meaning}"
-    return information(name, left or "(none)", right or "(none)", meaning, can_change_results=rule.can_change_results)
+    return information(name, left or NONE, right or NONE, meaning, can_change_results=rule.can_change_results)
 
 
 def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, Verdict, compared, group, information, missing
-from reprokit.verify.match import Matched
+from reprokit.verify.match import Matched, Pair
 from reprokit.verify.scan import Process, natural
 
 
@@ -26,11 +26,11 @@ def _process(name: str, left: Process | None, right: Process | None) -> Iterator
         yield Difference(title, Verdict.MISSING, _lost(left), _lost(right), meaning)
     if left.ended == right.ended:
         yield Difference(title, Verdict.IDENTICAL, _state(left), _state(right))
-    elif left.outcomes or right.outcomes or not _is_helper(name):
-        yield compared(title, _state(left), _state(right), "only one of the two came to its normal end")
-    else:
-        meaning = "a helper that recorded no metric and was stopped in one run before it could say good-bye"
+    elif is_cut_short(name, right if left.ended else left, left if left.ended else right):
+        meaning = "a helper that was stopped in one run before it could say good-bye"
         yield information(title, _state(left), _state(right), meaning)
+    else:
+        yield compared(title, _state(left), _state(right), "only one of the two came to its normal end")
 
 
 def _is_helper(name: str) -> bool:
@@ -41,6 +41,8 @@ def _is_helper(name: str) -> bool:
 def _state(process: Process | None) -> str:
     if process is None:
         return ""
+    if process.was_stopped:
+        return "was ended by another process of the run"
     return "ended normally" if process.ended else "did not end normally"
 
 
@@ -50,9 +52,40 @@ def _lost(process: Process) -> str:
     return f"{process.count} lines, {process.lost} lost" if process.lost else f"{process.count} lines, wrongly numbered"
 
 
-def helper_cut_short(name: str, left: Process | None, right: Process | None) -> bool:
-    """Whether a child without any metric was stopped before it told its last, in one of the runs."""
-    if not _is_helper(name):
+def is_cut_short(name: str, process: Process | None, other: Process | None) -> bool:
+    """Whether a helper lacks the lines of its end, as something else of its run stopped it before.
+
+    One that recorded no metric may have been stopped by anybody.
+    """
+    if process is None or other is None or process.ended or not _is_helper(name):
         return False
-    both = [process for process in (left, right) if process is not None]
-    return len(both) == 2 and not any(process.outcomes for process in both) and both[0].ended != both[1].ended
+    return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
+
+
+def not_told_side(matched: Matched, pair: Pair) -> str | None:
+    """The side that lacks what processes write at their end, where its process was stopped before."""
+    left, right = matched.process(pair.key.process)
+    if pair.right is None and is_cut_short(pair.key.process, right, left):
+        return "right"
+    if pair.left is None and is_cut_short(pair.key.process, left, right):
+        return "left"
+    return None
+
+
+def not_told(matched: Matched, pair: Pair, result: Difference) -> Difference:
+    """The leaf of such a thing: not compared where one side was stopped before."""
+    side = not_told_side(matched, pair)
+    if side is None:
+        return result
+    meaning = f"not compared: process {pair.key.process} of the {side} run was stopped before it recorded it"
+    return Difference(result.name, Verdict.NOT_RECORDED, result.left, result.right, meaning)
+
+
+def stopped(matched: Matched) -> Iterator[str]:
+    """What must be said beside the verdict of processes whose ends are not compared."""
+    for side, scan, others in (("left", matched.left, matched.right), ("right", matched.right, matched.left)):
+        for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
+            other = others.processes.get(name)
+            if process.was_stopped and other is not None and other.outcomes and is_cut_short(name, process, other):
+                what = f"what process {name} of the {side} run would have recorded at its end (weights, imported code)"
+                yield f"not compared: {what}, as another process of the run ended it before"

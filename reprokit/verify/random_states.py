@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reprokit.difference import Difference, group, information
+from reprokit.difference import Difference, group
 from reprokit.verify.match import Matched, Pair, Raw
-from reprokit.verify.processes import helper_cut_short
+from reprokit.verify.processes import not_told
 from reprokit.verify.words import Point, Wording, leaf
 
 
@@ -14,12 +14,7 @@ def compare(matched: Matched) -> Difference:
 
 
 def _state(matched: Matched, pair: Pair) -> Difference:
-    result = leaf(pair, _WORDING)
-    one_sided = pair.left is None or pair.right is None
-    if one_sided and helper_cut_short(pair.key.process, *matched.process(pair.key.process)):
-        meaning = "the helper process was stopped in one run before it could record it"
-        return information(result.name, result.left, result.right, meaning)
-    return result
+    return not_told(matched, pair, leaf(pair, _WORDING))
 
 
 def _point(left: Raw, right: Raw, position: int) -> Point:

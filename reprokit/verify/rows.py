@@ -159,7 +159,7 @@ def _held(category: Difference) -> str:
     """What was compared in a category without a difference."""
     things = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
     if not things:
-        return "neither run recorded any"
+        return next((sentence(leaf) for leaf in category.leaves() if leaf.detail), "neither run recorded any")
     text = _value(next((thing for thing in things if thing.name.startswith(TELLING)), things[0]))
     return f"{len(things)} compared, all the same; {text}" if len(things) > 1 else text
 

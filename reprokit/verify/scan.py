@@ -92,6 +92,7 @@ class Process:
     total: int = 0  # of the lines' numbers
     began: bool = False
     ended: bool = False
+    was_stopped: bool = False  # by a signal of another process of the run, before it came to its end
     outcomes: bool = False  # it recorded losses, weights or the like: no mere helper
     agent: lines.Agent | None = None
 
@@ -203,6 +204,9 @@ def scan(
             _append(run, result, place, normalisations)
     for series in result.series.values():
         series.close()
+    targets = {signal.target for signal in run.run.signals}
+    for process in result.processes.values():
+        process.was_stopped = not process.ended and process.agent is not None and process.agent.pid in targets
     return result
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Matched, Pair, Raw
+from reprokit.verify.processes import not_told
 from reprokit.verify.words import Point, Wording, leaf, numbered
 
 
 def compare(matched: Matched) -> Difference:
     """Epochs before the end, as a difference goes on from there; then the number of steps."""
     children = [leaf(pair, _TRAIL) for pair in matched.of("weights")]
-    children += [_end(pair) for pair in matched.of(END_WEIGHTS)]
-    children += [leaf(pair, _STEPS) for pair in matched.of("optimizer")]
+    children += [not_told(matched, pair, _end(pair)) for pair in matched.of(END_WEIGHTS)]
+    children += [not_told(matched, pair, leaf(pair, _STEPS)) for pair in matched.of("optimizer")]
     return group("weights", tuple(children))
 
 
