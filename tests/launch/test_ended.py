@@ -34,7 +34,7 @@ def test_a_helper_that_its_parent_ends_is_no_outcome(reprokit: Reprokit, clock: 
     assert done.returncode == 0, done.stderr
     for end in ("kill", "group", "die") if not clock else ("terminate",):
         assert reprokit.run("replay", "close", "-o", end, environment={"END": end}).returncode == 0
-        for pair in (("close", end), (end, "close")):
+        for pair in (("close", end), ("kill", "close")) if end == "kill" else (("close", end),):
             done = reprokit.run("verify", *pair)
             assert done.returncode == (1 if end == "die" else 0), done.stdout
             if end != "die":
