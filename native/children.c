@@ -82,7 +82,7 @@ static void look_for_shim(const char *identity) {
     int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)rk_plan.shim, O_RDONLY | O_CLOEXEC, 0, 0, RK_MARK);
     if (RK_UNLIKELY(fd < 0) && rk_is_out_of_reach(fd)) {
         rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, rk_run), "/shim.plan");
-        fd = (int)rk_ask_broker(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0);
+        fd = rk_open_by_broker(path, O_RDONLY | O_CLOEXEC, fd);
         if (fd < 0) rk_tell_lost(RK_LOST_SHIM, identity);
     }
     if (fd >= 0) rk_close(fd);

@@ -105,14 +105,14 @@ static bool is_of_libc(void *function) {
     return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libpthread", 10) == 0;
 }
 
-/* What the agent and the trail open in a program that cannot reach the run directory. */
+/* What the agent opens in a program that cannot reach the run directory. */
 static int open_of_run(const char *path, int flags) {
-    if (!rk_is_out_of_reach(-errno) || !rk_active() || strncmp(path, rk_run, RK_RUN_PATH) != 0) return -1;
-    bool is_refused = errno != ENOENT;
-    long fd = rk_ask_broker(SYS_openat, AT_FDCWD, (long)path, flags, 0600, 0);
-    if (fd >= 0) return (int)fd;
-    if (is_refused && rk_is_out_of_reach(fd)) rk_tell_lost(RK_LOST_FILE, rk_identity);
-    errno = (int)-fd;
+    int refused = -errno;
+    if (!rk_is_out_of_reach(refused) || !rk_active() || strncmp(path, rk_run, RK_RUN_PATH) != 0) return -1;
+    int fd = rk_open_by_broker(path, flags, refused);
+    if (fd >= 0) return fd;
+    if (fd == refused && fd != -ENOENT) rk_tell_lost(RK_LOST_FILE, rk_identity);
+    errno = -fd;
     return -1;
 }
 

@@ -44,10 +44,6 @@ static inline bool rk_active(void) {
 ssize_t rk_random(void *buffer, size_t size, unsigned flags);
 ssize_t rk_read(int fd, void *buffer, size_t size);
 int rk_open(const char *path, int flags, int mode);
-/* A call about a file of the run: by the supervisor, where this process cannot reach it. Up to five arguments. */
-long rk_reach(long number, long a, long b, long c, long d, long e);
-long rk_ask_broker(long number, long a, long b, long c, long d, long e);
-bool rk_is_out_of_reach(long error);
 void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
 extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */
@@ -70,6 +66,39 @@ rk_signals rk_block_signals(void);
 void rk_restore_signals(rk_signals before);
 bool rk_lock(uint32_t *lock); /* true where who had it died: what it guards is to be repaired */
 void rk_unlock(uint32_t *lock);
+
+/* ---- reach.c: files of the run, by the supervisor where this process cannot reach them ---------- */
+
+enum rk_task { RK_TASK_OPEN = 1, RK_TASK_LINK, RK_TASK_RENAME, RK_TASK_REMOVE };
+enum rk_place { RK_IN_RUN, RK_IN_PROFILE, RK_IN_PROC };
+
+/* In a form '%' stands for 16 hexadecimal digits, '#' for a number, '@' for the process id of who asks. */
+struct rk_shared_file {
+    enum rk_place place;
+    const char *form;
+    int flags;
+};
+
+#define RK_SHARED_FILES 20
+#define RK_SHIM_PLAN    0                                     /* the first of them */
+#define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
+#define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */
+extern const struct rk_shared_file rk_shared_files[RK_SHARED_FILES];
+
+/* What stands in the places of a form. */
+struct rk_names {
+    uint8_t file; /* of rk_shared_files */
+    uint64_t hash;
+    uint32_t number;
+    uint16_t second;
+};
+
+bool rk_is_out_of_reach(long error);
+/* A descriptor, or a negative error: `refused` where there is no supervisor or the file is none of the run's. */
+int rk_open_by_broker(const char *path, int flags, int refused);
+long rk_link(const char *from, const char *to);
+long rk_rename(const char *from, const char *to); /* unless that name is taken */
+long rk_remove(const char *path);
 
 /* ---- identity.c ------------------------------------------------------------------------------- */
 

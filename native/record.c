@@ -113,9 +113,9 @@ static int take_name(const char *temporary, struct rk_file *file) {
     for (uint32_t incarnation = 0;; incarnation++) {
         write_head(file, incarnation);
         file_path(path, sizeof(path), incarnation, ".entropy");
-        long error = rk_reach(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0);
+        long error = rk_link(temporary, path);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
-            error = rk_reach(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */);
+            error = rk_rename(temporary, path);
         if (error != -EEXIST) return (int)-error;
     }
 }
@@ -130,7 +130,7 @@ static int make_file(void) {
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)window()->start;
     if (!error) error = take_name(temporary, file);
-    rk_reach(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0);
+    rk_remove(temporary);
     if (!error) rk_process->incarnation = file->incarnation;
     if (!error) file->uncounted = rk_process->uncounted;
     if (!error) file->runtimes = rk_process->runtimes;

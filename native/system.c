@@ -29,27 +29,11 @@ ssize_t rk_read(int fd, void *buffer, size_t size) {
     return as_libc(rk_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0));
 }
 
-/* By another user, in another root or behind a read-only mount. */
-bool rk_is_out_of_reach(long error) {
-    return error == -EACCES || error == -EPERM || error == -EROFS || error == -ENOENT;
-}
-
-/* Where nobody supervises, the kernel refuses it once more. */
-long rk_ask_broker(long number, long a, long b, long c, long d, long e) {
-    long result;
-    do result = rk_call(number, a, b, c, d, e, RK_BROKER);
-    while (result == -EINTR);
-    return result;
-}
-
-long rk_reach(long number, long a, long b, long c, long d, long e) {
-    long result = rk_call(number, a, b, c, d, e, RK_MARK);
-    return RK_UNLIKELY(rk_is_out_of_reach(result)) ? rk_ask_broker(number, a, b, c, d, e) : result;
-}
-
 /* Of files of the run and of /proc: never waits, should somebody have put a FIFO in a file's place. */
 int rk_open(const char *path, int flags, int mode) {
-    return (int)rk_reach(SYS_openat, AT_FDCWD, (long)path, flags | O_CLOEXEC | O_NONBLOCK, mode, 0);
+    flags |= O_CLOEXEC | O_NONBLOCK;
+    int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, mode, 0, RK_MARK);
+    return RK_UNLIKELY(rk_is_out_of_reach(fd)) ? rk_open_by_broker(path, flags, fd) : fd;
 }
 
 void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }

@@ -68,7 +68,7 @@ enum rk_match {
 /* In the last, unused argument of a system call: made by the shim itself, so that the supervisor's
  * filter lets it pass. */
 #define RK_MARK 0x52504b4d
-/* The same of a call about a file of the run that this process could not reach: the supervisor makes it. */
+/* The same of a request for a file of the run that this process cannot reach (reach.c). */
 #define RK_BROKER 0x52504b42
 
 /* Why the shim gave up (rk_file.gave_up), training going on without it. */

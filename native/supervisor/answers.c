@@ -33,7 +33,7 @@ static bool may_write(struct program *program, const struct request *request) {
     bool not_allowed = false;
     if (program->is_writable) return true;
     program->is_writable = rk_is_memory(request->thread, request->arguments[0], &not_allowed);
-    if (not_allowed && rk_is_waiting(request)) rk_note_fresh();
+    if (not_allowed && rk_is_waiting(request)) program->fresh++;
     return program->is_writable;
 }
 
@@ -44,7 +44,7 @@ static struct answer done_or(uint64_t done, int error) {
 /* It has become a program that may not be looked into: the kernel answers all of the request. */
 static struct answer not_let_in(struct thread *thread, const struct request *request) {
     thread->process->program->is_writable = false;
-    if (rk_is_waiting(request)) rk_note_fresh();
+    if (rk_is_waiting(request)) thread->process->program->fresh++;
     return go_on;
 }
 

@@ -1,8 +1,9 @@
-/* broker.c - opens the run's own files for programs that cannot reach them: those of another user, in another root,
- * or that see the run directory read-only.
+/* broker.c - opens the run's own files for programs that cannot reach them: those of another user, in another root, or
+ * that see the run directory read-only.
  *
- * The shim asks where the kernel has refused it. Whoever asks gets nothing but what stands in the rules below: of
- * entropy the file that it writes itself, and its recording. Another user's program gets a key of its own.
+ * The shim asks where the kernel has refused it (reach.c), by numbers: which file of the list there, and what stands in
+ * its name. Whoever asks gets nothing else, and of entropy the file that it writes itself, and its recording. Another
+ * user's program gets a key of its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,40 +13,7 @@
 
 #include "supervisor.h"
 
-#define PATH        (RK_RUN_PATH + 128)
-#define MEANINGLESS (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
-#define CREATE      (O_CREAT | O_EXCL)
-#define APPEND      (O_WRONLY | O_CREAT | O_APPEND)
-
-/* In a name '%' stands for 16 hexadecimal digits, '#' for a number, '@' for the process id of who asks. */
-struct rule {
-    const char *name;
-    int flags;
-    bool is_own; /* an entropy file: of the process that its head names */
-};
-
-static const struct rule rules[] = {
-    {"plan.json", O_RDONLY, false},
-    {"seeds.jsonl", O_RDONLY, false},
-    {"metrics.jsonl", APPEND, false},
-    {"modules.paths", APPEND, false},
-    {"written.paths", APPEND, false},
-    {"read.paths", APPEND, false},
-    {"stopped", O_WRONLY | CREATE, false},
-    {"entropy/%-@.new", O_RDWR | O_CREAT | O_TRUNC, false},
-    {"entropy/%-#.entropy", O_RDWR, true},
-    {"entropy/%-@-#-#.lost", O_WRONLY | O_CREAT, false},
-    {"entropy/process-ids", O_RDONLY, false},
-    {"entropy/process-ids", APPEND, false},
-    {"trail/%.@.new", O_RDWR | O_CREAT | O_TRUNC, false},
-    {"trail/%-#.trail", O_RDWR, false},
-    {"pending/@-#", O_RDWR | CREATE, false},
-    {"evaluation/%-#.npy", O_WRONLY | CREATE, false},
-    {"evaluation/%-#.npy", O_WRONLY, false},
-};
-
-static const char *const temporary[] = {"entropy/%-@.new", "trail/%.@.new"};
-static const char *const final[] = {"entropy/%-#.entropy", "trail/%-#.trail"};
+#define PATH (RK_RUN_PATH + 128)
 
 /* Who asks, as the kernel knows it. */
 struct asker {
@@ -70,40 +38,31 @@ static bool look_at(int thread, struct asker *asker) {
     return asker->pid != 0 && strstr(text, "\nUid:");
 }
 
-/* ---- names -------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------------------------- */
 
-static size_t digits_of(char sign, const char *name) {
-    size_t n = strspn(name, sign == '%' ? "0123456789abcdef" : "0123456789");
-    return sign == '%' ? (n >= 16 ? 16 : 0) : n;
-}
-
-static bool matches(const char *form, const char *name, const struct asker *asker) {
-    for (; *form; form++) {
-        size_t n = strchr("%#@", *form) ? digits_of(*form, name) : *form == *name;
-        if (n == 0 || (*form == '@' && strtoull(name, NULL, 10) != asker->pid)) return false;
-        name += n;
+static void append_form(char path[PATH], size_t n, const char *form, const struct rk_names *names, uint32_t pid) {
+    for (size_t numbers = 0; *form; form++) {
+        const char one[] = {*form, 0};
+        if (*form == '%')
+            n = rk_append_hex(path, PATH, n, names->hash);
+        else if (*form == '#')
+            n = rk_append_number(path, PATH, n, numbers++ ? names->second : names->number);
+        else if (*form == '@')
+            n = rk_append_number(path, PATH, n, pid);
+        else
+            n = rk_append(path, PATH, n, one);
     }
-    return !*name;
 }
 
-/* The name in a directory; NULL for a path that does not lead there as the shim writes it. */
-static const char *name_in(const char *directory, const char *path) {
-    size_t n = strlen(directory);
-    return n > 0 && strncmp(path, directory, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
+static void make_path(char path[PATH], const char *directory, const char *form, const struct rk_names *names,
+                      const struct asker *asker) {
+    size_t n = rk_append(path, PATH, 0, directory);
+    n = rk_append(path, PATH, n, "/");
+    append_form(path, n, form, names, asker->pid);
 }
 
-static bool read_name(const struct request *request, int argument, char path[PATH], const char **name) {
-    if (!rk_read_text(request->thread, request->arguments[argument], path, PATH)) return false;
-    *name = name_in(rk_run, path);
-    return *name != NULL;
-}
-
-/* ---- opening ------------------------------------------------------------------------------------------------- */
-
-static bool is_own(int fd, const struct asker *asker) {
-    struct rk_file head;
-    return rk_call(SYS_pread64, fd, (long)&head, sizeof(head), 0, 0, 0) == sizeof(head) && head.pid == asker->pid;
-}
+/* ---- opening ------------------------------------------------------------------------------------------------------
+ */
 
 /* Another user's program may read the plan's key in its memory: it is given one that leads to no other process's bytes.
  */
@@ -117,102 +76,90 @@ static int open_plan(const struct asker *asker) {
 }
 
 /* With its directory, which the first one to write there makes. */
-static int open_there(const char *path, int flags) {
+static int open_there(char path[PATH], int flags) {
     int fd = rk_open(path, flags | O_NOFOLLOW, 0600);
     if (fd != -ENOENT || !(flags & O_CREAT)) return fd;
-    char directory[PATH];
-    rk_append(directory, sizeof(directory), 0, path);
-    *strrchr(directory, '/') = 0;
-    rk_call(SYS_mkdirat, AT_FDCWD, (long)directory, 0700, 0, 0, 0);
+    char *slash = strrchr(path, '/');
+    *slash = 0;
+    rk_call(SYS_mkdirat, AT_FDCWD, (long)path, 0700, 0, 0, 0);
+    *slash = '/';
     return rk_open(path, flags | O_NOFOLLOW, 0600);
 }
 
-static int open_by_rule(const char *path, const char *name, int flags, const struct asker *asker) {
-    for (const struct rule *rule = rules; rule < rules + RK_LENGTH(rules); rule++) {
-        if (rule->flags != flags || !matches(rule->name, name, asker)) continue;
-        int fd = open_there(path, flags);
-        if (fd < 0 || !rule->is_own || is_own(fd, asker)) return fd;
-        rk_close(fd);
-        return -EACCES;
-    }
-    return -EACCES;
-}
+static bool is_entropy(const char *form) { return strstr(form, "%-#.entropy"); }
 
-/* Of the process whose file in this run has the same name. */
-static int open_recorded(const char *path, const char *name, const struct asker *asker) {
-    char own[PATH];
-    size_t n = rk_append(own, sizeof(own), 0, rk_run);
-    n = rk_append(own, sizeof(own), n, "/entropy/");
-    rk_append(own, sizeof(own), n, name);
-    int fd = matches("%-#.entropy", name, asker) ? rk_open(own, O_RDONLY | O_NOFOLLOW, 0) : -EACCES;
-    bool may = fd >= 0 && is_own(fd, asker);
-    if (fd >= 0) rk_close(fd);
-    return may ? rk_open(path, O_RDONLY | O_NOFOLLOW, 0) : -EACCES;
-}
-
-/* Its own, in which the shim replaces the vDSO: /proc may be missing, or read-only. */
-static int open_memory_of(const struct asker *asker) {
-    char path[64];
-    return rk_open(rk_proc_path(path, asker->thread, "mem"), O_WRONLY, 0);
-}
-
-static int open_file(const char *path, int flags, const struct asker *asker) {
-    const char *name = name_in(rk_run, path), *recorded = name_in(rk_plan.profile, path);
-    if (strcmp(path, "/proc/self/mem") == 0) return flags == O_WRONLY ? open_memory_of(asker) : -EACCES;
-    if (name && flags == O_RDONLY && strcmp(name, "shim.plan") == 0) return open_plan(asker);
-    if (name) return open_by_rule(path, name, flags, asker);
-    return recorded && flags == O_RDONLY ? open_recorded(path, recorded, asker) : -EACCES;
-}
-
-/* ---- answers ----------------------------------------------------------------------------------------------------- */
-
-static struct answer answer_open(const struct request *request, const struct asker *asker) {
+/* Whether the entropy file of this name is one of the process that asks. */
+static bool is_own(const struct rk_names *names, const struct asker *asker) {
+    struct rk_file head;
     char path[PATH];
-    int flags = (int)request->arguments[2];
-    if (!rk_read_text(request->thread, request->arguments[1], path, sizeof(path)))
-        return (struct answer){.go_on = true};
-    int fd = open_file(path, flags & ~MEANINGLESS, asker);
+    make_path(path, rk_run, "entropy/%-#.entropy", names, asker);
+    int fd = rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    if (fd < 0) return false;
+    long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), 0, 0, 0);
+    rk_close(fd);
+    return n == sizeof(head) && head.pid == asker->pid;
+}
+
+static int open_file(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
+    char path[PATH], memory[64];
+    if (names->file == RK_SHIM_PLAN) return open_plan(asker);
+    if (is_entropy(file->form) && !is_own(names, asker)) return -EACCES;
+    if (file->place == RK_IN_PROC) /* its own memory, in which the shim replaces the vDSO */
+        return rk_open(rk_proc_path(memory, asker->thread, "mem"), file->flags, 0);
+    make_path(path, file->place == RK_IN_RUN ? rk_run : rk_plan.profile, file->form, names, asker);
+    return open_there(path, file->flags);
+}
+
+static struct answer answer_open(const struct request *request, const struct rk_names *names,
+                                 const struct asker *asker) {
+    int fd = open_file(&rk_shared_files[names->file], names, asker);
     if (fd < 0) return (struct answer){.error = fd};
-    struct answer answer = rk_hand_over(request, fd, flags & O_CLOEXEC);
+    struct answer answer = rk_hand_over(request, fd, request->arguments[2] & O_CLOEXEC);
     rk_close(fd);
     return answer;
 }
 
-/* linkat and renameat2 have their arguments in the same places. */
-static struct answer answer_naming(const struct request *request, const struct asker *asker) {
-    char from[PATH], to[PATH];
-    const char *old, *new;
-    int flags = request->number == SYS_renameat2 ? 1 /* RENAME_NOREPLACE */ : 0;
-    if (!read_name(request, 1, from, &old) || !read_name(request, 3, to, &new)) return (struct answer){.go_on = true};
-    for (size_t i = 0; i < RK_LENGTH(final); i++)
-        if (matches(temporary[i], old, asker) && matches(final[i], new, asker))
-            return (struct answer){
-                .error = (int)rk_call(request->number, AT_FDCWD, (long)from, AT_FDCWD, (long)to, flags, 0)};
-    return (struct answer){.error = -EACCES};
-}
+/* ---- the name of a file that was written
+ * ----------------------------------------------------------------------------- */
 
-static struct answer answer_removal(const struct request *request, const struct asker *asker) {
-    char path[PATH];
-    const char *name;
-    if (!read_name(request, 1, path, &name)) return (struct answer){.go_on = true};
-    for (size_t i = 0; i < RK_LENGTH(temporary); i++)
-        if (matches(temporary[i], name, asker))
-            return (struct answer){.error = (int)rk_call(SYS_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0)};
-    return (struct answer){.error = -EACCES};
-}
+static const struct written {
+    const char *temporary, *final;
+} written[] = {
+    {"entropy/%-@.new", "entropy/%-#.entropy"},
+    {"trail/%.@.new", "trail/%-#.trail"},
+};
 
-struct answer rk_broker(const struct request *request) {
-    struct asker asker;
-    if (request->thread <= 0 || !look_at(request->thread, &asker)) return (struct answer){.go_on = true};
-    switch (request->number) {
-    case SYS_openat:
-        return answer_open(request, &asker);
-    case SYS_linkat:
-    case SYS_renameat2:
-        return answer_naming(request, &asker);
-    case SYS_unlinkat:
-        return answer_removal(request, &asker);
+static int do_task(enum rk_task task, const char *from, const char *to) {
+    switch (task) {
+    case RK_TASK_LINK:
+        return (int)rk_call(SYS_linkat, AT_FDCWD, (long)from, AT_FDCWD, (long)to, 0, 0);
+    case RK_TASK_RENAME:
+        return (int)rk_call(SYS_renameat2, AT_FDCWD, (long)from, AT_FDCWD, (long)to, RK_NO_REPLACE, 0);
     default:
-        return (struct answer){.go_on = true};
+        return (int)rk_call(SYS_unlinkat, AT_FDCWD, (long)from, 0, 0, 0, 0);
     }
+}
+
+static struct answer answer_task(enum rk_task task, const struct rk_names *names, const struct asker *asker) {
+    const char *form = rk_shared_files[names->file].form;
+    char from[PATH], to[PATH];
+    for (size_t i = 0; i < RK_LENGTH(written); i++) {
+        if (strcmp(form, task == RK_TASK_REMOVE ? written[i].temporary : written[i].final) != 0) continue;
+        make_path(from, rk_run, written[i].temporary, names, asker);
+        make_path(to, rk_run, written[i].final, names, asker);
+        return (struct answer){.error = do_task(task, from, to)};
+    }
+    return (struct answer){.error = -EACCES};
+}
+
+struct answer rk_broker(struct thread *thread, const struct request *request) {
+    uint64_t what = request->arguments[3];
+    struct rk_names names = {(uint8_t)(what >> 8), request->arguments[4], (uint32_t)(what >> 16),
+                             (uint16_t)(what >> 48)};
+    struct asker asker;
+    if (names.file >= RK_SHARED_FILES || request->thread <= 0 || !look_at(request->thread, &asker))
+        return (struct answer){.go_on = true};
+    if (thread) thread->process->program->shimmed = thread->process->program->has_shim = true;
+    if ((uint8_t)what == RK_TASK_OPEN) return answer_open(request, &names, &asker);
+    return answer_task((enum rk_task)(uint8_t)what, &names, &asker);
 }

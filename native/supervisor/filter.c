@@ -53,12 +53,6 @@ static struct sock_filter program[] = {
     IF(SYS_execve, 1, 0),
     IF(SYS_execveat, 0, 1),
     NOTIFY,
-    IF(SYS_linkat, 2, 0),
-    IF(SYS_renameat2, 1, 0),
-    IF(SYS_unlinkat, 0, 3),
-    LOAD(args[5]),
-    IF(RK_BROKER, 0, 1),
-    NOTIFY,
     ALLOW,
 };
 

@@ -161,7 +161,7 @@ void rk_say_uncovered(const char *line) {
 static bool is_refused(long error) { return error == -EACCES || error == -EPERM || error == -EIO; }
 
 /* The kernel lets /proc/PID/mem write where the program itself may not, into a page of the program's own. */
-static void cover_vdso(int pid) {
+static void cover_vdso(struct program *program, int pid) {
     static uint64_t offset;
     static bool is_known;
     if (!is_known) offset = find_in_vdso();
@@ -174,12 +174,12 @@ static void cover_vdso(int pid) {
     int fd = (int)result;
     uint64_t start = fd < 0 ? 0 : auxiliary(pid, AT_SYSINFO_EHDR);
     if (start) result = rk_call(SYS_pwrite64, fd, (long)code, (long)size, (long)(start + offset), 0, 0);
-    if (is_refused(result)) rk_say_uncovered("vdso\n");
+    program->vdso_refused = is_refused(result);
     if (fd >= 0) rk_close(fd);
 }
 
 void rk_cover_start(struct program *program, int pid) {
     if (program->shimmed) return;
     cover_stack(program, pid);
-    cover_vdso(pid);
+    cover_vdso(program, pid);
 }

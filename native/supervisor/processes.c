@@ -106,8 +106,16 @@ static int list_children(int pid, int *found) {
 
 /* ---- programs ----------------------------------------------------------------------------------------- */
 
+/* Only now is it known whether a shim that the supervisor could not see was there. */
+static void say_what_was_missed(struct program *program) {
+    if (program->has_shim) return;
+    while (program->fresh > 0 && program->fresh--) rk_note_fresh();
+    if (program->vdso_refused) rk_say_uncovered("vdso\n");
+}
+
 void rk_release(struct program *program) {
     if (--program->references > 0) return;
+    say_what_was_missed(program);
     rk_free_slot(program);
     free(program);
 }

@@ -81,9 +81,9 @@ static void look_at_standby(void) {
     last = times;
 }
 
-/* Whoever makes another call of these has any number for its sixth argument, and then the kernel makes it. */
+/* An openat without a path. */
 static bool is_brokered(const struct request *request) {
-    return RK_UNLIKELY(request->arguments[5] == RK_BROKER) && request->number != SYS_getrandom;
+    return RK_UNLIKELY(request->arguments[5] == RK_BROKER) && request->number == SYS_openat && !request->arguments[1];
 }
 
 static struct answer answer_to(struct request *request) {
@@ -93,8 +93,8 @@ static struct answer answer_to(struct request *request) {
         if (forbids_rights) rk_look_at_exec(request);
         return (struct answer){.go_on = true};
     }
-    if (is_brokered(request)) return rk_broker(request);
     struct thread *thread = request->thread > 0 ? rk_find_thread(request) : NULL;
+    if (is_brokered(request)) return rk_broker(thread, request);
     if (!thread && request->number == SYS_getrandom && rk_is_waiting(request)) rk_note_fresh();
     if (!thread) return (struct answer){.go_on = true};
     return request->number == SYS_getrandom ? rk_answer_getrandom(thread, request) : rk_answer_open(thread, request);

@@ -19,7 +19,9 @@ struct program {
     uint32_t references; /* by its process, and by the pipes that it is fed through */
     uint32_t slot;       /* of its range of addresses */
     bool shimmed;        /* has the shim: only what goes past it is answered */
-    bool has_shim;       /* and it was seen there */
+    bool has_shim;       /* and it was seen there, or has asked for something itself */
+    bool vdso_refused;   /* the vDSO could not be replaced: said at its end, if no shim has done it */
+    uint32_t fresh;      /* requests that could not be answered as it may not be looked into: likewise */
     bool is_static;      /* no dynamic loader, or one that the shim cannot live under */
     bool is_fixed;       /* linked to fixed addresses */
     bool is_go;          /* its goroutines wander between threads: they are one stream */
@@ -157,7 +159,7 @@ void rk_close_feeds(void);
 
 /* ---- broker.c ------------------------------------------------------------------------------------ */
 
-struct answer rk_broker(const struct request *request);
+struct answer rk_broker(struct thread *thread, const struct request *request);
 
 /* ---- standby.c ----------------------------------------------------------------------------------- */
 

@@ -95,9 +95,9 @@ static int take_name(struct rkt_trail *trail, const char *temporary, const char 
         size_t length = place(trail->path, sizeof(trail->path), run, identity, "-", incarnation);
         rk_append(trail->path, sizeof(trail->path), length, ".trail");
         const char *path = trail->path;
-        long error = rk_reach(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0);
+        long error = rk_link(temporary, path);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
-            error = rk_reach(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 1 /* RENAME_NOREPLACE */);
+            error = rk_rename(temporary, path);
         if (error != -EEXIST) return (int)-error;
     }
 }
@@ -116,7 +116,7 @@ static int make_file(struct rkt_trail *trail, const char *run, const char *ident
         write_head(trail->head, identity);
         error = take_name(trail, temporary, run, identity);
     }
-    rk_reach(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0);
+    rk_remove(temporary);
     return error;
 }
 
