@@ -16,6 +16,7 @@ from reprokit.cli.paths import current_directory
 from reprokit.errors import CannotWriteReport, UsageError
 
 if TYPE_CHECKING:
+    from reprokit.cli.gate_statements import Statements
     from reprokit.gate.results import Verdict
     from reprokit.gate.trainings import Training
     from reprokit.launch.interruption import Interruption
@@ -47,6 +48,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--sarif", metavar="FILE", type=FILE, help="Write what did not pass, and findings, as SARIF.")
 @click.option("--gitlab", metavar="FILE", type=FILE, help="Write findings as GitLab's Code Quality report.")
 @click.option("--summary", metavar="FILE", type=FILE, help="Append a Markdown summary [default: GitHub's].")
+@click.option("--sign", "key", metavar="KEY", type=FILE, help="Sign a statement about each pair with this private key.")
+@click.option("--statements", metavar="DIR", type=FILE, help="Write the signed statements there, as TRAINING.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the trainings print to stderr.")
 @click.pass_context
 def command(
@@ -67,6 +70,8 @@ def command(
     sarif: Path | None,
     gitlab: Path | None,
     summary: Path | None,
+    key: Path | None,
+    statements: Path | None,
     as_json: bool,
 ) -> None:
     """Record, replay and compare COMMAND, or the trainings of reprokit.toml, and fail unless all is identical.
@@ -76,6 +81,7 @@ def command(
     0 if everything passed, 1 if something differs or a requirement does not hold, 2 if nothing does but something
     could not be checked, or there was nothing to compare, 128 and the signal's number if it was interrupted.
     """
+    from reprokit.cli.gate_statements import prepare
     from reprokit.gate.reports import Reports
     from reprokit.launch.interruption import Interruption
     from reprokit.launch.supported import require_supported
@@ -94,8 +100,9 @@ def command(
         trainings = [_with(one, pairs, varied, recipe, asked) for one in trainings]
         reports = Reports(junit=junit, sarif=sarif, gitlab=gitlab, summary=summary or _summary_of_runner())
         reports.require_places()
+        witness = prepare(key, statements, trainings)
         kept = 1 if not as_json else _training_on_stderr()
-        verdict = _judge(trainings, base, output, golden, update_golden, interruption)
+        verdict = _judge(trainings, base, output, golden, update_golden, interruption, witness)
         reports.write(verdict)
         if as_json:
             os.dup2(kept, 1)
@@ -160,6 +167,7 @@ def _judge(
     golden: Path | None,
     update: bool,
     interruption: Interruption,
+    witness: Statements | None,
 ) -> Verdict:
     """Check them; runs are kept where asked, or where there is something to look at in them."""
     import shutil
@@ -177,7 +185,7 @@ def _judge(
             f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
         ) from None
     work = Work(base=base, runs=runs.resolve(), golden=golden and golden.absolute(), update=update)
-    verdict = judge(trainings, work, interruption)
+    verdict = judge(trainings, work, interruption, witness)
     if output is None and verdict.outcome in (PASSED, NOT_CHECKED):
         shutil.rmtree(runs, ignore_errors=True)
     return verdict

@@ -83,7 +83,7 @@ def command(run: str, run2: str | None, kind: str | None, output: Path | None, k
     if output is None:
         click.echo(text, nl=False)
     else:
-        _write(output, text)
+        write_whole(output, text)
 
 
 def _by_name(output: Path | None) -> str:
@@ -125,7 +125,7 @@ def _statement(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> s
     return envelope.sign(made, key)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Replace a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -76,6 +76,7 @@ class Check:
         self._settings = Settings(patches=patches)
         self._recipe: RecipeUsed | None = None
         self._runs: list[Path] = []
+        self._pairs: list[tuple[str, str]] = []
         self._findings: tuple[Finding, ...] = ()
         self.key = ""
 
@@ -99,6 +100,7 @@ class Check:
             directory=str(self._directory),
             cases=tuple(cases),
             runs=tuple(map(str, self._runs)),
+            pairs=tuple(self._pairs),
             seconds=time.monotonic() - started,
             findings=self._findings,
         )
@@ -114,6 +116,7 @@ class Check:
             suite = PAIRED if number == 1 else f"{PAIRED} {number}"
             recording = self._record(f"recording-{number}")
             replay = self._replay(recording, f"replay-{number}")
+            self._pairs.append((str(recording.path), str(replay.path)))
             compared = list(_compared(suite, recording, replay))
             yield from compared
             yield from _whole(suite, recording, replay)

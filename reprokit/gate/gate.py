@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from reprokit import rundir
 from reprokit.gate.check import Check, Work
@@ -12,14 +12,22 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import say
 from reprokit.version import VERSION
 
+Witness = Callable[[Judged], Judged]
 
-def judge(trainings: Iterable[Training], work: Work, interruption: Interruption) -> Verdict:
-    """Run and check them all; once somebody has asked for the end, what is left is said to be not checked."""
+
+def judge(
+    trainings: Iterable[Training], work: Work, interruption: Interruption, witness: Witness | None = None
+) -> Verdict:
+    """Run and check them all; once somebody has asked for the end, what is left is said to be not checked.
+
+    `witness` is called with each training once it has been judged, and can add cases.
+    """
     started, judged, key = rundir.utc_now(), [], ""
     for training in trainings:
         say(f"gate: {training.name}")
         check = Check(training, work, interruption)
-        judged.append(check.judge())
+        found = check.judge()
+        judged.append(found if witness is None else witness(found))
         key = check.key or key
         say(f"gate: {training.name}: {_in_words(judged[-1])}")
     is_cut_short = any(one.is_cut_short for one in judged)

@@ -48,8 +48,10 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     directory: str  # where it is run
     cases: tuple[Case, ...]
     runs: tuple[str, ...] = ()  # their directories
+    pairs: tuple[tuple[str, str], ...] = ()  # those of each recording and its replay
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()  # where they were looked for
+    notes: tuple[str, ...] = ()  # what qualifies the outcome
 
     @property
     def is_cut_short(self) -> bool:

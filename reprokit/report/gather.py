@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,6 @@ from reprokit.report.facts import (
     Category,
     Curve,
     Entropy,
-    ExecutedBy,
     Finding,
     Item,
     Outcome,
@@ -64,27 +64,38 @@ BY_BITS = (
 )
 
 
-def gather(paths: Sequence[Path], executed_by: ExecutedBy = "unknown") -> AuditFacts:
+@dataclass(frozen=True)
+class Execution:
+    """What the process that executed both runs found beyond their comparison."""
+
+    failures: tuple[str, ...] = ()  # with one of them the runs have failed, equal or not
+    notes: tuple[str, ...] = ()
+
+
+def gather(paths: Sequence[Path], execution: Execution | None = None) -> AuditFacts:
     """The facts of one run, or of two compared; raises a RunError for a directory that cannot be read.
 
-    `executed_by` is "signer" only where the calling process itself executed both runs.
+    `execution` is given only where the calling process itself executed both runs.
     """
     summaries = [summarise(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
     found, left_out = _curves(summaries)
     findings, findings_note = _findings(summaries)
+    witnessed = execution or Execution()
     return AuditFacts(
         reprokit=VERSION,
-        made=_now() if executed_by == "unknown" else rundir.utc_now(),
-        executed_by=executed_by,
-        attention=tuple(_attention(summaries)),
-        verdict=_verdict(summaries, comparison, problem),
+        made=_now() if execution is None else rundir.utc_now(),
+        executed_by="unknown" if execution is None else "signer",
+        attention=(*witnessed.failures, *_attention(summaries)),
+        verdict=_verdict(summaries, comparison, problem, witnessed.failures),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
         compared_how=_how(summaries, comparison),
         excluded=comparison.normalisations if comparison is not None and len(summaries) > 1 else (),
-        notes=comparison.notes if comparison is not None and len(summaries) > 1 else (),
+        notes=tuple(
+            dict.fromkeys((*witnessed.notes, *(comparison.notes if comparison and len(summaries) > 1 else ())))
+        ),
         categories=tuple(_categories(comparison, is_alone=len(summaries) == 1)),
         outputs=tuple(_outputs(first)),
         curves=found,
@@ -131,14 +142,17 @@ def _compared(summaries: Sequence[Summary]) -> tuple[Comparison | None, str]:
     return comparison, ""
 
 
-def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, problem: str) -> Told:
+def _verdict(
+    summaries: Sequence[Summary], comparison: Comparison | None, problem: str, failures: Sequence[str]
+) -> Told:
     if len(summaries) == 1:
         state = "is not finished" if summaries[0].in_progress else "was not compared with another"
         return Told(outcome=NOT_COMPARED, sentence=f"This run {state}: nothing is said about its reproducibility.")
     if comparison is None:
         return Told(outcome=NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
     first = comparison.tree.first() or comparison.tree.first_tolerated()
-    outcome = _outcome(summaries, comparison)
+    has_failed = bool(failures) or not all(summary.succeeded for summary in summaries)
+    outcome = _outcome(comparison, has_failed=has_failed)
     return Told(
         outcome=outcome,
         sentence=_sentence(rows.verdict_line(comparison), outcome),
@@ -148,11 +162,11 @@ def _verdict(summaries: Sequence[Summary], comparison: Comparison | None, proble
     )
 
 
-def _outcome(summaries: Sequence[Summary], comparison: Comparison) -> Outcome:
+def _outcome(comparison: Comparison, *, has_failed: bool) -> Outcome:
     """The verdict in a word: equal bits are no success where a training did not end successfully."""
     if comparison.verdict.differs:
         return "different"
-    if not all(summary.succeeded for summary in summaries):
+    if has_failed:
         return "failed"
     return "tolerated" if comparison.verdict is Verdict.TOLERATED else "identical"
 
@@ -169,7 +183,7 @@ def _sentence(line: str, outcome: str) -> str:
     """verify's line as a sentence, without the verdict, which stands above it."""
     text = line.partition(": ")[2]
     if outcome == "failed":
-        return f"What the runs recorded before they ended is equal: {text}."
+        return f"What both runs recorded is equal as far as it goes: {text}."
     return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
 
 
