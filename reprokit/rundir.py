@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 import msgspec
 
 from reprokit import pending, untrusted_json
+from reprokit.bounds import bounded_names
 from reprokit.errors import (
     CannotWriteRun,
     RunDamaged,
@@ -57,6 +58,25 @@ STOPPED = "stopped"
 SIGNALS = "signals"
 BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run
 RESERVE = "reserve"  # room on the disk for what is written at the end
+
+FILES = frozenset(
+    {
+        RUN,
+        ENVIRONMENT,
+        AGENT_PLAN,
+        SHIM_PLAN,
+        METRICS,
+        SEEDS,
+        OUTPUTS,
+        WRITTEN,
+        READ,
+        MODULES,
+        FINDINGS,
+        STOPPED,
+        RESERVE,
+    }
+)
+DIRECTORIES = frozenset({PROFILE, ENTROPY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending.DIRECTORY})
 
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl
@@ -247,6 +267,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
+    evaluation: SealedFile | None = None  # the files of evaluation/, likewise
     environment: SealedFile | None = None  # environment.json, likewise
     outputs: SealedFile | None = None  # outputs.json, likewise
     signals: list[SignalSent] = msgspec.field(default_factory=list)
@@ -468,7 +489,7 @@ class RunDirectory:
 
     def open_kept(self, file: OutputFile) -> int:
         """A descriptor of the copy of an output, which lies in the run directory itself."""
-        if not stat.S_ISDIR(os.lstat(self.path / KEPT).st_mode):
+        if os.path.islink(self.path / KEPT):
             raise RunDamaged(f"{self.path / KEPT} is not a directory")
         return self.open(os.path.join(KEPT, str(file.kept)))
 
@@ -568,6 +589,26 @@ def _check_seal(path: Path, content: dict[str, Any], data: bytes) -> None:
 def open_regular(path: str, flags: int) -> int:
     """An opener for open(): follows no symbolic link and waits for no FIFO."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | None:
+    """Size of these files and digest of their names and contents, None where there are none."""
+    digest, size = hashlib.sha256(f"{what}\0".encode()), 0
+    for name in names:
+        try:
+            with open(directory / name, "rb", opener=open_regular) as file:
+                digest.update(os.fsencode(name) + b"\0" + os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            raise RunDamaged(f"{directory / name}: {error.strerror}; the run cannot be used") from None
+    return SealedFile(size=size, digest="sha256:" + digest.hexdigest()) if names else None
+
+
+def seal_evaluation(run: Path) -> SealedFile | None:
+    """Size and digest of the files of predictions and true values."""
+    return seal_files(run / EVALUATION, bounded_names(run / EVALUATION, ".npy"), "reprokit-evaluation-1")
 
 
 def seal_file(path: Path) -> SealedFile | None:

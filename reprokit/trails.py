@@ -6,7 +6,6 @@ does not fit is RunDamaged. Memory is bounded by the names of the tensors, howev
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import struct
@@ -16,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from reprokit import native, rundir, untrusted_json
+from reprokit.bounds import bounded_names
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 from reprokit.rundir import TRAIL, RunDirectory, SealedFile
 
 FORMAT = 2  # RKT_FORMAT of native/trail/trail.h
 ENDING = ".trail"
-MAX_FILES = 10_000
 MAX_FILE = 4 << 30
 MAX_SERIES = 4096  # of a file
 MAX_TEXT = 64 << 20  # bytes of the names of a series' tensors
@@ -326,7 +325,7 @@ def read(run: RunDirectory) -> Iterator[Trail]:
 
     Where run.json holds a seal, damage is raised before the first.
     """
-    names = _names(run.path / TRAIL) if run.has(TRAIL) else []
+    names = _names(run.path / TRAIL)
     sealed = run.run.trails
     if sealed is not None and seal(run.path / TRAIL) != sealed:
         raise RunDamaged(f"{run.path / TRAIL} was altered since the run ended; the run cannot be used")
@@ -335,29 +334,9 @@ def read(run: RunDirectory) -> Iterator[Trail]:
 
 
 def _names(directory: Path) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
-    except PermissionError:
-        raise RunNotReadable(f"{directory} may not be read by this user; run as its owner or ask for a copy") from None
-    except OSError as error:
-        raise RunDamaged(f"{directory}: {error.strerror}; the run cannot be used") from None
-    if os.path.islink(directory) or len(names) > MAX_FILES:
-        raise RunDamaged(f"{directory} is a link, or holds more than {MAX_FILES} files; the run cannot be used")
-    return names
+    return bounded_names(directory, ENDING)
 
 
 def seal(directory: Path) -> SealedFile | None:
     """Size and digest of all trails of a run that ended, None where there are none."""
-    names = _names(directory) if os.path.isdir(directory) else []
-    digest, size = hashlib.sha256(b"reprokit-trails-1\0"), 0
-    for name in names:
-        try:
-            with open(directory / name, "rb", opener=rundir.open_regular) as file:
-                length = os.fstat(file.fileno()).st_size
-                digest.update(os.fsencode(name) + b"\0" + struct.pack("<Q", length))
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-                    size += len(block)
-        except OSError as error:
-            raise RunDamaged(f"{directory / name}: {error.strerror}; the run cannot be used") from None
-    return SealedFile(size=size, digest="sha256:" + digest.hexdigest()) if names else None
+    return rundir.seal_files(directory, _names(directory), "reprokit-trails-1")

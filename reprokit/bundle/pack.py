@@ -17,6 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from reprokit import private_keys, rundir
+from reprokit.bounds import bounded_names
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents, Packed
 from reprokit.bundle.normalise import Normaliser
@@ -188,7 +189,7 @@ def _entries(run: RunDirectory, name: str) -> list[str]:
             raise RunDamaged(f"{place} is not a directory; the run cannot be packed")
     except FileNotFoundError:
         return []
-    return sorted(os.listdir(place))
+    return bounded_names(place, "")
 
 
 def _copy(run: RunDirectory, member: str, directory: Path) -> None:

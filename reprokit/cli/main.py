@@ -21,6 +21,7 @@ COMMANDS = (
     "profile",
     "reproduce",
     "verify",
+    "check",
     "diff",
     "show",
     "ls",

@@ -16,11 +16,12 @@ from typing import BinaryIO
 import msgspec
 
 from reprokit import native
+from reprokit.bounds import bounded_names
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 
 FORMAT = 2  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
-MAX_FILES = 1_000_000
+MAX_CHUNK = 16 << 20  # bytes of one with records: a longer request makes several
 HEAD, CHUNK_HEAD = 1024, 48
 RECORD = 1  # the mode of a recording's file
 CLOCK_STREAM = b"#clock"  # behind the name of the thread that reads the clock
@@ -104,15 +105,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 def entropy_files(directory: Path) -> list[Path]:
     """The entropy files of a run in the order of their names."""
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
-    except FileNotFoundError:
-        return []
-    except PermissionError:
-        raise RunNotReadable(f"{directory} may not be read by this user; run as its owner") from None
-    if len(names) > MAX_FILES:
-        raise RunDamaged(f"{directory} holds more than {MAX_FILES} files")
-    return [directory / name for name in names]
+    return [directory / name for name in bounded_names(directory, ENDING)]
 
 
 def _text(field: bytes) -> str:
@@ -170,7 +163,7 @@ class EntropyFile:
             size = units * 64
             if magic != 0x4B4E4843 or expected != check(self._data[offset : offset + 24], 0):
                 raise self._damaged(offset, "a chunk's head does not match its check")
-            if not CHUNK_HEAD <= size <= self.head.used - offset:
+            if not CHUNK_HEAD <= size <= self.head.used - offset or (stream and size > MAX_CHUNK):
                 raise self._damaged(offset, "a chunk of impossible size")
             if stream:
                 yield Chunk(offset, size, stream, ordinal, events, given)

@@ -83,7 +83,7 @@ def summarise(directory: Path) -> ProfileFacts:
 
 def check(directory: Path, facts: ProfileFacts | None = None) -> None:
     """Raise RunDamaged if the profile is not what was recorded: by its seal, else record by record."""
-    if facts is not None and facts.sealed and digest(directory) == facts.digest:
+    if facts is not None and facts.sealed and _has_sizes(directory, facts) and digest(directory) == facts.digest:
         return
     for file in _files(directory):
         for _ in file.records():
@@ -92,6 +92,16 @@ def check(directory: Path, facts: ProfileFacts | None = None) -> None:
         raise RunDamaged(
             f"{directory}: the random profile was altered after the run (its digest differs); record again"
         )
+
+
+def _has_sizes(directory: Path, facts: ProfileFacts) -> bool:
+    """Whether number and sizes of the files are those of the end of the run, before any is read."""
+    paths = entropy_files(directory)
+    if (len(paths), sum(os.lstat(path).st_size for path in paths)) == (facts.files, facts.size):
+        return True
+    raise RunDamaged(
+        f"{directory}: the random profile was altered after the run: other files, or of another size; record again"
+    )
 
 
 def _process(file: EntropyFile) -> tuple[str, int]:

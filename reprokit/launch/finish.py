@@ -116,6 +116,7 @@ class Finish:
             pending.gather(self._path, self._path / rundir.METRICS)
             run.metrics = rundir.seal_file(self._path / rundir.METRICS)
             run.trails = trails.seal(self._path / rundir.TRAIL)
+            run.evaluation = rundir.seal_evaluation(self._path)
 
     def _take_proof(self) -> None:
         if self._tracing is not None:

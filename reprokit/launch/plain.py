@@ -135,6 +135,7 @@ def _take_down(prepared: Prepared, files: Watched, interruption: Interruption, g
         pending.gather(path, path / rundir.METRICS)
         run.metrics = rundir.seal_file(path / rundir.METRICS)
         run.trails = trails.seal(path / rundir.TRAIL)
+        run.evaluation = rundir.seal_evaluation(path)
         facts = gathering.complete(agentlines.read(path), lambda: interruption.asked)
         rundir.write_json(path / rundir.ENVIRONMENT, facts)
         run.environment = rundir.seal_file(path / rundir.ENVIRONMENT)

@@ -7,36 +7,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from reprokit import pending, rundir
+from reprokit import rundir
 from reprokit.errors import CannotWriteRun, RunError, RunExists
 
 HOME = ".reprokit"
 LAST = "last"
-NAMES = frozenset(
-    {
-        rundir.RUN,
-        rundir.ENVIRONMENT,
-        rundir.AGENT_PLAN,
-        rundir.SHIM_PLAN,
-        rundir.METRICS,
-        pending.DIRECTORY,
-        rundir.SEEDS,
-        rundir.OUTPUTS,
-        rundir.WRITTEN,
-        rundir.READ,
-        rundir.MODULES,
-        rundir.FINDINGS,
-        rundir.PROFILE,
-        rundir.ENTROPY,
-        rundir.KEPT,
-        rundir.EVALUATION,
-        rundir.TRAIL,
-        rundir.SNAPSHOTS,
-        rundir.STOPPED,
-        rundir.SIGNALS,
-        rundir.RESERVE,
-    }
-)
+NAMES = rundir.FILES | rundir.DIRECTORIES
 
 
 class NewRun:

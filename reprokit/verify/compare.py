@@ -27,6 +27,7 @@ from reprokit.verify import (
     trackers,
     trails,
     weights,
+    whole,
 )
 from reprokit.verify.contents import Contents
 from reprokit.verify.execution import Shared, shared
@@ -80,6 +81,8 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     left, right = RunDirectory(left_path), RunDirectory(right_path)
     left.require_finished()
     right.require_finished()
+    for run in (left, right):
+        whole.check(run)
     normalisations = Normalisations()
     matched = match(left, right, normalisations)
     files = left.outputs(), right.outputs()

@@ -26,6 +26,7 @@ FORMAT = (DOCS / "format.md").read_text()
         "verify",
         "show",
         "ls",
+        "check",
         "gate",
         "report",
         "keygen",
