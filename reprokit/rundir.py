@@ -357,14 +357,24 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gone: list[str] = msgspec.field(default_factory=list)  # written and not there at the end: the first of them
     gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
 
+    unseen: list[str] = msgspec.field(default_factory=list)  # changed meanwhile, by what was not seen: the first
+    unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
+
     @property
-    def gone_in_words(self) -> str:
-        """What was written and is not there at the end; empty where there is nothing."""
-        count = len(self.gone) + self.gone_more
-        if not self.gone:
-            return ""
-        which = "1 file that was written is" if count == 1 else f"{count} files that were written are"
-        return f"{which} not there at the end, first {self.gone[0]}"
+    def not_compared(self) -> list[str]:
+        """What is known of further files, in words."""
+        gone = _counted(
+            self.gone, self.gone_more, "that {} written {} not there at the end", ("was", "is"), ("were", "are")
+        )
+        what = "in the working directory {} changed meanwhile by what was not seen"
+        unseen = _counted(self.unseen, self.unseen_more, what, ("was",), ("were",))
+        return list(filter(None, (gone, unseen)))
+
+
+def _counted(names: list[str], more: int, what: str, one: tuple[str, ...], many: tuple[str, ...]) -> str:
+    count = len(names) + more
+    which = f"1 file {what.format(*one)}" if count == 1 else f"{count} files {what.format(*many)}"
+    return f"{which}, first {names[0]}" if names else ""
 
 
 T = TypeVar("T")

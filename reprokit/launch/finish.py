@@ -178,8 +178,8 @@ class Finish:
         found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved)
         rundir.write_json(self._path / rundir.OUTPUTS, found)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
-        if found.gone:
-            say(f"outputs: {found.gone_in_words}")
+        for words in found.not_compared:
+            say(f"outputs: {words}")
         if any(file.private_key for file in found.files):
             self._warn(_of_private_keys(found, plan.replay_of))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from reprokit import rundir
 
 MAX_LIST = 64 << 20  # bytes of written.paths or read.paths that are read
 MAX_BELOW = 1_000_000  # files below one directory that was put in place
+ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results
+MAX_WATCHED = 10_000  # files below the working directory that are looked at
 MAX_DEPTH = 64  # of directories below one that was put in place
 ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
 TO = b"\0"  # between the two names of a line, when it was read; no name has it
@@ -74,12 +78,13 @@ def there(names: Written, searched: Callable[[str], bool] = lambda _: True) -> I
     yield from {os.path.realpath(path) for path in names.opened}
     for path in {entry(after) for _, after in names.placed}:
         if os.path.isdir(path) and not os.path.islink(path):
-            yield from islice(_below(path, searched, MAX_DEPTH), MAX_BELOW)
+            yield from (one.path for one in islice(below(path, searched), MAX_BELOW))
         elif os.path.lexists(path):
             yield path
 
 
-def _below(directory: str, searched: Callable[[str], bool], depth: int) -> Iterator[str]:
+def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPTH) -> Iterator[os.DirEntry[str]]:
+    """All but the directories in a directory and in those below it, into which ``searched`` lets."""
     if not depth or not searched(directory):
         return
     try:
@@ -89,9 +94,23 @@ def _below(directory: str, searched: Callable[[str], bool], depth: int) -> Itera
         return
     for one in found:
         if one.is_dir(follow_symlinks=False):
-            yield from _below(one.path, searched, depth - 1)
+            yield from below(one.path, searched, depth - 1)
         else:
-            yield one.path
+            yield one
+
+
+def is_environment(directory: str) -> bool:
+    """Whether it is a virtual environment of Python's."""
+    return os.path.lexists(os.path.join(directory, ENVIRONMENT))
+
+
+def changed_since(directory: str, moment: int, searched: Callable[[str], bool]) -> Iterator[str]:
+    """Files below a directory that were written, renamed or linked later, by whomever, among the first there."""
+    for one in islice(below(directory, searched), MAX_WATCHED):
+        with suppress(OSError):
+            status = one.stat(follow_symlinks=False)
+            if status.st_ctime_ns > moment and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                yield one.path
 
 
 def gone(names: Written, counts: Callable[[str], bool]) -> set[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import zipfile
 
 MAX_FILES = 100_000
-MAX_GONE = 100  # names of files that are not there at the end
+MAX_GONE = 100  # names of files that are not there at the end, and of those that were not seen to be written
 MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
 MAX_UNPACKED = 16 << 30  # of one container
 MAX_MEMBERS = 100_000  # of one container
@@ -79,6 +79,7 @@ def collect(
     found = [path for path in there if not os.path.islink(path)]
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_results), key=places.named)
+    unseen = sorted(_unseen(run, working_directory, written, there, places), key=places.named)
     budget = Budget(interrupted, MAX_BYTES)
     keeper = Keeper(run, keep, interrupted)
     files = [_describe(path, places, budget, keeper) for path in found[:MAX_FILES]]
@@ -88,6 +89,8 @@ def collect(
         left_out=max(0, len(found) - MAX_FILES) + max(0, len(links) - MAX_FILES) + (not written.is_whole),
         gone=[places.name(path) for path in gone[:MAX_GONE]],
         gone_more=max(0, len(gone) - MAX_GONE),
+        unseen=[places.name(path) for path in unseen[:MAX_GONE]],
+        unseen_more=max(0, len(unseen) - MAX_GONE),
     )
 
 
@@ -125,6 +128,36 @@ def _results(written: names.Written, places: Places) -> set[str]:
     paths = set(names.there(written, places.has_results))
     paths |= set(_wandb_files(paths))
     return {path for path in paths if places.has_results(path) and _is_regular_or_link(path)}
+
+
+def _unseen(run: Path, directory: Path, written: names.Written, known: list[str], places: Places) -> Iterator[str]:
+    """Files below the working directory that were changed since the start, and not by what the shim saw."""
+    here = os.path.realpath(directory)
+    try:
+        start = os.stat(run / rundir.SHIM_PLAN).st_ctime_ns
+    except OSError:  # of a run without the shim, all that changed is written
+        return
+    seen = {*known, *map(os.path.realpath, written.opened), *(names.entry(path) for _, path in written.placed)}
+    own = set(filter(None, map(_identity, range(3))))  # what the caller writes our output to
+    for path in names.changed_since(here, start, lambda path: path == here or not _is_left_out(path, places)):
+        is_of_tracker = WANDB_RUN.fullmatch(path) or os.path.basename(os.path.dirname(path)) == "wandb"
+        if path not in seen and places.has_results(path) and not is_of_tracker and _identity(path) not in own:
+            yield path
+
+
+def _is_left_out(directory: str, places: Places) -> bool:
+    if directory in SYSTEM or os.path.basename(directory).startswith("."):
+        return True
+    is_run = os.path.lexists(os.path.join(directory, rundir.RUN))
+    return is_run or names.is_environment(directory) or not places.has_results(directory)
+
+
+def _identity(file: str | int) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _wandb_files(paths: set[str]) -> Iterator[str]:

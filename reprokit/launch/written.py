@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from reprokit import rundir
+from reprokit.launch import names
 from reprokit.launch.outputs import NOISE, NOISE_SUFFIXES
 
 MAX_FILES = 100_000  # below the directory
-MAX_DEPTH = 64
-ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results
 
 State = tuple[int, int, int, int]  # of a file: size, both times, number
 
@@ -41,33 +41,22 @@ class Watched:
 
     def _states(self) -> dict[str, State]:
         found: dict[str, State] = {}
-        for entry in self._files(self._directory, 0):
-            if len(found) >= MAX_FILES:
-                break
-            try:
+        entries = names.below(self._directory, self._is_searched)
+        for entry in islice(filter(_is_watched, entries), MAX_FILES):
+            with suppress(OSError):
                 facts = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            found[entry.path] = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
+                found[entry.path] = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
         return found
 
-    def _files(self, directory: str, depth: int) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(directory) as entries:
-                found = list(entries)
-            if depth and any(entry.name == ENVIRONMENT for entry in found):
-                return
-            for entry in found:
-                if entry.is_file(follow_symlinks=False) or entry.is_symlink():
-                    if not entry.name.endswith(NOISE_SUFFIXES):
-                        yield entry
-                elif entry.is_dir(follow_symlinks=False) and self._is_searched(entry) and depth < MAX_DEPTH:
-                    yield from self._files(entry.path, depth + 1)
-        except OSError:  # gone, or not this user's to read
-            return
+    def _is_searched(self, path: str) -> bool:
+        if path == self._directory:
+            return True
+        return os.path.basename(path) not in NOISE and path not in self._aside and not names.is_environment(path)
 
-    def _is_searched(self, entry: os.DirEntry[str]) -> bool:
-        return entry.name not in NOISE and entry.path not in self._aside
+
+def _is_watched(entry: os.DirEntry[str]) -> bool:
+    is_file = entry.is_file(follow_symlinks=False) or entry.is_symlink()
+    return is_file and not entry.name.endswith(NOISE_SUFFIXES)
 
 
 def _line(path: str) -> bytes:

@@ -116,7 +116,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         right,
         tree,
         normalisations.applied,
-        (*_notes(left, right, matched, tree), *outputs.gone(*files), *processes.stopped(matched), *trail.notes()),
+        (*_notes(left, right, matched, tree), *outputs.beside(*files), *processes.stopped(matched), *trail.notes()),
         str(tolerances or ""),
     )
 

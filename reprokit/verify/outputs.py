@@ -58,11 +58,12 @@ def _links(left: OutputsFile, right: OutputsFile, normalisations: Normalisations
             yield compared(path, one, other, f"{path} leads elsewhere", same=same)
 
 
-def gone(left: OutputsFile | None, right: OutputsFile | None) -> Iterator[str]:
-    """What was written and cannot be compared, as it was not there at the end."""
-    texts = [outputs.gone_in_words if outputs is not None else "" for outputs in (left, right)]
-    sides = [" in both runs"] if texts[0] == texts[1] else [" in the left run", " in the right run"]
-    yield from (f"not compared:{side} {text}" for side, text in zip(sides, texts, strict=False) if text)
+def beside(left: OutputsFile | None, right: OutputsFile | None) -> Iterator[str]:
+    """What is known of files that cannot be compared."""
+    texts = [outputs.not_compared if outputs is not None else [] for outputs in (left, right)]
+    yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
+    for side, mine, others in (("left", *texts), ("right", *reversed(texts))):
+        yield from (f"not compared: in the {side} run {text}" for text in mine if text not in others)
 
 
 def comparable(outputs: OutputsFile | None) -> bool:

@@ -148,8 +148,7 @@ def not_covered(summary: Summary) -> Iterator[str]:
         yield f"the content of {len(unread)} outputs, first {unread[0].path}: {unread[0].note or 'not read'}"
     if summary.outputs.left_out:
         yield f"{summary.outputs.left_out} further outputs, or more"
-    if summary.outputs.gone:
-        yield f"the content of outputs: {summary.outputs.gone_in_words}"
+    yield from (f"the content of outputs: {text}" for text in summary.outputs.not_compared)
 
 
 def _uncovered(summary: Summary) -> Iterator[str]:

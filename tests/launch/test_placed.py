@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reprokit.launch import outputs
-from tests.support import Reprokit, python
+from tests.support import COMMAND, Reprokit, python
 
 WRITTEN = """
 import ctypes, os, pathlib, shutil, subprocess
@@ -78,7 +79,9 @@ def test_what_is_renamed_and_linked_is_an_output_and_what_is_gone_is_said(reprok
     assert {leaf["name"] for leaf in leaves if leaf["verdict"] == "different"} == {
         *("checkpoint/deeper/model", "child/model", "moved/model", "linked", "unnamed", "latest", "b/first", "d/first"),
     }
-    assert "not compared: in both runs 1 file that was written" in " ".join(compared["notes"])
+    assert "not compared: in both runs 1 file that was written is not there at the end, first removed" in " ".join(
+        compared["notes"]
+    )
     shown = reprokit.run("show", "first").stdout
     assert "latest -> step-2" in shown
     assert "1 file that was written is not there" in shown
@@ -112,3 +115,28 @@ os.rename("a\\>\n", "b\\>\n\\")
     assert reprokit.record(*python(code)).returncode == 0
     assert [file["path"] for file in listed(reprokit.last)["files"]] == ["b\\>\n\\/x"]
     assert listed(reprokit.last)["gone"] == []
+
+
+def test_files_that_change_past_the_shim_are_said_and_not_compared(reprokit: Reprokit) -> None:
+    code = """
+import ctypes, os
+number = 257 if os.uname().machine == "x86_64" else 56  # openat
+fd = ctypes.CDLL(None).syscall(number, -100, b"raw", os.O_CREAT | os.O_WRONLY, 0o600)
+os.write(fd, str(os.getpid()).encode())
+open("seen", "w").close()
+print("done")
+"""
+    (reprokit.directory / "old").write_text("untouched")
+    (reprokit.directory / "other").mkdir()
+    (reprokit.directory / "other" / "run.json").write_text("of another run")
+    for name in "one", "two":
+        with open(reprokit.directory / "log", "w") as log:
+            command = [COMMAND, "record", "-o", name, "--", *python(code)]
+            done = subprocess.run(command, cwd=reprokit.directory, stdout=log, stderr=subprocess.PIPE, text=True)
+        words = "1 file in the working directory was changed meanwhile by what was not seen, first raw"
+        assert f"reprokit: outputs: {words}\n" in done.stderr
+        found = listed(reprokit.directory / name)
+        assert ([file["path"] for file in found["files"]], found["unseen"]) == (["seen"], ["raw"])
+    done = reprokit.run("verify", "one", "two")
+    assert done.returncode == 0
+    assert f"note: not compared: in both runs {words}\n" in done.stdout
