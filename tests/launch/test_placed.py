@@ -46,7 +46,7 @@ for step in 1, 2:
     put(f"step-{step}/model")
     os.symlink(f"step-{step}" if fresh == "0" else "step-1", "latest.tmp")
     os.replace("latest.tmp", "latest")
-put("cut", "shorter than it was")
+os.truncate("cut", 3)
 put("removed")
 os.unlink("removed")
 """
@@ -59,6 +59,7 @@ def listed(run: Path) -> dict[str, Any]:
 
 def test_what_is_renamed_and_linked_is_an_output_and_what_is_gone_is_said(reprokit: Reprokit) -> None:
     for name, fresh in ("first", "0"), ("second", "1"):
+        (reprokit.directory / "cut").write_text("longer")
         done = reprokit.run("record", "-o", name, "--", *python(WRITTEN), environment={"FRESH": fresh})
         assert done.returncode == 0, done.stderr
         assert "1 file that was written is not there at the end, first removed" in done.stderr
