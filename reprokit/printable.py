@@ -1,10 +1,13 @@
-"""Text from a run directory made safe to print: no control characters, no endless lines."""
+"""Text from a run directory made safe to print: no control characters, no endless lines, no passwords."""
 
 from __future__ import annotations
 
 import unicodedata
 
+from reprokit import redaction
+
 LONGEST = 400  # characters of one text on the screen
+LOOKED_AT = 64 << 10  # characters: secrets are taken out before the text is cut
 
 # Control and format characters (terminal escapes, right-to-left overrides, invisible joiners), lone
 # surrogates, private use and unassigned ones, and the separators that break a line.
@@ -12,7 +15,8 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """The text with everything that a terminal might act upon spelt out, cut at the limit."""
+    """The text without secrets, with everything that a terminal might act upon spelt out, cut at the limit."""
+    text = redaction.shown(text[: max(LOOKED_AT, 2 * limit)])
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     if text.isascii() and text.isprintable():

@@ -14,6 +14,7 @@ import click
 
 from reprokit.errors import UsageError
 from reprokit.printable import printable
+from reprokit.redaction import Secrets
 
 if TYPE_CHECKING:
     from reprokit.report.envelope import Signed
@@ -97,7 +98,7 @@ def _predicate(name: str | None) -> str | None:
 
 def _command(text: str | None) -> tuple[str, ...] | None:
     try:
-        return None if text is None else tuple(shlex.split(text))
+        return None if text is None else tuple(Secrets().value(shlex.split(text)))  # as statements hold it
     except ValueError as error:
         raise UsageError(f"--command {text}: {error}") from None
 

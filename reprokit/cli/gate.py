@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import click
 
 from reprokit.cli.arguments import CommandBehindDashes
 from reprokit.cli.paths import current_directory
+from reprokit.cli.secrets import print_json
 from reprokit.errors import CannotWriteReport, UsageError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _print_all(verdict: Verdict, *, as_json: bool) -> None:
     from reprokit.gate import github, report
 
     if as_json:
-        click.echo(json.dumps(report.document(verdict), indent=2))
+        print_json(report.document(verdict))
         return
     report.print_verdict(verdict)
     if os.environ.get("GITHUB_ACTIONS") == "true":

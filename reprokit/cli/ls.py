@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from reprokit.cli.paths import HOME
+from reprokit.cli.secrets import print_json
 
 
 @click.command()
@@ -25,6 +25,6 @@ def command(directory: Path | None, as_json: bool) -> None:
     place = directory if directory is not None else HOME
     found = listed.runs(place)
     if as_json:
-        click.echo(json.dumps(listed.document(found), indent=2))
+        print_json(listed.document(found))
     else:
         listed.print_runs(place, found)

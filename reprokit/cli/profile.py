@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -14,6 +13,7 @@ import click
 from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
+from reprokit.cli.secrets import print_json
 from reprokit.plan import ON, RECORD, Plan, Profiling
 
 if TYPE_CHECKING:
@@ -169,6 +169,6 @@ def show(path: Path, found: FindingsFile, *, as_json: bool) -> None:
 
     run = RunDirectory(Path(shown(path)))
     if as_json:
-        click.echo(json.dumps(report.document(run, found), indent=2))
+        print_json(report.document(run, found))
     else:
         report.print_findings(run, found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from reprokit.cli.paths import run_path
+from reprokit.cli.secrets import REVEAL, print_json
 from reprokit.errors import NotProfiled, UsageError
 
 
@@ -15,6 +14,7 @@ from reprokit.errors import NotProfiled, UsageError
 @click.option("--entropy", "who_asked", is_flag=True, help="Show who asked for how much entropy instead.")
 @click.option("--findings", "what_varies", is_flag=True, help="Show what 'reprokit profile' found instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
+@REVEAL
 def command(run: str, who_asked: bool, what_varies: bool, as_json: bool) -> None:
     """Show what RUN is and what is in it.
 
@@ -39,7 +39,7 @@ def command(run: str, who_asked: bool, what_varies: bool, as_json: bool) -> None
 
     summary = summarise(run_path(run))
     if as_json:
-        click.echo(json.dumps(document(summary), indent=2))
+        print_json(document(summary))
     else:
         from reprokit.verify.overview import print_summary
 
@@ -67,6 +67,6 @@ def _show_askers(run: str, as_json: bool) -> None:
 
     found = askers.report(run_path(run))
     if as_json:
-        click.echo(json.dumps(askers.document(found), indent=2))
+        print_json(askers.document(found))
     else:
         askers.print_report(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from reprokit.cli.arguments import OWN_DIRECTORY, PATCH, CommandBehindDashes
 from reprokit.cli.paths import current_directory
 from reprokit.cli.profile import Seconds
+from reprokit.cli.secrets import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
 
 SNAPSHOT = click.argument("snapshot", type=OWN_DIRECTORY)
@@ -53,7 +53,7 @@ def show(snapshot: Path, as_json: bool) -> None:
     except SnapshotError as error:
         raise BadSnapshot(str(error)) from None
     if as_json:
-        click.echo(json.dumps(report.document(file), indent=2))
+        print_json(report.document(file))
     else:
         report.print_snapshot(file)
 
@@ -137,7 +137,7 @@ def _redo(
         report.print_result(found, mode)
     else:
         os.dup2(document, 1)
-        click.echo(json.dumps(_as_document(found, mode, place), indent=2))
+        print_json(_as_document(found, mode, place))
     sys.stdout.flush()
     sys.exit(EXIT_IDENTICAL if found.get("reproduced") else EXIT_DIFFERENT)
 

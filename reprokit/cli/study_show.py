@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
+from reprokit.cli.secrets import print_json
 from reprokit.errors import EXIT_IDENTICAL, UsageError
 
 
@@ -23,7 +23,7 @@ def show(directory: str, as_json: bool, as_csv: bool, html: str | None) -> int:
     if as_json:
         from reprokit.study.document import document
 
-        print(json.dumps(document(analysis), indent=2))
+        print_json(document(analysis))
     elif as_csv:
         from reprokit.study import csv_file
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from reprokit.cli import tolerances
 from reprokit.cli.paths import run_path
+from reprokit.cli.secrets import REVEAL, print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.tolerance import QUANTITIES
 
@@ -17,6 +16,7 @@ from reprokit.tolerance import QUANTITIES
 @click.argument("run2")
 @click.option("--all", "every_leaf", is_flag=True, help="Show everything that was compared, tensor by tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
+@REVEAL
 @tolerances.options
 @click.pass_context
 def command(
@@ -46,7 +46,7 @@ def command(
     if as_json:
         from reprokit.verify.document import document
 
-        click.echo(json.dumps(document(comparison), indent=2))
+        print_json(document(comparison))
     else:
         from reprokit.verify.report import print_comparison
 

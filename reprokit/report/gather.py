@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from reprokit import findings as findings_file
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
@@ -73,10 +75,14 @@ class Execution:
 
 
 def gather(paths: Sequence[Path], execution: Execution | None = None) -> AuditFacts:
-    """The facts of one run, or of two compared; raises a RunError for a directory that cannot be read.
+    """The facts of one run, or of two compared, without secrets; raises a RunError for a directory that cannot be read.
 
     `execution` is given only where the calling process itself executed both runs.
     """
+    return msgspec.convert(Secrets().value(msgspec.to_builtins(_gathered(paths, execution))), AuditFacts)
+
+
+def _gathered(paths: Sequence[Path], execution: Execution | None) -> AuditFacts:
     summaries = [summarise(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
@@ -293,7 +299,7 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
         path=str(summary.directory.path),
         state=summary.state,
         whole=not (summary.in_progress or summary.directory.unfinished),
-        command=tuple(Secrets().value(run.command)),
+        command=tuple(run.command),
         working_directory=run.working_directory,
         started=run.started,
         ended=run.ended or "",

@@ -11,6 +11,7 @@ import msgspec
 
 from reprokit.findings import Finding
 from reprokit.recipe import Settings
+from reprokit.redaction import Secrets
 
 FORMAT: Final = 1
 NAME = "journal.json"
@@ -164,8 +165,8 @@ def document(journal: Journal) -> str:
 
 
 def _encodable(journal: Journal) -> object:
-    """Texts may hold bytes of file names that are no UTF-8, which JSON has as escapes."""
-    return _escaped(msgspec.to_builtins(journal))
+    """Without secrets. Texts may hold bytes of file names that are no UTF-8, which JSON has as escapes."""
+    return _escaped(Secrets().value(msgspec.to_builtins(journal)))
 
 
 def _escaped(value: object) -> object:

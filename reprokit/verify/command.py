@@ -8,6 +8,7 @@ from itertools import zip_longest
 from pathlib import PurePosixPath
 
 from reprokit.difference import Difference, Verdict, compared, group, information
+from reprokit.redaction import shown_document
 from reprokit.rundir import RunFile
 from reprokit.verify.normalise import INTERPRETER, WORKING_DIRECTORY, Normalisations
 
@@ -30,10 +31,11 @@ def _words(left: RunFile, right: RunFile, normalisations: Normalisations) -> Dif
 
 
 def _meaning(left: list[str], right: list[str]) -> str:
-    for number, (one, other) in enumerate(zip_longest(left, right)):
-        if one != other:
-            return f"another command was run: word {number} is {_word(one)} on the left and {_word(other)} on the right"
-    return ""
+    number = next(number for number, (one, other) in enumerate(zip_longest(left, right)) if one != other)
+    one, other = list(zip_longest(shown_document(left), shown_document(right)))[number]
+    if one == other:
+        return f"another command was run: word {number} is another password or token"
+    return f"another command was run: word {number} is {_word(one)} on the left and {_word(other)} on the right"
 
 
 def _word(word: str | None) -> str:
