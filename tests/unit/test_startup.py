@@ -25,11 +25,12 @@ main(sys.argv[1:])
 """
 
 BEFORE_RECORD = {
-    "agent", "agent.script_api", "cli", "cli.arguments", "cli.ending", "cli.main", "cli.paths", "cli.record", "errors",
+    "agent", "agent.script_api", "bounds", "cli", "cli.arguments", "cli.ending", "cli.main", "cli.paths", "cli.record",
+    "errors",
     "launch", "launch.command", "launch.environment", "launch.group", "launch.host", "launch.messages",
     "launch.personality", "launch.placing", "launch.process", "launch.run", "launch.rundirectory", "launch.supervisor",
     "launch.supported", "launch.unreached", "launch.variables", "native", "pending", "plan", "printable", "redaction",
-    "rundir", "version", "_shim", "_shim.interface",
+    "rundir", "untrusted_json", "version", "_shim", "_shim.interface",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.profile", "launch.capabilities", "launch.computed",
