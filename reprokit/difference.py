@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 
 class Verdict(Enum):
@@ -32,6 +32,18 @@ class Verdict(Enum):
         return self.differs or self is Verdict.TOLERATED
 
 
+class Role(Enum):
+    """How a difference stands to the others; the lower comes first."""
+
+    OWN = 0
+    END = 1  # a run ended early
+    CONSEQUENCE = 2  # it may follow from that
+    IDLE = 3  # of the state of a generator that nothing drew from: it can be no cause
+
+
+Side = Literal["left", "right"]
+
+
 @dataclass(frozen=True)
 class Difference:
     """One thing that was compared: a leaf with its own verdict, or a group of such things."""
@@ -44,6 +56,9 @@ class Difference:
     can_change_results: bool = False  # of INFORMATION: a different value may lead to another result
     children: tuple[Difference, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict, hash=False)  # counted and measured, ready for JSON
+    is_sentence: bool = False  # the detail names the thing and says its values
+    lacking: Side | None = None  # the run that has nothing there, or ends before it
+    role: Role = Role.OWN
 
     @property
     def verdict(self) -> Verdict:
@@ -66,8 +81,9 @@ class Difference:
             yield from child.leaves()
 
     def first(self) -> Difference | None:
-        """The first leaf in causal order that differs: where to look for the cause."""
-        return next((leaf for leaf in self.leaves() if leaf.verdict.differs), None)
+        """The first leaf in causal order that differs, by role: where to look for the cause."""
+        differing = (leaf for leaf in self.leaves() if leaf.verdict.differs)
+        return min(differing, key=lambda leaf: leaf.role.value, default=None)
 
     def first_tolerated(self) -> Difference | None:
         """The first leaf in causal order whose bits differ within the tolerance that was asked for."""
@@ -92,9 +108,18 @@ def compared(name: str, left: str, right: str, meaning: str = "", *, same: bool 
 def missing(name: str, left: str, right: str, meaning: str = "") -> Difference:
     """A leaf for what only one side has."""
     side = "left" if left else "right"
-    return Difference(name, Verdict.MISSING, left, right, meaning or f"only the {side} run has it")
+    meaning = meaning or f"only the {side} run has it"
+    return Difference(name, Verdict.MISSING, left, right, meaning, lacking=lacking(left, right))
+
+
+def lacking(left: object, right: object) -> Side | None:
+    """Which of two sides has nothing where the other has something."""
+    if bool(left) == bool(right):
+        return None
+    return "right" if left else "left"
 
 
 def information(name: str, left: str, right: str, meaning: str = "", *, can_change_results: bool = False) -> Difference:
     """A leaf that is shown and never compared."""
-    return Difference(name, Verdict.INFORMATION, left, right, meaning, can_change_results)
+    absent = lacking(left, right)
+    return Difference(name, Verdict.INFORMATION, left, right, meaning, can_change_results, lacking=absent)

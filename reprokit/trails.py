@@ -19,7 +19,8 @@ from reprokit.bounds import bounded_names
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 from reprokit.rundir import TRAIL, RunDirectory, SealedFile
 
-FORMAT = 2  # RKT_FORMAT of native/trail/trail.h
+FORMAT = 3  # RKT_FORMAT of native/trail/trail.h
+OLDEST = 2
 ENDING = ".trail"
 MAX_FILE = 4 << 30
 MAX_SERIES = 4096  # of a file
@@ -27,16 +28,19 @@ MAX_TEXT = 64 << 20  # bytes of the names of a series' tensors
 MAX_TENSORS = 1_000_000
 MAX_KEPT = 16
 LATE = 64  # steps at the end of a series that a killed process may have left unfinished
-QUANTITIES = ("batch", "random", "loss", "gradients", "parameters")  # in causal order; random: of three generators
 
 _HEAD = struct.Struct("<8sIIII256sQ QIIQ")
 _CHUNK = struct.Struct("<IHHQQIIQQQQ")
-_RECORD = struct.Struct("<II7Q")
-_HEAD_SIZE, _CHUNK_SIZE, _RECORD_SIZE, _CHUNK_MAGIC = 512, 64, 64, 0x4B435254
+_RECORDS = {2: struct.Struct("<II7Q"), 3: struct.Struct("<II9Q")}
+_HEAD_SIZE, _CHUNK_SIZE, _CHUNK_MAGIC = 512, 64, 0x4B435254
 _SERIES, _STEPS, _TENSORS = 1, 2, 3
 _GENERATORS = ("torch", "python", "numpy")
-_FIELDS = ("batch", "loss", "gradients", "parameters", *_GENERATORS)
-_PARTIAL, _UNSTEADY = 256, {"gradients": 512, "parameters": 1024}
+_FLAGS = {  # in the order of a record's numbers
+    **{name: 1 << bit for bit, name in enumerate(("batch", "loss", "gradients", "parameters", *_GENERATORS))},
+    "before": 128,
+    "buffers": 2048,
+}
+_PARTIAL, _UNCHANGED, _UNSTEADY = 256, 4096, {"gradients": 512, "parameters": 1024}
 _REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
     "memory could not be mapped",
@@ -54,6 +58,9 @@ class Step(msgspec.Struct, frozen=True):
     torch: int | None  # the random states after the step
     python: int | None
     numpy: int | None
+    before: int | None = None  # parameters as the step found them, where that was looked at
+    buffers: int | None = None  # of the models whose parameters are updated, after the step
+    unchanged: bool = False  # no parameter was changed since the step before, as far as the framework counts changes
     partial: bool = False  # some tensors could not be read, and are left out of gradients and parameters
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
 
@@ -81,6 +88,8 @@ class _Text(msgspec.Struct, frozen=True):
     kind: str = msgspec.field(name="class")
     tensors: list[Tensor] = []
     framework: str = "torch"
+    generators: dict[str, int] = {}
+    untouched: list[str] = []
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -99,6 +108,7 @@ class _File:
     def __init__(self, path: Path, fd: int):
         self.path = path
         self.check = native.checker()
+        self.format = FORMAT
         with os.fdopen(fd, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE:
@@ -107,6 +117,11 @@ class _File:
                 raise self.damaged(0, "it is cut short")
             self.size = size
             self.map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+    @property
+    def record(self) -> struct.Struct:
+        """How a step is laid out."""
+        return _RECORDS[self.format]
 
     def damaged(self, offset: int, what: str) -> RunDamaged:
         return RunDamaged(f"{self.path}, at byte {offset}: {what}; the run cannot be used")
@@ -126,6 +141,9 @@ class Series:
         self.name = text.name  # "optimizer#0", as in metrics.jsonl
         self.kind = text.kind  # its class
         self.framework = text.framework  # whose random state `torch` is
+        self.generators = text.generators  # the random states before the first step, where they are known
+        self.untouched = text.untouched  # the generators that nobody had seeded or drawn from until then
+        self.format = file.format
         self._file, self._tables = file, tables
         self.count = self._count()
 
@@ -134,7 +152,7 @@ class Series:
         for table in reversed(self._tables):
             for first, offset, count in reversed(table.chunks):
                 for position in range(count - 1, -1, -1):
-                    if any(self._file.read(offset + position * _RECORD_SIZE, 4)):
+                    if any(self._file.read(offset + position * self._file.record.size, 4)):
                         return first + position + 1
         return 0
 
@@ -145,8 +163,8 @@ class Series:
 
     def records(self, start: int, stop: int) -> bytes:
         """The steps as they stand in the file: what is equal here is equal."""
-        places = self._places(start, min(stop, self.count))
-        return b"".join(self._file.read(offset, count * _RECORD_SIZE) for _, offset, count in places)
+        places, size = self._places(start, min(stop, self.count)), self._file.record.size
+        return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
 
     def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """First step, offset and count of records that lie together; a table ends where the next begins."""
@@ -155,29 +173,31 @@ class Series:
             for first, offset, count in table.chunks:
                 low, high = max(start, first), min(stop, end, first + count)
                 if low < high:
-                    yield low, offset + (low - first) * _RECORD_SIZE, high - low
+                    yield low, offset + (low - first) * self._file.record.size, high - low
 
     def _read(self, number: int, offset: int, count: int) -> Iterator[Step]:
+        size = self._file.record.size
         for position in range(0, count, 4096):
             some = min(4096, count - position)
-            data = self._file.read(offset + position * _RECORD_SIZE, some * _RECORD_SIZE)
+            data = self._file.read(offset + position * size, some * size)
             for index in range(some):
-                step, at = number + position + index, index * _RECORD_SIZE
-                yield self._step(step, offset + position * _RECORD_SIZE + at, data[at : at + _RECORD_SIZE])
+                step, at = number + position + index, index * size
+                yield self._step(step, offset + position * size + at, data[at : at + size])
 
     def _step(self, number: int, offset: int, record: bytes) -> Step:
-        check, flags, *values = _RECORD.unpack(record)
+        check, flags, *values = self._file.record.unpack(record)
         expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
         if check != expected:
             if number + LATE < self.count:
                 raise self._file.damaged(offset, f"step {number} does not match its check")
             flags = 0
         known = {
-            name: value if flags & 1 << bit and not flags & _UNSTEADY.get(name, 0) else None
-            for bit, (name, value) in enumerate(zip(_FIELDS, values, strict=True))
+            name: value if flags & flag and not flags & _UNSTEADY.get(name, 0) else None
+            for (name, flag), value in zip(_FLAGS.items(), values, strict=False)
         }
         unsteady = tuple(name for name, flag in _UNSTEADY.items() if flags & flag)
-        return Step(number=number, partial=bool(flags & _PARTIAL), unsteady=unsteady, **known)
+        facts = {"partial": bool(flags & _PARTIAL), "unchanged": bool(flags & _UNCHANGED), "unsteady": unsteady}
+        return Step(number=number, **facts, **known)  # type: ignore[arg-type]
 
     @property
     def tables(self) -> list[tuple[int, list[Tensor]]]:
@@ -230,10 +250,11 @@ class Trail:
             raise file.damaged(0, "it is no trail")
         if version > FORMAT:
             raise RunTooNew(f"{path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
-        if version < FORMAT:
+        if version < OLDEST:
             raise RunNotReadable(f"{path} has format {version}, whose digests are other ones; record the run again")
         if check != file.check(file.read(0, 280), 0):
             raise file.damaged(0, "its head does not match its check")
+        file.format = version
         if not _HEAD_SIZE <= self._used <= file.size:
             raise file.damaged(288, "it is cut short")
         self.process = identity.partition(b"\0")[0].decode("utf-8", "replace")
@@ -262,7 +283,7 @@ class Trail:
                 raise file.damaged(at, "no chunk")
             if size < _CHUNK_SIZE or size % 8 or size > self._used - at or kind not in (_SERIES, _STEPS, _TENSORS):
                 raise file.damaged(at, "a chunk is cut short")
-            if _body(kind, count, kept, length) > size - _CHUNK_SIZE:
+            if _body(kind, count, kept, length, file.record.size) > size - _CHUNK_SIZE:
                 raise file.damaged(at, "a chunk holds less than it says")
             yield at + _CHUNK_SIZE, kind, series, first, count, kept, length, text_check
             at += size
@@ -311,10 +332,10 @@ class Trail:
         return _Table(number, first, tensors, tuple(steps), kept)
 
 
-def _body(kind: int, count: int, kept: int, length: int) -> int:
+def _body(kind: int, count: int, kept: int, length: int, record: int) -> int:
     """Bytes that a chunk with this head must hold; more than any has where the head is absurd."""
     if kind == _STEPS:
-        return count * _RECORD_SIZE
+        return count * record
     if count > MAX_TENSORS or length > MAX_TEXT or kept > MAX_KEPT or (kind == _TENSORS and not kept):
         return MAX_FILE
     return length if kind == _SERIES else 2 * kept * (16 + 16 * count)

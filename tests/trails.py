@@ -14,7 +14,9 @@ from reprokit.native import check_in_python
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-FIELDS = ("batch", "loss", "gradients", "parameters", "torch", "python", "numpy")
+FIELDS = ("batch", "loss", "gradients", "parameters", "torch", "python", "numpy", "before", "buffers")
+FLAGS = dict(zip(FIELDS, (1, 2, 4, 8, 16, 32, 64, 128, 2048), strict=True))
+UNCHANGED = 4096
 UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 512, 1024
 
 
@@ -64,6 +66,7 @@ class Table:
     kept: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # gradients, parameters of a step
     kind: str = "SGD"
     first: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)  # more of the series' text
 
 
 def _padded(data: bytes) -> bytes:
@@ -79,8 +82,8 @@ def _chunk(kind: int, series: int, body: bytes, **fields: int) -> bytes:
 
 
 def _record(number: int, step: dict[str, int]) -> bytes:
-    flags = sum(1 << bit for bit, name in enumerate(FIELDS) if name in step) | step.get("flags", 0)
-    body = struct.pack("<I7Q", flags, *(step.get(name, 0) for name in FIELDS))
+    flags = sum(flag for name, flag in FLAGS.items() if name in step) | step.get("flags", 0)
+    body = struct.pack("<I9Q", flags, *(step.get(name, 0) for name in FIELDS))
     return struct.pack("<I", check_in_python(body, number) & 0xFFFFFFFF or 1) + body
 
 
@@ -96,7 +99,7 @@ def _kept(table: Table, kept: int = 16) -> bytes:
 
 
 def _chunks(number: int, table: Table) -> bytes:
-    text: dict[str, Any] = {"name": table.name, "class": table.kind, "tensors": table.tensors}
+    text: dict[str, Any] = {"name": table.name, "class": table.kind, "tensors": table.tensors, **table.facts}
     data, count = json.dumps(text).encode(), len(table.tensors)
     chunks = _chunk(1, number, data, first=table.first, count=count, text=len(data))
     if table.kept:
@@ -112,7 +115,7 @@ def write(directory: Path, tables: Sequence[Table], process: str = "0", incarnat
     """A trail file of a process in the directory of a run's trails."""
     directory.mkdir(exist_ok=True, mode=0o700)
     body = b"".join(_chunks(number, table) for number, table in enumerate(tables))
-    head = struct.pack("<8sIIII256s", b"RKTRAIL", 2, incarnation, 4711, 0, process.encode())
+    head = struct.pack("<8sIIII256s", b"RKTRAIL", 3, incarnation, 4711, 0, process.encode())
     head += struct.pack("<QQIIQ", check_in_python(head), 512 + len(body), 0, 0, 0)
     path = directory / f"{check_in_python(process.encode()):016x}-{incarnation}.trail"
     path.write_bytes(head.ljust(512, b"\0") + body)

@@ -153,9 +153,13 @@ static void take_digests(struct rkt_series *series, struct rkt_record *record, u
     commit(record, step);
 }
 
-static uint64_t digest_of(const struct rkt_series *series, uint32_t i) {
-    const void *data = (const void *)(uintptr_t)series->pointers[i];
+static uint64_t digest_at(const struct rkt_series *series, uint32_t i, uint64_t address) {
+    const void *data = (const void *)(uintptr_t)address;
     return data || !series->sizes[i] ? reprokit_trail_digest(data, series->sizes[i], series->salts[i]) : 0;
+}
+
+static uint64_t digest_of(const struct rkt_series *series, uint32_t i) {
+    return digest_at(series, i, series->pointers[i]);
 }
 
 void rkt_digest_tensors(struct rkt_series *series) {
@@ -177,6 +181,8 @@ static void write_facts(struct rkt_record *record, const struct rkt_facts *facts
     record->flags = (uint32_t)facts->flags;
     record->batch = folded(facts->batch, facts->items, facts->batches);
     record->loss = folded(facts->loss, facts->items + facts->batches, facts->losses);
+    record->before = facts->before;
+    record->buffers = facts->buffers;
     record->torch = state(facts->torch_state, facts->torch_size, facts->torch_salt);
     if (facts->torch_more) record->torch = rkt_mix(record->torch + facts->torch_more);
     record->python = state(facts->python_state, RKT_WORDS, facts->words_salt);
@@ -234,6 +240,20 @@ RK_EXPORT uint32_t reprokit_trail_changed(struct rkt_series *series, uint32_t pa
         if ((parts & part & ~changed) && digest_of(series, i) != series->digests[i]) changed |= part;
     }
     return changed;
+}
+
+/* The digest of the parameters that lie where these pointers say (behind those of the gradients), as a record has it.
+ */
+RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, const uint64_t *pointers) {
+    uint64_t sum = 0, count = series->count;
+    for (uint32_t i = 0; i < count; i++)
+        sum += rkt_term(digest_at(series, (uint32_t)count + i, pointers[count + i]), i);
+    return rkt_mix(sum + count);
+}
+
+/* The digest so far of several things, and more of them. */
+RK_EXPORT uint64_t reprokit_trail_folded(uint64_t before, const struct rkt_item *items, uint64_t count) {
+    return folded(before, items, count);
 }
 
 /* Of the last step: what was read while it changed is worth nothing. */

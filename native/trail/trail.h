@@ -9,8 +9,8 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         3
-#define RKT_FORMAT      2
+#define RKT_ABI         4
+#define RKT_FORMAT      3
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
 #define RKT_KEPT        16          /* steps at either end whose single digests are kept */
@@ -30,9 +30,12 @@ enum rkt_flag {
     RKT_TORCH = 16,
     RKT_PYTHON = 32,
     RKT_NUMPY = 64,
+    RKT_BEFORE = 128,
     RKT_PARTIAL = 256,            /* some tensors could not be read, and count as 0 */
     RKT_UNSTEADY_GRADIENTS = 512, /* changed while they were read */
-    RKT_UNSTEADY_PARAMETERS = 1024
+    RKT_UNSTEADY_PARAMETERS = 1024,
+    RKT_BUFFERS = 2048,
+    RKT_UNCHANGED = 4096 /* no parameter was, since the step before, as far as the framework counts changes */
 };
 
 /* What the agent asks of a step beside. */
@@ -63,6 +66,7 @@ struct rkt_record {
     uint32_t check; /* written last; 0 in a record that is not there */
     uint32_t flags;
     uint64_t batch, loss, gradients, parameters, torch, python, numpy;
+    uint64_t before, buffers; /* parameters as the step found them; buffers as it left them */
 };
 
 /* The digests of a step, tensor by tensor: gradients, then parameters. */
@@ -97,7 +101,7 @@ struct rkt_stretch {
 /* What the agent knows of a step: with the digests of batch and loss, and where the random states lie. */
 struct rkt_facts {
     uint64_t flags, how;
-    uint64_t batch, loss;
+    uint64_t batch, loss, before, buffers;
     uint64_t torch_state, torch_size, torch_salt, torch_more; /* more: digest of further generators, or 0 */
     uint64_t python_state, numpy_state, words_salt;           /* 625 words of 32 bits each */
     uint64_t batches, losses;                                 /* how many of the items below, in this order */

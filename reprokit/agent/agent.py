@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .frameworks import WATCHED, load
+from .generators import Generators
 from .journal import Journal
 from .naming import on_thread, takes_tasks
 
@@ -36,6 +37,7 @@ class Agent:
         self.journal = journal
         self._seeds: Ledger | None = None
         self._evaluation: Evaluation | None = None
+        self.generators = Generators()
         self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
         self._adapters: dict[str, Adapter] = {}
         self._counters: dict[str, int] = {}

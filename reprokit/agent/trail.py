@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 3  # RKT_ABI of native/trail/trail.h
+ABI = 4  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
-PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 256, 512, 1024
+BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 HERE, LATER = 1, 2
 SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
 MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
 ITEMS = 16  # tensors of batch and loss that a step takes itself
-FACTS = 13 + 3 * ITEMS  # words
+KNOWN = 15  # words of struct rkt_facts before its items
+FACTS = KNOWN + 3 * ITEMS
 STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
@@ -90,6 +91,8 @@ class Library:
         self._series = function(held, "series", pointer, pointer, text, number, word, text, text, number)
         self.step = function(held, "step", number, pointer, number, number)
         self.long_step = function(free, "step", number, pointer, number, number)
+        self.parameters = function(free, "parameters", number, pointer, number)
+        self.folded = function(held, "folded", number, number, number, number)
         self.given = function(held, "given", None, pointer, number, number, number)
         self.changed = function(free, "changed", word, pointer, word)
         self.unsteady = function(held, "unsteady", None, pointer, word)
@@ -124,11 +127,19 @@ class Library:
         return self._ctypes.c_uint64.from_address(self._done(trail))
 
     def series(
-        self, trail: int, name: str, kind: str, tensors: Sequence[Named], first: int, framework: str = "torch"
+        self,
+        trail: int,
+        name: str,
+        kind: str,
+        tensors: Sequence[Named],
+        first: int,
+        framework: str = "torch",
+        **facts: object,
     ) -> int:
         """A series of steps that update these tensors, from that step on; 0 where there is no room."""
         listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
-        text = json.dumps({"name": name, "class": kind, "tensors": listed, "framework": framework}).encode()
+        known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
+        text = json.dumps(known).encode()
         sizes = [size for _, _, _, size in tensors] * 2
         salts = [salt(dtype, shape) for _, dtype, shape, _ in tensors] * 2
         words = "<%dQ" % len(sizes)

@@ -48,6 +48,8 @@ def distance(left: str, right: str) -> str:
     if numbers[0] is None or numbers[1] is None:
         return ""
     if numbers[0] == numbers[1]:
+        if numbers[0].is_signed() is not numbers[1].is_signed():
+            return "+0 against -0"
         return "the same number, written in another way"
     try:
         apart = abs(numbers[0] - numbers[1])

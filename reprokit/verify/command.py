@@ -21,11 +21,11 @@ def compare(left: RunFile, right: RunFile, normalisations: Normalisations) -> Di
 
 
 def _words(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
-    needed = Normalisations()
-    plain = _plain(left, needed), _plain(right, needed)
+    plain = _plain(left), _plain(right)
     same = plain[0] == plain[1]
-    if left.command != right.command:
-        normalisations.add(*needed.applied)
+    for number, words in enumerate(zip(left.command, right.command, strict=False)):
+        if words[0] != words[1] and words != (plain[0][number], plain[1][number]):
+            normalisations.add(INTERPRETER if not number and _is_python(words[0]) else WORKING_DIRECTORY)
     meaning = "" if same else _meaning(*plain)
     return compared("words", shlex.join(left.command), shlex.join(right.command), meaning, same=same)
 
@@ -42,16 +42,17 @@ def _word(word: str | None) -> str:
     return "absent" if word is None else shlex.quote(word)
 
 
-def _plain(run: RunFile, normalisations: Normalisations) -> list[str]:
+def _plain(run: RunFile) -> list[str]:
     """The command without where its interpreter and its working directory lie."""
     directory = run.working_directory.rstrip("/") + "/"
     words = [word.replace(directory, "", 1) if word.startswith(directory) else word for word in run.command]
-    if words != run.command:
-        normalisations.add(WORKING_DIRECTORY)
-    if words and "/" in words[0] and _PYTHON.match(PurePosixPath(words[0]).name):
+    if words and _is_python(words[0]):
         words[0] = PurePosixPath(words[0]).name
-        normalisations.add(INTERPRETER)
     return words
+
+
+def _is_python(word: str) -> bool:
+    return _PYTHON.match(PurePosixPath(word).name) is not None
 
 
 def _directory(left: RunFile, right: RunFile) -> Difference:

@@ -13,6 +13,7 @@ from reprokit.rundir import ENTROPY, NO_END, RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify import (
     command,
+    ends,
     entropy,
     environment,
     evaluation,
@@ -87,7 +88,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     matched = match(left, right, normalisations)
     files = left.outputs(), right.outputs()
     has_outcomes = matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
-    found = [logged.read(run, listed, normalisations) for run, listed in zip((left, right), files, strict=True)]
+    found = [logged.read(run, listed) for run, listed in zip((left, right), files, strict=True)]
     in_files = logged.compare(found[0], found[1], accepted.get("metrics"))
     has_results = has_outcomes or any(map(outputs.comparable, files)) or any(map(logged.compared, in_files))
     if not (has_results or any(map(snapshots.comparable, (left, right)))):
@@ -104,13 +105,13 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         judged(weights.compare(matched), accepted.get("weights")),
         evaluation.compare((left, right), matched, near),
         *in_files,
-        random_states.compare(matched),
+        random_states.compare(matched, trail.idle),
         outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
         *snapshots.compare(left, right),
         status.compare(left.run, right.run),
         status.times(left.run, right.run, normalisations),
     )
-    tree = group("runs", children)
+    tree = ends.told_apart(left, right, matched, group("runs", children))
     return Comparison(
         left,
         right,
@@ -147,6 +148,8 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
             yield f"the {side} run {NO_END}; what it had recorded is compared"
     if status.failed(left.run) and status.failed(right.run) and status.ended(left.run) == status.ended(right.run):
         yield f"both runs failed: {status.ended(left.run)}"
+    if tree.verdict.differs and (text := entropy.advice(left, right)):
+        yield text
     yield from _limits(left, right, matched, tree)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reprokit.difference import Difference
+from reprokit.difference import Difference, Role
 
 if TYPE_CHECKING:
     from reprokit.rundir import RunDirectory
@@ -55,4 +55,6 @@ def node(difference: Difference) -> dict[str, Any]:
         "can_change_results": difference.can_change_results,
         "children": [node(child) for child in difference.children],
     }
+    if difference.role is not Role.OWN:
+        found["role"] = difference.role.name.lower()
     return {**found, "figures": dict(difference.figures)} if difference.figures else found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
 from reprokit.difference import Difference, Verdict, compared, group, information
-from reprokit.rundir import Fidelity, RunFile
+from reprokit.rundir import Fidelity, RunDirectory, RunFile
 
 
 def compare(left: RunFile, right: RunFile) -> Difference:
@@ -27,10 +29,34 @@ def _two_recordings(left: RunFile, right: RunFile) -> Difference:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
     if left.keyed and right.keyed and left.key == right.key:
         return _two_of_one_key(left, right)
-    meaning = "two independent recordings: each was given entropy of its own"
     if not any(profiles):
         return Difference("random profile", Verdict.NOT_RECORDED)
-    return information("random profile", *profiles, meaning, can_change_results=True)
+    return information("random profile", *profiles, "two recordings, each with entropy of its own")
+
+
+def advice(left: RunDirectory, right: RunDirectory) -> str:
+    """What to compare instead of two runs that were given entropy of their own; empty where they were not."""
+    origins = [run.run.replay_of for run in (left, right)]
+    if _origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
+        left.run.keyed and left.run.key == right.run.key
+    ):
+        return ""
+    if origins[0] is None:
+        commands = f"reprokit replay {_quoted(left.path)}, then reprokit verify {_quoted(left.path)} last"
+        return f"these are two recordings; to learn whether entropy is why they differ, {_COMPARE}: {commands}"
+    commands = " and ".join(
+        f"reprokit verify {_quoted(origin.path)} {_quoted(run.path)}"
+        for run, origin in zip((left, right), origins, strict=True)
+        if origin is not None
+    )
+    return f"these are replays of two recordings; {_COMPARE}: {commands}"
+
+
+_COMPARE = "compare a recording with its replay"
+
+
+def _quoted(path: object) -> str:
+    return shlex.quote(str(path))
 
 
 def _two_of_one_key(left: RunFile, right: RunFile) -> Difference:
@@ -54,7 +80,7 @@ def _two_replays(left: RunFile, right: RunFile) -> Difference:
     profiles = _profile(left), _profile(right)
     if profiles[0] == profiles[1]:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
-    return information("random profile", *profiles, "replays of two different recordings", can_change_results=True)
+    return information("random profile", *profiles, "replays of two different recordings")
 
 
 def _replay_of_recording(left: RunFile, right: RunFile) -> Difference:

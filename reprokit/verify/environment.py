@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from reprokit.difference import Difference, Verdict, group, information, missing
+from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.rundir import RunDirectory, RunFile
 from reprokit.verify import computing, listings, surroundings
 from reprokit.verify.match import Matched
@@ -189,8 +189,10 @@ def fact(name: str, left: str, right: str) -> Difference:
     if left == right:
         return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
     rule = rule_for(name)
+    absent = lacking(left, right)
     meaning = f"{'can' if rule.can_change_results else 'cannot'} change results: {rule.meaning}"
-    return information(name, left or NONE, right or NONE, meaning, can_change_results=rule.can_change_results)
+    texts = left or NONE, right or NONE
+    return Difference(name, Verdict.INFORMATION, *texts, meaning, rule.can_change_results, lacking=absent)
 
 
 def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:

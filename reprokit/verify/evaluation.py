@@ -195,14 +195,18 @@ def _type(line: Evaluation) -> str:
 def _calls(pair: Pair) -> Iterator[Difference]:
     texts = f"{_count(pair.left)} calls", f"{_count(pair.right)} calls"
     if texts[0] != texts[1]:
-        yield Difference("calls", Verdict.DIFFERENT, *texts, f"{pair.key.name}: {texts[0]} against {texts[1]}")
+        yield Difference(
+            "calls", Verdict.DIFFERENT, *texts, f"{pair.key.name}: {texts[0]} against {texts[1]}", is_sentence=True
+        )
 
 
 def _number(found: Found, name: str) -> Iterator[Difference]:
     counts = found.left.predictions, found.right.predictions
     if counts[0] != counts[1]:
         meaning = f"{name} differ in number: {counts[0]} against {counts[1]}"
-        yield Difference("number of predictions", Verdict.DIFFERENT, str(counts[0]), str(counts[1]), meaning)
+        yield Difference(
+            "number of predictions", Verdict.DIFFERENT, str(counts[0]), str(counts[1]), meaning, is_sentence=True
+        )
 
 
 def _truth(found: Found, name: str) -> Iterator[Difference]:
@@ -211,16 +215,14 @@ def _truth(found: Found, name: str) -> Iterator[Difference]:
     place = truth.first_label or truth.first_bits
     if place is not None:
         meaning = f"{truth.bits} of {truth.compared} true values of {name} differ, first {_at(place)}"
-        yield Difference("true values", Verdict.DIFFERENT, place.left, place.right, meaning)
+        yield Difference("true values", Verdict.DIFFERENT, place.left, place.right, meaning, is_sentence=True)
     elif unknown:
         yield _not_kept("true values", unknown[0][0].truth, unknown[0][1].truth)
 
 
 def _not_kept(name: str, left: object, right: object) -> Difference:
     digests = str(getattr(left, "digest", "")), str(getattr(right, "digest", ""))
-    return Difference(
-        name, Verdict.DIFFERENT, *digests, f"{name} differ; which of them is unknown, as not all were kept"
-    )
+    return Difference(name, Verdict.DIFFERENT, *digests, "which of them differ is unknown, as not all were kept")
 
 
 def _predictions(found: Found, name: str) -> Iterator[Difference]:
@@ -230,7 +232,9 @@ def _predictions(found: Found, name: str) -> Iterator[Difference]:
     if place is not None:
         meaning, figures = _inconsistent(predictions, name) + _beyond(found), _figures(predictions)
         place = predictions.first_beyond or place
-        yield Difference("predictions", _verdict(found), place.left, place.right, meaning, figures=figures)
+        yield Difference(
+            "predictions", _verdict(found), place.left, place.right, meaning, figures=figures, is_sentence=True
+        )
     elif predictions.compared and not unknown and not found.types:
         text = f"{predictions.compared} predictions, exactly equal"
         yield Difference("predictions", Verdict.IDENTICAL, text, text, figures=_figures(predictions))
@@ -239,7 +243,7 @@ def _predictions(found: Found, name: str) -> Iterator[Difference]:
     if predictions.largest_place is not None:
         place = predictions.largest_place
         meaning = f"the largest difference of two numbers is {predictions.largest:.6g}, {_at(place)}"
-        yield Difference("largest difference", _verdict(found), place.left, place.right, meaning)
+        yield Difference("largest difference", _verdict(found), place.left, place.right, meaning, is_sentence=True)
 
 
 def _verdict(found: Found) -> Verdict:
@@ -301,7 +305,7 @@ def _classes(found: Found) -> Iterator[Difference]:
             names = ", ".join(only[:SHOWN]) + (", ..." if len(only) > SHOWN else "")
             texts = (names, "") if side == "left" else ("", names)
             meaning = f"{len(only)} true labels are known to the {side} run only: {names}"
-            yield Difference("label sets", Verdict.DIFFERENT, *texts, meaning)
+            yield Difference("label sets", Verdict.DIFFERENT, *texts, meaning, is_sentence=True)
     shared = [label for label in left if label in right]
     if not shared:
         return
@@ -310,7 +314,7 @@ def _classes(found: Found) -> Iterator[Difference]:
     if Fraction(*left[label]) != Fraction(*right[label]):
         meaning = f"the accuracy of label {label} differs most of all labels: {texts[0]} against {texts[1]}"
         figures = {"label": label, "left": left[label], "right": right[label]}
-        result = Difference("per-class accuracy", Verdict.DIFFERENT, *texts, meaning, figures=figures)
+        result = Difference("per-class accuracy", Verdict.DIFFERENT, *texts, meaning, figures=figures, is_sentence=True)
         rates = [(left[one][0] / left[one][1], right[one][0] / right[one][1]) for one in shared]
         yield _score(result, found, *rates)
     elif left == right:
@@ -323,7 +327,7 @@ def _accuracy(found: Found) -> Iterator[Difference]:
     if left[1] or right[1]:
         texts = share(*left) if left[1] else "", share(*right) if right[1] else ""
         result = compared("accuracy", *texts, f"accuracy {texts[0] or 'absent'} against {texts[1] or 'absent'}")
-        result = replace(result, figures={"left": left, "right": right})
+        result = replace(result, figures={"left": left, "right": right}, is_sentence=True)
         both = left[1] and right[1]
         yield _score(result, found, (left[0] / left[1], right[0] / right[1])) if both else result
 
@@ -341,6 +345,6 @@ def _errors(found: Found) -> Iterator[Difference]:
     pairs = [(number(one), number(other)) for one, other in both]
     known = [(one, other) for one, other in pairs if one is not None and other is not None]
     types = {value.dtype for pair in both for value in pair}
-    result = compared("mean absolute error", *texts, meaning, same=False)
+    result = replace(compared("mean absolute error", *texts, meaning, same=False), is_sentence=True)
     judgeable = len(known) == len(found.errors) and len(types) == 1
     yield _score(result, found, *known, dtype=types.pop()) if judgeable else result

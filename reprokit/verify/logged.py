@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from reprokit.artifacts import logged
 from reprokit.artifacts.logged import Logged, Point, kind_of
-from reprokit.difference import Difference, Verdict, group, missing
+from reprokit.difference import Difference, Side, Verdict, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.rundir import OutputFile, OutputsFile, RunDirectory
 from reprokit.tolerance import Tolerance
@@ -52,8 +52,9 @@ class Found:
     digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
 
 
-def read(run: RunDirectory, outputs: OutputsFile | None, normalisations: Normalisations) -> Found:
+def read(run: RunDirectory, outputs: OutputsFile | None) -> Found:
     """The series in the outputs of a run whose bytes are still there."""
+    normalisations = Normalisations()
     found, several = Found(), defaultdict(list)
     room = MOST_POINTS
     files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
@@ -149,14 +150,16 @@ def _cut(left: Found, right: Found, skipped: set[str]) -> Iterator[Difference]:
 def _leaf(name: Name, left: list[Point] | None, right: list[Point] | None, tolerance: Tolerance | None) -> Difference:
     texts = summary(left), summary(right)
     if left is None or right is None:
-        return missing(str(name), *texts, f"only the {'right' if left is None else 'left'} run logged {name}")
+        return missing(str(name), *texts, f"only the {'right' if left is None else 'left'} run logged it")
     for one, other in zip_longest(left, right):
         if one == other:
             continue
         if one is None or other is None:
-            side, step = ("left", other.step) if one is None else ("right", one.step)
+            side: Side = "left" if one is None else "right"
+            step = (one or other).step
             meaning = f"{name} differs first at step {step}: the {side} run ends before it"
-            return Difference(str(name), Verdict.DIFFERENT, f"{len(left)} values", f"{len(right)} values", meaning)
+            counts = f"{len(left)} values", f"{len(right)} values"
+            return Difference(str(name), Verdict.DIFFERENT, *counts, meaning, is_sentence=True, lacking=side)
         return _different(name, left, right, one, other, tolerance)
     return Difference(str(name), Verdict.IDENTICAL, *texts)
 
@@ -167,13 +170,14 @@ def _different(
     if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
         count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])
         detail = f"{count} of {len(left)} values of {name} are not bitwise the same, all within {tolerance}"
-        return Difference(str(name), Verdict.TOLERATED, detail=detail)
+        return Difference(str(name), Verdict.TOLERATED, detail=detail, is_sentence=True)
     if one.step != other.step:
         meaning = f"{name} differs first in its steps: step {one.step} against step {other.step}"
-        return Difference(str(name), Verdict.DIFFERENT, f"step {one.step}", f"step {other.step}", meaning)
+        steps = f"step {one.step}", f"step {other.step}"
+        return Difference(str(name), Verdict.DIFFERENT, *steps, meaning, is_sentence=True)
     texts = (str(one), str(other)) if one.dtype == other.dtype else (f"{one.dtype} {one}", f"{other.dtype} {other}")
     meaning = f"{name} differs first at step {one.step}: {texts[0]} against {texts[1]}"
-    return Difference(str(name), Verdict.DIFFERENT, *texts, meaning)
+    return Difference(str(name), Verdict.DIFFERENT, *texts, meaning, is_sentence=True)
 
 
 def tolerance_of(tolerance: Tolerance) -> Any:

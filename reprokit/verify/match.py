@@ -56,7 +56,7 @@ class Matched:
 
 def match(left: RunDirectory, right: RunDirectory, normalisations: Normalisations) -> Matched:
     """Read both runs and compare their series: one pass over each, a second one where they differ."""
-    scans = scan(left, normalisations, Checker(left)), scan(right, normalisations, Checker(right))
+    scans = scan(left, Normalisations(), Checker(left)), scan(right, Normalisations(), Checker(right))
     keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
     both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
     spans = {key: span for key in keys if (span := _span(*both[key])) is not None}

@@ -69,10 +69,10 @@ def _leaf(name: str, found: _Found, tolerance: Tolerance) -> Difference:
     if found.beyond is not None:
         where, left, right = found.beyond
         meaning = f"{name} is beyond the tolerance ({tolerance}) first at {where}: {left} against {right}"
-        return Difference(name, Verdict.DIFFERENT, left, right, f"{meaning}; {count}", figures=figures)
-    return Difference(
-        name, Verdict.TOLERATED, detail=f"{count}, all within {tolerance}; {found.place}", figures=figures
-    )
+        meaning = f"{meaning}; {count}"
+        return Difference(name, Verdict.DIFFERENT, left, right, meaning, figures=figures, is_sentence=True)
+    meaning = f"{count}, all within {tolerance}; {found.place}"
+    return Difference(name, Verdict.TOLERATED, detail=meaning, figures=figures, is_sentence=True)
 
 
 def _compared(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> _Found | None:

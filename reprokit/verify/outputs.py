@@ -28,7 +28,9 @@ def compare(
     if left is None or right is None:
         children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
         return group("outputs", children)
-    sides = _by_path(left, normalisations), _by_path(right, normalisations)
+    sides = _by_path(left), _by_path(right)
+    for path in {file.path for file in left.files} ^ {file.path for file in right.files}:
+        normalisations.path(path)  # noted where it makes a difference
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
@@ -76,9 +78,10 @@ def _is_of_tracker(path: str) -> bool:
     return bool(trackers.why_not_compared(path, Normalisations().path(path)))
 
 
-def _by_path(outputs: OutputsFile, normalisations: Normalisations) -> dict[str, list[OutputFile]]:
+def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
     """The files by normalised path; those that share one stand in the order of their contents."""
     found: dict[str, list[OutputFile]] = defaultdict(list)
+    normalisations = Normalisations()
     for file in outputs.files:
         found[normalisations.path(file.path)].append(file)
     return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in found.items()}
@@ -87,10 +90,10 @@ def _by_path(outputs: OutputsFile, normalisations: Normalisations) -> dict[str, 
 def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalisations: Normalisations) -> Difference:
     texts = _described(left), _described(right)
     if left is None or right is None:
-        return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote {path}")
+        return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote it")
     if left.digest and left.digest == right.digest:
         same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
-        return compared(path, *texts, f"the records of {path} contradict each other", same=same)
+        return compared(path, *texts, "the records of it contradict each other", same=same)
     both_read = left.digest and right.digest
     if both_read and left.content and (left.content, left.container) == (right.content, right.container):
         normalisations.add(CONTAINERS)
@@ -98,7 +101,7 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalis
         return Difference(path, Verdict.IDENTICAL, *texts, meaning)
     if not left.digest and not right.digest and left.size == right.size:
         return Difference(path, Verdict.NOT_RECORDED, *texts, f"not compared: {left.note or right.note or 'not read'}")
-    meaning = f"{path} has other bytes" if left.size == right.size else f"{path} has another size"
+    meaning = "other bytes" if left.size == right.size else "another size"
     return compared(path, *texts, meaning, same=False)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from reprokit import trails
 from reprokit.trails import Series, Step, Tensor
 
 BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
 GENERATORS = ("torch", "python", "numpy")
-TENSORS, LENGTH = "tensors", "steps"
-ORDER = (TENSORS, "batch", *GENERATORS, "loss", "gradients", "parameters", LENGTH)  # within a step, cause before effect
+TENSORS, BEFORE, BUFFERS, LENGTH = "tensors", "before", "buffers", "steps"
+PER_STEP = (BEFORE, "batch", *GENERATORS, "loss", "gradients", "parameters", BUFFERS)
+ORDER = (TENSORS, *PER_STEP, LENGTH)  # within a step, cause before effect
 OF_TENSORS = ("gradients", "parameters")
 NEVER = 1 << 63  # later than any step
 
@@ -27,12 +29,16 @@ class Quantity:
     right: int | None = None
     tensors: list[str] | None = None  # that differ there; None: not known
     last: tuple[int | None, int | None] = (None, None)
-    moves: bool = False  # whether it changed from step to step
+    is_seen_moving: bool = False  # whether a step could tell if it moves
+    drawn: int | None = None  # of a generator: the first step in which it both moves and differs
 
-    def see(self, values: tuple[int | None, int | None]) -> None:
+    def see(self, step: int, values: tuple[int | None, int | None]) -> None:
         """Take in the values of a step, be they equal or not."""
         self.known = self.known or None not in values
-        self.moves = self.moves or (None not in self.last and self.last != values)
+        pairs = [(before, now) for before, now in zip(self.last, values, strict=True) if None not in (before, now)]
+        self.is_seen_moving = self.is_seen_moving or len(pairs) == 2
+        if self.drawn is None and values[0] != values[1] and any(before != now for before, now in pairs):
+            self.drawn = step
         self.last = values
 
     def add(self, step: int, left: int | None, right: int | None) -> None:
@@ -58,6 +64,7 @@ class Found:
     left: Series
     right: Series
     steps: int = 0  # that differ in anything
+    seen: int = -1  # the last step that was looked at by itself
     quantities: dict[str, Quantity] = field(default_factory=lambda: {name: Quantity() for name in ORDER})
 
     @property
@@ -66,21 +73,49 @@ class Found:
         return sorted((name for name in ORDER if self.quantities[name].first is not None), key=self.point)
 
     def point(self, name: str) -> Point:
-        """The step in which a quantity differs first, and its place there; what cannot be the cause comes last."""
-        first = self.quantities[name].first
-        assert first is not None
-        return NEVER if self.is_idle(name) else first, ORDER.index(name)
+        """The step in which a quantity can first be a cause, and its place there; what cannot be one comes last."""
+        step = self.quantities[name].first
+        assert step is not None
+        if self.is_idle(name):
+            step = NEVER
+        elif name in GENERATORS and self.knows_start(name):
+            step = self.quantities[name].drawn or step
+        return step, ORDER.index(name)
+
+    def step(self, name: str) -> int:
+        """The step that is said of a quantity that differs."""
+        first, (step, _) = self.quantities[name].first, self.point(name)
+        return step if step != NEVER or first is None else first
+
+    def knows_before(self, step: int) -> bool:
+        """Whether both runs say what the parameters were before a step."""
+        for series in (self.left, self.right):
+            *earlier, now = series.steps(max(0, step - 1), step + 1)
+            if before_of(now, earlier[0].parameters if earlier else None) is None:
+                return False
+        return True
+
+    def knows_start(self, name: str) -> bool:
+        """Whether both runs say what a generator's state was before the first step."""
+        return name in self.left.generators and name in self.right.generators
 
     def is_idle(self, name: str) -> bool:
-        """Whether it is the state of a generator from which nobody drew, as that of Python's own often is."""
+        """Whether it is a generator that differs from the start on, and that no step draws from."""
         quantity = self.quantities[name]
-        begins = any(self.quantities[other].first == 0 for other in ORDER if other not in GENERATORS)
-        return name in GENERATORS and quantity.first == 0 and not quantity.moves and not begins
+        return name in GENERATORS and quantity.first == 0 and quantity.is_seen_moving and quantity.drawn is None
+
+    def made_before(self) -> list[str]:
+        """The generators that differ before the first step and may have been drawn from until then."""
+        names = [name for name in GENERATORS if self.knows_start(name)]
+        differing = [name for name in names if self.left.generators[name] != self.right.generators[name]]
+        return [name for name in differing if name not in self.left.untouched or name not in self.right.untouched]
 
 
 def compared(left: Side, right: Side) -> Found:
     found = Found(left.series, right.series)
     one, other = left.series, right.series
+    for name in GENERATORS:
+        found.quantities[name].last = one.generators.get(name), other.generators.get(name)
     stop = min(one.count, other.count)
     for start in range(0, stop, BLOCK):
         end = min(start + BLOCK, stop)
@@ -102,20 +137,31 @@ def compared(left: Side, right: Side) -> Found:
 
 def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side]) -> None:
     differs = False
-    for name in ORDER[1:-1]:
+    for name in PER_STEP:
         values = getattr(left, name), getattr(right, name)
         quantity = found.quantities[name]
-        quantity.see(values)
+        if name == BEFORE and found.seen == left.number - 1:
+            last = found.quantities["parameters"].last
+            values = before_of(left, last[0]), before_of(right, last[1])
+        quantity.see(left.number, values)
         if values[0] != values[1] and not _is_excused(name, values, (left, right), sides):
             quantity.add(left.number, *values)
             differs = True
     found.steps += differs
+    found.seen = left.number
+
+
+def before_of(step: Step, last: int | None) -> int | None:
+    """The parameters that a step found: where they did not change, those that the step before left."""
+    return last if step.before is None and step.unchanged else step.before
 
 
 def _is_excused(
     name: str, values: tuple[int | None, int | None], steps: tuple[Step, Step], sides: tuple[Side, Side]
 ) -> bool:
     """Whether a side that does not know it has a reason that is no difference."""
+    if name == BEFORE or (name == BUFFERS and any(side.series.format < trails.FORMAT for side in sides)):
+        return None in values  # not every step looks at them, nor did earlier trails
     not_asked = name == "gradients" and sides[0].asked != sides[1].asked
     return any(
         value is None and (name in step.unsteady or not side.whole or not_asked)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from reprokit.difference import Difference, Verdict, compared, group, information, missing
+from reprokit.difference import Difference, Role, Side, Verdict, compared, group, information, missing
 from reprokit.verify.match import Matched, Pair
 from reprokit.verify.scan import Process, natural
 
@@ -26,11 +27,21 @@ def _process(name: str, left: Process | None, right: Process | None) -> Iterator
         yield Difference(title, Verdict.MISSING, _lost(left), _lost(right), meaning)
     if left.ended == right.ended:
         yield Difference(title, Verdict.IDENTICAL, _state(left), _state(right))
-    elif is_cut_short(name, right if left.ended else left, left if left.ended else right):
+    elif (side := ended_in_one(name, left, right)) is not None:
+        meaning = f"it ended early in the {side} run"
+        yield replace(compared(title, _state(left), _state(right), meaning), role=Role.END)
+    else:
         meaning = "a helper that was stopped in one run before it could say good-bye"
         yield information(title, _state(left), _state(right), meaning)
-    else:
-        yield compared(title, _state(left), _state(right), "only one of the two came to its normal end")
+
+
+def ended_in_one(name: str, left: Process | None, right: Process | None) -> Side | None:
+    """The run in which a process ended early that came to its end in the other, and is no mere helper."""
+    if left is None or right is None or left.ended == right.ended:
+        return None
+    if is_cut_short(name, right if left.ended else left, left if left.ended else right):
+        return None
+    return "left" if right.ended else "right"
 
 
 def _is_helper(name: str) -> bool:

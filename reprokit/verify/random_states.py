@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from reprokit.difference import Difference, group
+from collections.abc import Set
+from dataclasses import replace
+
+from reprokit.difference import Difference, Role, group
 from reprokit.verify.match import Matched, Pair, Raw
 from reprokit.verify.processes import not_told
 from reprokit.verify.words import Point, Wording, leaf
 
-
-def compare(matched: Matched) -> Difference:
-    """One leaf a generator and process."""
-    return group("random states", tuple(_state(matched, pair) for pair in matched.of("random_state")))
+_IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
 
 
-def _state(matched: Matched, pair: Pair) -> Difference:
-    return not_told(matched, pair, leaf(pair, _WORDING))
+def compare(matched: Matched, idle: Set[tuple[str, str]] = frozenset()) -> Difference:
+    """One leaf a generator and process; idle: of those that differ, the ones that no step of a trail drew from."""
+    return group("random states", tuple(_state(matched, pair, idle) for pair in matched.of("random_state")))
+
+
+def _state(matched: Matched, pair: Pair, idle: Set[tuple[str, str]]) -> Difference:
+    result = leaf(pair, _WORDING)
+    if (pair.key.process, _IN_TRAILS.get(pair.key.name, pair.key.name)) in idle:
+        result = replace(result, role=Role.IDLE)
+    return not_told(matched, pair, result)
 
 
 def _point(left: Raw, right: Raw, position: int) -> Point:

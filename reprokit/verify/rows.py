@@ -85,24 +85,18 @@ def _tree(node: Difference, depth: int) -> Iterator[Row]:
 
 
 def _leaf_text(leaf: Difference) -> str:
+    if leaf.is_sentence:
+        return leaf.detail.removeprefix(leaf.name).lstrip(" :")  # the name stands in the row
     values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
-    if _has_both(leaf):
-        return leaf.detail or values
     return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
 
 
 def sentence(leaf: Difference) -> str:
     """What a leaf says, as a sentence."""
-    if not leaf.detail:
-        return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}"
-    if leaf.detail.startswith(leaf.name) or _has_both(leaf):
+    if leaf.is_sentence:
         return leaf.detail
-    return f"{leaf.name}: {leaf.left or 'absent'} against {leaf.right or 'absent'}: {leaf.detail}"
-
-
-def _has_both(leaf: Difference) -> bool:
-    """Whether the detail already says both values, as far as there are any."""
-    return not (leaf.left or leaf.right) or f"{leaf.left} against {leaf.right}" in leaf.detail
+    values = f"{leaf.left or 'absent'} against {leaf.right or 'absent'}" if leaf.left or leaf.right else ""
+    return ": ".join(filter(None, (leaf.name, values, leaf.detail)))
 
 
 def headline(category: Difference) -> str:

@@ -60,6 +60,7 @@ class Series:
         self.first: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self.last_size = 0
+        self.places = self.arguments = 0  # of seeds: hashes of what is not compared
         self._hash = hashlib.blake2b(digest_size=16)
         self._pending = 0
         self._pending_bytes = 0
@@ -257,6 +258,8 @@ def _append(run: RunDirectory, result: Scan, place: Place, normalisations: Norma
     data = lines.content(place.raw, normalisations)
     series.add(data, order_of(place.raw))
     if place.key.kind == "seed":
+        series.places = hash((series.places, place.raw["where"]))
+        series.arguments = hash((series.arguments, place.raw["argument"]))
         digest = hashlib.blake2b(data, digest_size=16).digest()
         result.all_seeds = (result.all_seeds + int.from_bytes(digest, "big")) % (1 << 128)
     _keep(result, series, place.raw, len(data))

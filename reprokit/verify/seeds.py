@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
 from reprokit.verify.match import Matched, Raw
-from reprokit.verify.normalise import SEED_LINES, Normalisations
+from reprokit.verify.normalise import ADDRESSES, SEED_LINES, Normalisations
 from reprokit.verify.scan import Replaced, Scan, natural
 from reprokit.verify.words import Point, Wording, counted, leaf
 
@@ -14,8 +14,10 @@ from reprokit.verify.words import Point, Wording, counted, leaf
 def compare(matched: Matched, normalisations: Normalisations) -> Difference:
     """One leaf a thread that seeds, and one a process in which a replay gave recorded seeds."""
     pairs = list(matched.of("seed"))
-    if any(pair.same for pair in pairs):
-        normalisations.add(SEED_LINES)
+    for one, other in [(pair.left, pair.right) for pair in pairs if pair.same]:
+        if one is not None and other is not None:
+            normalisations.ignore(SEED_LINES, one.places, other.places)
+            normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
     wording = Wording("seeds", "call", _point, _place, _call)
     leaves = [leaf(pair, wording) for pair in pairs]
     if matched.left.all_seeds == matched.right.all_seeds:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reprokit.difference import Difference, Verdict, compared, group, information, missing
+from dataclasses import replace
+
+from reprokit.difference import Difference, Role, Verdict, compared, group, information, missing
 from reprokit.rundir import FAILED, FINISHED, RunFile
 from reprokit.verify.normalise import TIMES, Normalisations
 
@@ -14,9 +16,19 @@ def compare(left: RunFile, right: RunFile) -> Difference:
         unknown = Difference("status", Verdict.NOT_RECORDED, detail="neither launcher lived to see the end")
         return group("exit status", (unknown,))
     if not all(ends):
-        meaning = "one launcher did not live to see the end"
-        return group("exit status", (missing("status", *ends, meaning),))
-    return group("exit status", (compared("status", *ends, "the two runs ended differently"),))
+        side = "right" if ends[0] else "left"
+        leaf = missing("status", *ends, f"the {side} run did not come to its end: its launcher died")
+        return group("exit status", (replace(leaf, lacking=None, role=Role.END),))
+    leaf = compared("status", *ends, _meaning(left, right))
+    return group("exit status", (replace(leaf, role=Role.END if leaf.verdict.differs else Role.OWN),))
+
+
+def _meaning(left: RunFile, right: RunFile) -> str:
+    """What two ends that differ say."""
+    if failed(left) == failed(right):
+        return "the two runs ended differently"
+    run, side = (left, "left") if failed(left) else (right, "right")
+    return f"the {side} run {'was killed' if run.signal is not None else 'failed'}"
 
 
 def ended(run: RunFile) -> str:

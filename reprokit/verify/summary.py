@@ -48,7 +48,7 @@ class Summary:
     @cached_property
     def logged(self) -> logged.Found:
         """The metrics in the files that experiment trackers wrote."""
-        return logged.read(self.directory, self.outputs, Normalisations())
+        return logged.read(self.directory, self.outputs)
 
     @property
     def run(self) -> RunFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.difference import Difference, Verdict, information
+from reprokit.difference import Difference, Verdict, information, lacking
 
 MAX_NAMED = 20_000  # of each kind: environment.json may come from somebody else
 SHOWN = 5  # names in one sentence
@@ -45,7 +45,8 @@ def _union(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 def _told(name: str, left: str, right: str, meaning: str, *, can_change: bool) -> Difference:
     words = f"{'can' if can_change else 'cannot'} change results: {meaning}"
-    return information(name, left or "(none)", right or "(none)", words, can_change_results=can_change)
+    texts, absent = (left or "(none)", right or "(none)"), lacking(left, right)
+    return Difference(name, Verdict.INFORMATION, *texts, words, can_change, lacking=absent)
 
 
 def _same(name: str, count: int) -> Iterator[Difference]:

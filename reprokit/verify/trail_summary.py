@@ -19,6 +19,7 @@ _QUANTITIES = {
     "loss": ("loss",),
     "gradients": ("gradients",),
     "parameters": ("parameters",),
+    "buffers": ("buffers",),
 }
 
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reprokit import trails
-from reprokit.difference import Difference, Verdict, group, information, missing
+from reprokit.difference import Difference, Role, Verdict, group, information, missing
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Trail
 from reprokit.verify.match import Matched
-from reprokit.verify.parting_words import counted, noun, place, sentence
-from reprokit.verify.partings import GENERATORS, LENGTH, ORDER, Found, Point, Side, compared
+from reprokit.verify.parting_words import NAMES, counted, noun, place, sentence
+from reprokit.verify.partings import GENERATORS, LENGTH, ORDER, PER_STEP, Found, Point, Side, compared
 from reprokit.verify.scan import natural
 
 LISTED = 100  # tensors in figures
 
-Names = tuple[str, str]  # process, series
+Key = tuple[str, str]  # process, series
 
 
 class Pair:
@@ -25,13 +25,34 @@ class Pair:
     def __init__(self, left: RunDirectory, right: RunDirectory):
         self._runs = left, right
         self._trails = list(trails.read(left)), list(trails.read(right))
+        self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
     def compare(self) -> Difference:
         """One leaf a series that is the same; of others a leaf each quantity, causes before effects."""
         sides = _sides(self._runs[0], self._trails[0]), _sides(self._runs[1], self._trails[1])
         if any(sides) and not all(sides):
             return group("trail", (_one_sided(self._runs, bool(sides[0])),))
-        return _compare(*sides)
+        return self._compare(*sides)
+
+    def _compare(self, *sides: Mapping[Key, Side]) -> Difference:
+        parted: list[tuple[Point, Difference]] = []
+        others: list[Difference] = []
+        drawn: set[Key] = set()
+        for key in sorted({*sides[0], *sides[1]}, key=lambda key: (natural(key[0]), natural(key[1]))):
+            left, right = sides[0].get(key), sides[1].get(key)
+            if left is None or right is None:
+                others.append(_missing(key, left, right))
+                continue
+            found = compared(left, right)
+            for name in set(GENERATORS).intersection(found.differing):
+                (self.idle if found.is_idle(name) else drawn).add((key[0], name))
+            if found.differing:
+                parted.append((found.point(found.differing[0]), _parted(key, found)))
+            else:
+                others.append(_same(key, found))
+        self.idle -= drawn
+        parted.sort(key=lambda one: one[0])
+        return group("trail", tuple([node for _, node in parted] + others), _summary(parted, others))
 
     def notes(self) -> Iterator[str]:
         """Trails that end before their training did."""
@@ -42,24 +63,7 @@ class Pair:
                     yield f"the {side} run's trail of process {trail.process} lacks {counted(trail.lost)}: {why}"
 
 
-def _compare(*sides: Mapping[Names, Side]) -> Difference:
-    parted: list[tuple[Point, Difference]] = []
-    others: list[Difference] = []
-    for key in sorted({*sides[0], *sides[1]}, key=lambda key: (natural(key[0]), natural(key[1]))):
-        left, right = sides[0].get(key), sides[1].get(key)
-        if left is None or right is None:
-            others.append(_missing(key, left, right))
-            continue
-        found = compared(left, right)
-        if found.differing:
-            parted.append((found.point(found.differing[0]), _parted(key, found)))
-        else:
-            others.append(_same(key, found))
-    parted.sort(key=lambda one: one[0])
-    return group("trail", tuple([node for _, node in parted] + others), _summary(parted, others))
-
-
-def _sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Names, Side]:
+def _sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, Side]:
     found = {}
     for trail in read:
         process = trail.process if not trail.incarnation else f"{trail.process} (start {trail.incarnation + 1})"
@@ -77,16 +81,16 @@ def _one_sided(runs: tuple[RunDirectory, RunDirectory], of_left: bool) -> Differ
     return missing("trails", *texts, f"only the {'left' if of_left else 'right'} run recorded a trail")
 
 
-def _missing(key: Names, left: Side | None, right: Side | None) -> Difference:
+def _missing(key: Key, left: Side | None, right: Side | None) -> Difference:
     texts = ["" if side is None else counted(side.series.count) for side in (left, right)]
     return missing(_title("trail", key), texts[0], texts[1])
 
 
-def _title(what: str, key: Names) -> str:
+def _title(what: str, key: Key) -> str:
     return f"{what} of {key[1]} of process {key[0]}"
 
 
-def _same(key: Names, found: Found) -> Difference:
+def _same(key: Key, found: Found) -> Difference:
     text = counted(min(found.left.count, found.right.count))
     known = [name for name in ORDER if found.quantities[name].known]
     figures = {"steps": [found.left.count, found.right.count], "known": known}
@@ -108,15 +112,15 @@ def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Differ
     return f"{first.detail}{also}" if first is not None else ""
 
 
-def _parted(key: Names, found: Found) -> Difference:
+def _parted(key: Key, found: Found) -> Difference:
     """A group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
-    leaves += [_equal(key, found, name) for name in ORDER[1:-1] if name not in names]
+    leaves += [_equal(key, found, name) for name in PER_STEP if name not in names]
     return group(_title("trail", key), tuple(leaves), leaves[0].detail)
 
 
-def _equal(key: Names, found: Found, name: str) -> Difference:
+def _equal(key: Key, found: Found, name: str) -> Difference:
     title = _title(noun(found, name), key)
     if not found.quantities[name].known:
         return Difference(title, Verdict.NOT_RECORDED)
@@ -124,12 +128,20 @@ def _equal(key: Names, found: Found, name: str) -> Difference:
     return Difference(title, Verdict.IDENTICAL, text, text)
 
 
-def _leaf(key: Names, found: Found, name: str, *, is_first: bool) -> Difference:
+def _leaf(key: Key, found: Found, name: str, *, is_first: bool) -> Difference:
     quantity, title = found.quantities[name], _title(noun(found, name), key)
     meaning = sentence(found, name) if is_first else place(found, name)
     texts = [_text(name, value) for value in (quantity.left, quantity.right)]
     return Difference(
-        title, Verdict.DIFFERENT, texts[0], texts[1], f"{title}: {meaning}", figures=_figures(found, name)
+        title,
+        Verdict.DIFFERENT,
+        texts[0],
+        texts[1],
+        f"{title}: {meaning}",
+        figures=_figures(found, name),
+        is_sentence=True,
+        lacking=None if name != LENGTH else "left" if found.left.count < found.right.count else "right",
+        role=Role.IDLE if found.is_idle(name) else Role.OWN,
     )
 
 
@@ -143,8 +155,8 @@ def _figures(found: Found, name: str) -> dict[str, Any]:
     quantity = found.quantities[name]
     tensors = quantity.tensors or []
     return {
-        "step": quantity.first,
-        "quantity": name if name not in GENERATORS else "random state",
+        "step": found.step(name),
+        "quantity": NAMES.get(name, name),
         **({"generator": found.left.framework if name == "torch" else name} if name in GENERATORS else {}),
         "tensor": tensors[0] if tensors else None,
         "tensors": tensors[:LISTED],

@@ -28,10 +28,10 @@ def _end(pair: Pair) -> Difference:
     if not (left.get("tensors") and right.get("tensors")):
         return summary
     head = Difference("digest", summary.judged, summary.left, summary.right)
-    return group(summary.name, (*_tensors(left, right), head), summary.detail)
+    return group(summary.name, (*_tensors(left, right, pair.key.name), head), summary.detail)
 
 
-def _tensors(left: Raw, right: Raw) -> Iterator[Difference]:
+def _tensors(left: Raw, right: Raw, owner: str) -> Iterator[Difference]:
     """One leaf a tensor, in the order in which the model names them."""
     sides = [{tensor[0]: tensor for tensor in line["tensors"]} for line in (left, right)]
     for name in [*sides[0], *(name for name in sides[1] if name not in sides[0])]:
@@ -40,7 +40,7 @@ def _tensors(left: Raw, right: Raw) -> Iterator[Difference]:
             yield missing(name, _tensor(one), _tensor(other))
             continue
         what = "shape or type" if one[1:3] != other[1:3] else "values"
-        yield compared(name, _tensor(one), _tensor(other), f"tensor {name} has other {what}")
+        yield compared(name, _tensor(one), _tensor(other), f"{owner} has other {what} there")
 
 
 def _tensor(tensor: list[object] | None) -> str:
@@ -60,7 +60,7 @@ def _trail_point(left: Raw, right: Raw, position: int) -> Point:
 
 def _end_point(left: Raw, right: Raw, position: int) -> Point:
     """The first tensor that differs, or else the digest."""
-    for child in _tensors(left, right) if left.get("tensors") and right.get("tensors") else ():
+    for child in _tensors(left, right, "") if left.get("tensors") and right.get("tensors") else ():
         if child.verdict is not Verdict.IDENTICAL:
             return Point(f"tensor {child.name}", child.left or "absent", child.right or "absent")
     return Point("the end", f"{left.get('class')} {left['digest']}", f"{right.get('class')} {right['digest']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reprokit.difference import Difference, Verdict, missing
+from reprokit.difference import Difference, Side, Verdict, missing
 from reprokit.verify.match import Pair, Raw
 from reprokit.verify.scan import Key, Series
 
@@ -43,26 +43,27 @@ def leaf(pair: Pair, wording: Wording) -> Difference:
     name = title(pair.key, wording.noun)
     left, right = _summary(pair.left, wording), _summary(pair.right, wording)
     if pair.left is None or pair.right is None:
-        return missing(name, left, right, f"only the {'left' if left else 'right'} run recorded {name}")
+        return missing(name, left, right, f"only the {'left' if left else 'right'} run recorded it")
     if pair.position is None:
         return Difference(name, Verdict.IDENTICAL, left, right)
     if pair.left_line is None and pair.right_line is None:
         meaning = f"{name} differs at or after line {pair.position + 1} of its kind"
-        return Difference(name, Verdict.DIFFERENT, left, right, meaning)
+        return Difference(name, Verdict.DIFFERENT, left, right, meaning, is_sentence=True)
     if pair.left_line is None or pair.right_line is None:
         return _ends_early(pair, wording, name)
     point = wording.point(pair.left_line, pair.right_line, pair.position)
     meaning = f"{name} differs first at {point.where}: {point.left} against {point.right}"
-    return Difference(name, Verdict.DIFFERENT, point.left, point.right, meaning)
+    return Difference(name, Verdict.DIFFERENT, point.left, point.right, meaning, is_sentence=True)
 
 
 def _ends_early(pair: Pair, wording: Wording, name: str) -> Difference:
     line = pair.left_line if pair.left_line is not None else pair.right_line
     assert line is not None
     assert pair.position is not None
-    side = "left" if pair.left_line is None else "right"
+    side: Side = "left" if pair.left_line is None else "right"
     meaning = f"{name} differs first at {wording.place(line, pair.position)}: the {side} run ends before it"
-    return Difference(name, Verdict.DIFFERENT, _counted(pair.left, wording), _counted(pair.right, wording), meaning)
+    counts = _counted(pair.left, wording), _counted(pair.right, wording)
+    return Difference(name, Verdict.DIFFERENT, *counts, meaning, is_sentence=True, lacking=side)
 
 
 def _counted(series: Series | None, wording: Wording) -> str:

@@ -317,6 +317,27 @@ print([reference() for reference in references])
     ]
 
 
+def test_a_loader_that_is_made_anew_goes_on_counting_epochs(training: Training) -> None:
+    outcome = training.run(
+        HEAD
+        + """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for a, b in DataLoader(TensorDataset(x, y), 8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+    torch.save(model.state_dict(), f"epoch{epoch}.pt")
+    for a, b in DataLoader(TensorDataset(x, y), 8): model(a)
+"""
+    )
+    assert [(line["name"], line["epoch"]) for line in outcome.of("epoch")] == [("loader#0", n) for n in range(3)]
+    for number in range(3):
+        line = outcome.one("weights", at="epoch", epoch=number, object="model#0")
+        assert line["digest"] == object_digest(state_digests(load(training, f"epoch{number}.pt")))
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loader_workers_do_not_report_the_parents_models(training: Training, method: str) -> None:
     outcome = training.run(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class Cases:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """All cases that need no process of their own."""
-    scripts = {"plain": "train(40); torch.save(model.state_dict(), 'end.pt')"}
+    scripts = {"plain": "train(40); torch.save(model.state_dict(), 'end.pt')", "buffers": BUFFERS}
     scripts["plain again"] = scripts["plain"]
     scripts["states"] = STATES
     for variant in ("", "batch", "seed", "gradient", "update", "rate"):
@@ -170,7 +171,10 @@ def test_equal_runs_have_equal_trails_of_which_everything_is_known(cases: Cases)
     left, right = cases.steps("plain", "plain again")
     assert [step.number for step in left] == list(range(40))
     assert differences(left, right) == []
-    assert all(getattr(step, name) is not None for step in left for name in step.__struct_fields__)
+    names = set(Step.__struct_fields__) - {"before"}
+    assert all(getattr(step, name) is not None for step in left for name in names)
+    assert {step.number for step in left if step.before is not None} == {0}  # PyTorch's counts tell the others
+    assert [step.number for step in left if step.unchanged] == list(range(1, 40))
     assert len({step.parameters for step in left}) == len({step.gradients for step in left}) == 40
     assert len({step.batch for step in left}) == 12
     assert not any(step.partial for step in left)
@@ -262,6 +266,44 @@ def test_what_is_changed_shows_at_its_step_and_in_causal_order(cases: Cases, var
     assert min(found, key=lambda difference: (difference[0], order[difference[1]])) == first
 
 
+def test_parameters_are_looked_at_before_a_step(cases: Cases) -> None:
+    (steps,) = cases.steps("change update")
+    others = [now.number for last, now in pairwise(steps) if now.before != last.parameters]
+    assert others == [25]
+    assert steps[25].unchanged  # PyTorch does not count a change by way of .data
+
+
+BUFFERS = """
+model = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+train(3, after=lambda number: torch.save([b.clone() for b in model.buffers()], f"{number}.pt"))
+import numpy, random
+random.seed(1); numpy.random.rand()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+random.random()
+train(1)
+"""
+
+
+def test_buffers_and_the_random_states_before_the_first_step_are_known(cases: Cases) -> None:
+    import torch
+
+    assert cases.status("buffers") == 0
+    one, other = cases.trail("buffers").series
+    steps = list(one.steps())
+    for step in steps:
+        expected = 0
+        for tensor in torch.load(cases.directory("buffers") / f"{step.number}.pt", weights_only=True):
+            name = str(tensor.dtype).partition(".")[2]
+            digest = trails.digest(tensor.numpy().tobytes(), name, tuple(tensor.shape))
+            expected = trails.mix(expected + digest & trails.MASK)
+        assert step.buffers == expected
+    assert (one.untouched, other.untouched) == (["numpy"], [])  # Python seeds its own anew in a forked child
+    assert one.generators["python"] == steps[0].python != other.generators["python"]
+    (step,) = other.steps()
+    assert step.python != other.generators["python"]
+
+
 MUTATING = """
 def gradients(number):
     for parameter in model.parameters():
@@ -318,7 +360,7 @@ def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(ca
     (steps,) = cases.steps("small")
     status = cases.path("small").stat()
     assert len(steps) == 700
-    assert status.st_size / 700 < 80
+    assert status.st_size / 700 < 96
     assert status.st_mode & 0o777 == 0o600
     series = cases.series("small")
     assert [step for step in range(700) if series.digests(step)] == [*range(16), *range(684, 700)]

@@ -93,6 +93,15 @@ def test_the_verdict_names_the_tensor_whatever_its_numbers_are(tmp_path: Path) -
     assert output.startswith("different: a.npz/bias: 1 against 0: 1 of 2 elements of int64 [2] differs")
 
 
+def test_a_zero_of_another_sign_is_named_with_tensor_count_and_place(tmp_path: Path) -> None:
+    for name, zero in (("a.npz", 0.0), ("b.npz", -0.0)):
+        (tmp_path / name).write_bytes(samples.npz({"bias": np.array([1, zero, zero], np.float32)}))
+    output = diff(tmp_path / "a.npz", tmp_path / "b.npz").output
+    assert output.startswith(
+        "different: a.npz/bias: 0 against -0: 2 of 3 elements of float32 [3] differ, first at [1]; 2 "
+    )
+
+
 def test_all_shows_the_histogram(tmp_path: Path) -> None:
     left, right = tmp_path / "a.npy", tmp_path / "b.npy"
     one = np.ones(100, np.float32)

@@ -18,11 +18,12 @@ import numpy
 from reprokit import rundir, trails
 from reprokit.native import check_in_python
 from reprokit.rundir import OutputsFile, RunDirectory, write_json
-from tests.trails import FIELDS
+from tests.trails import FIELDS, FLAGS
 from tests.verify.runs import rows_digest
 
 Line = dict[str, Any]
 FLOATS = {"float32": (">I", ">f"), "float64": (">Q", ">d")}
+RECORD = 80  # bytes of a step
 BOOKKEEPING = {"k", "p", "n", "t"}
 
 
@@ -263,12 +264,12 @@ def _chunks(data: bytearray) -> list[tuple[int, int, int, int, int, int]]:
 
 def _records(data: bytearray) -> list[tuple[int, int]]:
     """Number and offset of each step."""
-    return [(first + index, offset + 64 * index) for kind, offset, first, count, _, _ in _chunks(data) if kind == 2
-            for index in range(count) if any(data[offset + 64 * index : offset + 64 * index + 4])]  # fmt: skip
+    return [(first + index, offset + RECORD * index) for kind, offset, first, count, _, _ in _chunks(data) if kind == 2
+            for index in range(count) if any(data[offset + RECORD * index : offset + RECORD * index + 4])]  # fmt: skip
 
 
 def _check_record(data: bytearray, number: int, offset: int) -> None:
-    check = check_in_python(bytes(data[offset + 4 : offset + 64]), number) & 0xFFFFFFFF or 1
+    check = check_in_python(bytes(data[offset + 4 : offset + RECORD]), number) & 0xFFFFFFFF or 1
     struct.pack_into("<I", data, offset, check)
 
 
@@ -276,23 +277,24 @@ def bit_of_a_step(mutant: Mutant) -> Expected:
     path, data = _trail(mutant)
     number, offset = mutant.choose(_records(data))
     (flags,) = struct.unpack_from("<I", data, offset + 4)
-    known = [place for place in range(len(FIELDS)) if flags & 1 << place]
+    known = [place for place, name in enumerate(FIELDS) if flags & FLAGS[name]]
     place = mutant.choose(known)
-    if mutant.chance.random() < 0.1:  # it is not known any more
-        struct.pack_into("<I", data, offset + 4, flags ^ 1 << place)
+    if mutant.chance.random() < 0.1 and FIELDS[place] != "before":  # it is not known any more
+        struct.pack_into("<I", data, offset + 4, flags ^ FLAGS[FIELDS[place]])
     else:
         data[offset + 8 + 8 * place + mutant.chance.randrange(8)] ^= 1 << mutant.chance.randrange(8)
     _check_record(data, number, offset)
     path.write_bytes(data)
     mutant.seal()
     names = {"torch": "random state", "python": "random state of Python", "numpy": "random state of NumPy"}
+    names["before"] = "parameters before the step"
     return "trail", names.get(FIELDS[place], FIELDS[place])
 
 
 def swap_of_two_trail_steps(mutant: Mutant) -> Expected:
     path, data = _trail(mutant)
     (one, at), (other, there) = mutant.chance.sample(_records(data), 2)
-    data[at : at + 64], data[there : there + 64] = data[there : there + 64], data[at : at + 64]
+    data[at : at + RECORD], data[there : there + RECORD] = data[there : there + RECORD], data[at : at + RECORD]
     _check_record(data, one, at)
     _check_record(data, other, there)
     path.write_bytes(data)

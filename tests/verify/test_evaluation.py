@@ -167,10 +167,7 @@ def test_no_predictions_in_one_of_them(bare: Pair, compared: Compare) -> None:
     bare[0].predictions("p", [1])
     first = compared(bare).tree.first()
     assert first is not None
-    assert (first.verdict, first.detail) == (
-        Verdict.MISSING,
-        "only the left run recorded predictions of p of process 0",
-    )
+    assert (first.verdict, first.detail) == (Verdict.MISSING, "only the left run recorded it")
 
 
 def test_another_type(bare: Pair, compared: Compare) -> None:
@@ -195,7 +192,7 @@ def test_predictions_that_were_not_kept(bare: Pair, compared: Compare) -> None:
     for run, value in zip(bare, (1, 2), strict=True):
         line = run.predictions("p", [value])
         del line["predictions"]["file"], line["predictions"]["row"]
-    assert "which of them is unknown" in leaves(compared(bare))["predictions of p of process 0"].detail
+    assert "which of them differ is unknown" in leaves(compared(bare))["predictions of p of process 0"].detail
 
 
 def test_what_else_differs_is_never_passed_over(bare: Pair, compared: Compare) -> None:

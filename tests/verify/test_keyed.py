@@ -40,4 +40,4 @@ def test_one_key_and_another_number_of_requests_can_change_results() -> None:
 def test_another_key_is_another_entropy() -> None:
     found = profile(keyed("ab" * 32), keyed("cd" * 32))
     assert found.verdict is Verdict.INFORMATION
-    assert found.detail == "two independent recordings: each was given entropy of its own"
+    assert found.detail == "two recordings, each with entropy of its own"

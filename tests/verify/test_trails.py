@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from reprokit import rundir, trails
-from reprokit.difference import Difference, Verdict
+from reprokit.difference import Difference, Role, Verdict
 from reprokit.errors import RunDamaged, RunNotFound, RunTooNew
 from reprokit.verify.compare import Comparison, compare
 from reprokit.verify.document import document
-from reprokit.verify.rows import verdict_line
+from reprokit.verify.rows import causes, verdict_line
 from reprokit.verify.summary import document as document_of_run
 from reprokit.verify.summary import summarise
 from tests.support import Reprokit
@@ -103,24 +103,28 @@ PARTINGS = [
         ("gradients", "parameters"), 294, "gradients", "fc1.weight",
         "gradients of optimizer#0 of process 0: identical for 294 steps; at step 294 the gradients are the first to"
         " differ (fc1.weight); batch, random state and loss of that step are equal, so the cause is in the backward"
-        " computation: a non-deterministic operation; 6 of the 6 steps from there on differ",
+        " computation: a non-deterministic operation, or what changes gradients after it; not seen: the parameters"
+        " before the step, buffers, what the script makes of the batch before the model gets it; 6 of the 6 steps from"
+        " there on differ",
     ),
     (
         ("gradients", "parameters"), 120, "gradients", None,
         "gradients of optimizer#0 of process 0: identical for 120 steps; at step 120 the gradients are the first to"
         " differ; batch, random state and loss of that step are equal, so the cause is in the backward"
-        " computation: a non-deterministic operation; 180 of the 180 steps from there on differ; which tensor is not"
-        " known (digests of single tensors are kept of the first and the last 16 steps: end both runs right after it)",
+        " computation: a non-deterministic operation, or what changes gradients after it; not seen: the parameters"
+        " before the step, buffers, what the script makes of the batch before the model gets it; 180 of the 180 steps"
+        " from there on differ; which tensor is not known (digests of single tensors are kept of the first and the last"
+        " 16 steps: end both runs right after it)",
     ),
     (
         ("batch", "loss", "gradients", "parameters"), 24, "batch", None,
         "batch of optimizer#0 of process 0: identical for 24 steps; at step 24 the batch is the first to differ; the"
-        " batch differs first, though the random states before it are equal: data order or augmentation; 276 of the"
+        " cause is in the data, their order or augmentation, though the random states before it are equal; 276 of the"
         " 276 steps from there on differ",
     ),
     (
         ("torch", "loss", "gradients", "parameters"), 7, "random state", None,
-        "random state of torch of optimizer#0 of process 0: identical for 7 steps; at step 7 the random state of torch"
+        "random state of torch of optimizer#0 of process 0: identical for 7 steps; at step 7 the random state"
         " is the first to differ; the loss follows at step 7: another seed, or another number or order of random"
         " draws; 293 of the 293 steps from there on differ",
     ),
@@ -128,13 +132,14 @@ PARTINGS = [
         ("loss", "gradients", "parameters"), 8, "loss", None,
         "loss of optimizer#0 of process 0: identical for 8 steps; at step 8 the loss is the first to differ; batch and"
         " random state of that step are equal, so the cause is in the forward computation: a non-deterministic"
-        " operation, or state that is no parameter; 292 of the 292 steps from there on differ",
+        " operation, or state that it reads; not seen: the parameters before the step, buffers, what the script makes"
+        " of the batch before the model gets it; 292 of the 292 steps from there on differ",
     ),
     (
         ("parameters",), 0, "parameters", "fc1.weight",
         "parameters of optimizer#0 of process 0: at step 0, the first, the parameters are the first to differ"
         " (fc1.weight); batch, random state, loss and gradients of that step are equal, so the cause is in the update:"
-        " the optimizer or its state; 300 of the 300 steps from there on differ",
+        " the optimizer or its state; not seen: the initial parameters; 300 of the 300 steps from there on differ",
     ),
 ]  # fmt: skip
 
@@ -152,12 +157,14 @@ def test_the_first_quantity_is_named_with_its_step_and_tensor_and_what_follows(
     assert figures["differing_steps"] == 300 - step
 
 
-def test_a_random_state_before_the_batch_is_named_with_the_batch(compared: Write) -> None:
+def test_a_random_state_is_named_with_what_follows_and_when(compared: Write) -> None:
     other = table(60)
     change(other, 5, "python")
     change(other, 9, "batch", "loss")
     comparison = compared(table(60), other)
-    assert "the random state differs before the batch (first at step 9)" in first(comparison).detail
+    assert (
+        "at step 5 the random state is the first to differ; the batch follows at step 9: " in first(comparison).detail
+    )
     assert [leaf.name.partition(" of opt")[0] for leaf in trail_of(comparison).leaves() if leaf.verdict.differs] == [
         "random state of Python", "batch", "loss",
     ]  # fmt: skip
@@ -296,11 +303,11 @@ def test_tables_that_follow_each_other_are_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "trail", [other, grown])
     (series,) = trails.Trail(path, os.open(path, os.O_RDONLY)).series
     assert [step.number for step in series.steps()] == list(range(50))
-    assert len(series.records(38, 44)) == 6 * 64
+    assert len(series.records(38, 44)) == 6 * 80
 
 
 TRAINING = """
-import os, sys, torch
+import os, random, sys, numpy, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 variant = os.environ.get("VARIANT", "")
@@ -310,17 +317,27 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc1, self.drop, self.fc2 = nn.Linear(16, 8), nn.Dropout(), nn.Linear(8, 1)
+        self.norm = nn.BatchNorm1d(1)
     def forward(self, x):
-        return self.fc2(self.drop(self.fc1(x)))
+        out = self.fc2(self.drop(self.fc1(x)))
+        self.norm(out.detach())
+        return out
 model = Net()
+if variant == "initial": model.fc1.weight.data[0, 0] += 1
+if variant == "drawn": model.fc1.weight.data[0, 0] += random.random()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 number = 0
 for epoch in range(4):
     for a, b in DataLoader(TensorDataset(x, y), 8):
         if number == 28 and variant == "seed": torch.rand(1)
         if number == 20 and variant == "late": torch.rand(1)
+        if number == 12 and variant == "unused": random.random()
+        if number == 33 and variant == "between": model.fc1.weight.data.mul_(1.5)
+        if number == 30 and variant == "statistics": model.norm.momentum = 0.5
+        if number == 31 and variant == "statistics": model.norm.momentum = 0.1
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(a), b)
+        if number == 0 and variant == "race" or number == 20 and variant == "unused": loss = loss * 1.0001
         loss.backward()
         if number == 40 and variant == "gradient":
             model.fc1.weight.grad[0, 0] = torch.nextafter(model.fc1.weight.grad[0, 0], torch.tensor(9.0))
@@ -331,12 +348,25 @@ for epoch in range(4):
         number += 1
         if number == 23 and variant == "batch": x[0].neg_()  # of which the next epoch makes its first batch
 """
+FORWARD = "the cause is in the forward computation: a non-deterministic operation, or state that it reads"
+MADE_OF_IT = "; not seen: what the script makes of the batch before the model gets it"
 WHERE = {
-    "batch": (24, "batch", None, "data order or augmentation"),
+    "batch": (24, "batch", None, "the cause is in the data, their order or augmentation"),
     "seed": (28, "random state", None, "another number or order of random draws"),
     "gradient": (40, "gradients", "fc1.weight", "the cause is in the backward computation"),
     "update": (40, "parameters", "fc1.weight", "the cause is in the update: the optimizer or its state"),
-    "buffer": (40, "loss", None, "the cause is in the forward computation"),
+    "buffer": (40, "loss", None, f"so {FORWARD}{MADE_OF_IT};"),
+    "race": (
+        0,
+        "loss",
+        None,
+        f"before it and batch and random state of that step are equal, so {FORWARD}{MADE_OF_IT};",
+    ),
+    "between": (33, "parameters before", None, "that the step before left are equal, so the cause is what changes"),
+    "initial": (0, "parameters before", None, "differ; the cause is what gave them their values; 48"),
+    "drawn": (0, "parameters before", None, "by random numbers of Python, which differed before the first step;"),
+    "unused": (12, "random state", None, "; the loss follows at step 20: another seed"),
+    "statistics": (30, "buffers", None, "parameters of that step are equal, so the cause is what changes buffers"),
 }
 
 
@@ -363,7 +393,7 @@ def test_a_training_that_was_perturbed_parts_where_it_was(training: Callable[[st
     leaf = first(compare(training(""), training(variant)))
     assert (leaf.figures["step"], leaf.figures["quantity"], leaf.figures["tensor"]) == (step, quantity, tensor)
     assert words in leaf.detail
-    assert f"identical for {step} steps" in leaf.detail
+    assert (f"identical for {step} steps" if step else "at step 0, the first,") in leaf.detail
 
 
 @pytest.mark.torch
@@ -376,11 +406,34 @@ def test_a_killed_training_is_compared_as_far_as_it_went(training: Callable[[str
 
 
 @pytest.mark.torch
+def test_of_a_killed_training_the_end_is_the_one_cause(training: Callable[[str], Path]) -> None:
+    comparison = compare(training(""), training("killed"))
+    assert verdict_line(comparison) == (
+        "different: status: exit code 0 against killed by SIGKILL: the right run was killed; until then nothing that"
+        " was recorded differs, and what else differs may follow from it"
+    )
+    assert list(causes(comparison)) == []
+    roles = {leaf.role for leaf in comparison.tree.leaves() if leaf.verdict.differs}
+    assert roles == {Role.END, Role.CONSEQUENCE, Role.IDLE}
+
+
+@pytest.mark.torch
+def test_what_differs_before_a_training_is_killed_comes_first(training: Callable[[str], Path]) -> None:
+    leaf = first(compare(training("seed"), training("killed")))
+    assert (leaf.figures["step"], leaf.figures["quantity"]) == (28, "random state")
+
+
+@pytest.mark.torch
 def test_a_generator_from_which_nobody_drew_is_no_cause(training: Callable[[str], Path]) -> None:
     comparison = compare(training(""), training("batch"))
     leaves = [leaf for leaf in trail_of(comparison).leaves() if leaf.verdict.differs]
-    assert [leaf.figures.get("generator") for leaf in leaves] == [None, None, None, None, "python", "numpy"]
-    assert "nothing drew from it" in first(compare(training(""), training("other"))).detail
+    idle = [leaf for leaf in leaves if leaf.role is Role.IDLE]
+    assert (
+        [leaf.figures["generator"] for leaf in idle]
+        == ["python", "numpy"]
+        == [leaf.figures["generator"] for leaf in leaves if "generator" in leaf.figures]
+    )
+    assert "no step drew from it" in first(compare(training(""), training("other"))).detail
 
 
 @pytest.mark.torch
@@ -408,8 +461,8 @@ def test_show_says_what_the_trail_holds(training: Callable[[str], Path]) -> None
     (holding,) = summary.trails
     size = sum(path.stat().st_size for path in (training("") / rundir.TRAIL).iterdir())
     assert str(holding) == (
-        "optimizer#0 (SGD) of process 0: 48 steps of 4 tensors: batch, random state, loss, gradients, parameters;"
-        f" in a file of {size} bytes"
+        "optimizer#0 (SGD) of process 0: 48 steps of 6 tensors: batch, random state, loss, gradients, parameters,"
+        f" buffers; in a file of {size} bytes"
     )
     assert document_of_run(summary)["trails"][0]["steps"] == 48
 
@@ -427,9 +480,13 @@ def test_gradients_that_one_run_was_not_asked_for_are_not_compared(runs: Runs, c
 @pytest.mark.parametrize(
     ("quantity", "step", "words"),
     [
-        ("loss", 21, "so the cause is in the batch, which is not known, or the forward computation"),
-        ("gradients", 21, "so the cause is in the batch, which is not known, or the backward computation"),
-        ("loss", 0, "is in the batch, which is not known, the initial parameters or the forward computation"),
+        ("loss", 21, "not seen: the parameters before the step, buffers, the batch, and what the script makes of it"),
+        (
+            "gradients",
+            21,
+            "before the step, buffers, the batch, and what the script makes of it before the model gets it",
+        ),
+        ("loss", 0, "not seen: the initial parameters, buffers, the batch, and what the script makes of it"),
         ("parameters", 21, "so the cause is in the update"),
     ],
 )

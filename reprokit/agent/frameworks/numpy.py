@@ -35,6 +35,7 @@ class Adapter:
         if name == "numpy":
             self._agent.framework(name, module)
             return
+        self._agent.attempt(self._agent.generators.begin, "numpy", partial(_state, module))
         ledger = self._agent.seeds
         for function in ("seed", "default_rng"):
             call = f"numpy.random.{function}"
@@ -101,6 +102,11 @@ class _Entropy(_local):
                 self.inside = False
 
         return _coerce_to_uint32_array
+
+
+def _state(module: Any) -> tuple[Any, ...]:
+    name, words, *rest = module.get_state()
+    return (name, words.tobytes(), *rest)
 
 
 def _plain(value: Any) -> Any:

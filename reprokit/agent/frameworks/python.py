@@ -23,6 +23,7 @@ class Adapter:
         self._agent = agent
 
     def instrument(self, name: str, module: Any) -> None:
+        self._agent.attempt(self._agent.generators.begin, "python", module.getstate)
         replace(module.Random, "seed", lambda original: self._make_seed(module, original))
         is_method = getattr(module.seed, "__self__", None) is module._inst
         if is_method:

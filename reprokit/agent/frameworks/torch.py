@@ -21,7 +21,7 @@ from .torch_tensors import dtype_name, entry, is_plain, scalar
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType
+    from types import CodeType, FrameType
     from typing import Any
 
     from ..agent import Agent
@@ -35,8 +35,9 @@ MAX_PENDING = 64  # losses on a GPU that wait to be read together
 class Epoch:
     """What happened since a DataLoader was last begun."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, place: tuple[str, int]) -> None:
         self.name = name
+        self.place = place  # where it was begun first
         self.thread = on_thread("")
         self.number = 0
         self.steps = 0
@@ -273,11 +274,12 @@ class Adapter:
         return step_hook
 
     def _make_step_pre_hook(self) -> Function:
-        is_compiling, settle = self._is_compiling, self._settle
+        agent, is_compiling, settle, begins = self._agent, self._is_compiling, self._settle, self._begins
 
-        def step_pre_hook(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        def step_pre_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
             if not is_compiling():
                 settle()
+                agent.attempt(begins, optimizer)
 
         return step_pre_hook
 
@@ -315,8 +317,16 @@ class Adapter:
     def _record(self, optimizer: Any) -> OptimizerRecord:
         record = OptimizerRecord(optimizer, self._agent.generation)
         self._optimizers[optimizer] = record
+        if self._trail is not None:
+            record.generators = self._trail.generators()
+            record.untouched = self._agent.generators.untouched()
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_ends, record).atexit = False
         return record
+
+    def _begins(self, optimizer: Any) -> None:
+        record = self._optimizers.get(optimizer)
+        if record is not None:
+            self._trail_does("begins", record)
 
     def _stepped(self, optimizer: Any) -> None:
         record = self._optimizers.get(optimizer)
@@ -336,7 +346,10 @@ class Adapter:
         """Name the optimizer, and the models whose parameters it has, at its first step."""
         record.name = self._agent.name("optimizer")
         owners = self._modules.owners(record.parameters(), self._torch.nn.Module)
-        record.name_parameters([self._model(module) for module in owners])
+        models = [self._model(module) for module in owners]
+        record.name_parameters(models)
+        if models:
+            self._trail_does("has_buffers", record, [buffers for model in models for buffers in model.buffers()])
 
     def _model(self, module: Any) -> ModelRecord:
         model = self._models.get(id(module))
@@ -356,7 +369,7 @@ class Adapter:
         agent, begin = self._agent, self._begin_epoch
 
         def iterate(loader: Any) -> Any:
-            epoch = agent.attempt(begin, loader)
+            epoch = agent.attempt(begin, loader, sys._getframe(1))
             iterator = original(loader)
             agent.attempt(setattr, iterator, "_reprokit_epoch", epoch)
             return iterator
@@ -377,13 +390,30 @@ class Adapter:
 
         return fetch
 
-    def _begin_epoch(self, loader: Any) -> Epoch:
+    def _begin_epoch(self, loader: Any, caller: FrameType) -> Epoch:
+        place = caller.f_code.co_filename, caller.f_lineno
         epoch = self._loaders.get(loader)
         if epoch is None:
-            epoch = self._loaders[loader] = Epoch(self._agent.name("loader"))
-            self._epochs.append(epoch)
-            self._agent.computed(epoch.name, "loader", {"workers": getattr(loader, "num_workers", None)})
+            epoch = self._loaders[loader] = self._taken_over(place) or self._new_epoch(loader, place)
         self._end_epoch(epoch)
+        for other in self._former():
+            if other.exhausted:  # nobody will begin it again to end it
+                self._end_epoch(other)
+        return epoch
+
+    def _former(self) -> list[Epoch]:
+        """Those of this thread's loaders that are gone."""
+        alive, thread = set(map(id, self._loaders.values())), on_thread("")
+        return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
+
+    def _taken_over(self, place: tuple[str, int]) -> Epoch | None:
+        """The epochs of a loader that is gone, where one made anew is begun at the same place: each time, as a rule."""
+        return next((epoch for epoch in self._former() if epoch.place == place), None)
+
+    def _new_epoch(self, loader: Any, place: tuple[str, int]) -> Epoch:
+        epoch = Epoch(self._agent.name("loader"), place)
+        self._epochs.append(epoch)
+        self._agent.computed(epoch.name, "loader", {"workers": getattr(loader, "num_workers", None)})
         return epoch
 
     def _end_epoch(self, epoch: Epoch) -> None:

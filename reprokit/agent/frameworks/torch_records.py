@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..digests import Tensor
+    from .torch_buffers import Buffers
     from .torch_trail import Series
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
@@ -119,6 +120,9 @@ class ModelRecord:
     def named(self) -> Iterator[tuple[str, Any]]:
         return named_tensors(self._parts)
 
+    def buffers(self) -> list[dict[str, Any]]:
+        return [buffers for _, _, buffers in self._parts if buffers]
+
     def tensors(self) -> list[Tensor]:
         return distinct(entry(name, tensor) for name, tensor in self.named())
 
@@ -136,6 +140,10 @@ class OptimizerRecord:
         self.series: Series | None = None  # of the trail
         self.tables = 0  # of tensors that the series had
         self.trailed = 0  # steps in the trail
+        self.found = (0, 0)  # of the parameters that a step found: flags and digest, for the trail
+        self.buffers: Buffers | None = None  # of the models whose parameters it has
+        self.generators: dict[str, int] = {}  # the digests of random states when it was made
+        self.untouched: list[str] = []  # those that nobody had seeded or drawn from
         self._groups = optimizer.param_groups
         self._state = optimizer.state
         self._names: dict[int, str] = {}

@@ -17,6 +17,7 @@ from operator import is_
 
 from .. import trail
 from ..arrays import array_entry
+from .torch_buffers import Buffers
 from .torch_tensors import dtype_name, entry, is_nested, is_plain
 
 TYPE_CHECKING = False
@@ -33,12 +34,13 @@ AGAIN_EACH = 256  # and one in so many later
 MAX_TABLES = 64  # of one optimizer: its tensors may change that often
 MAX_SALTS = 10_000
 MAX_TENSORS = trail.ITEMS // 2  # of batch or loss that wait for the step
+LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
 MAX_LOSS = 1024  # elements of a loss on a GPU
 MAX_DEPTH = 16  # of what a DataLoader gives
 _GRADIENTS, _PARAMETERS = 1, 2
 _WORD = (1 << 64) - 1
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
-_PUT = [struct.Struct("<%dQ" % (13 + 3 * items)).pack_into for items in range(trail.ITEMS + 1)]
+_PUT = [struct.Struct("<%dQ" % (trail.KNOWN + 3 * items)).pack_into for items in range(trail.ITEMS + 1)]
 _SEQUENCES = frozenset([list, tuple])
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 
@@ -155,6 +157,7 @@ class Series:
         self.parameters = parameters
         self.handle = 0
         self.steps = 0
+        self.counted = 0  # changes to the parameters until the last step ended
         self.device = device  # a GPU that all of them are on
         self.here = False  # digest before the training goes on
         self.probing = False
@@ -162,6 +165,7 @@ class Series:
         self.watched: list[Any] = []  # the parameters, while they are read
         self.versions = (0, 0)
         self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, readable)]  # noqa: B905
+        self.is_small = sum(self.sizes) <= LOOKED_AT
         self.step = library.step if 2 * sum(self.sizes) <= trail.SMALL else library.long_step
         self._readable = readable
         self._whole = all(readable)
@@ -175,6 +179,15 @@ class Series:
         self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
         self._seen = [0] * len(parameters)
         self.held: list[Any] = []
+
+    def lie_still(self, parameters: list[Any]) -> bool:
+        """Whether the parameters lie where the last step left them, and as large as they were."""
+        return (
+            self._whole
+            and all(map(is_, parameters, self.parameters))
+            and list(map(self._data_ptr, parameters)) == self._seen
+            and list(map(self._nbytes, parameters)) == self.sizes
+        )
 
     def point(self, parameters: list[Any]) -> bool:
         """Write down where gradients and parameters lie; whether all that there are can be read."""
@@ -279,7 +292,8 @@ class TorchTrail:
         self._torch = torch
         self._contents = Contents(library, torch)
         self._words = trail.Words()
-        self._random = Random(torch)
+        self._random = random = Random(torch)
+        agent.generators.begin("torch", lambda: library.digest(random.state(), random.size, random.salt))
         self._cuda = torch.cuda
         self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
         self.forget()
@@ -349,6 +363,39 @@ class TorchTrail:
 
     # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
 
+    def begins(self, record: OptimizerRecord) -> None:
+        """An optimizer is about to step."""
+        record.found = self._found(record)
+
+    def _found(self, record: OptimizerRecord) -> tuple[int, int]:
+        """What is said of the parameters before a step, and their digest where it is taken.
+
+        That PyTorch counted no change is believed of large ones that were not seen to change without being counted.
+        """
+        series, parameters = record.series, record.parameters()
+        if series is None:
+            digest = self._contents.parameters(parameters)
+            return (0, 0) if digest is None else (trail.BEFORE, digest)
+        if series.device is not None or len(parameters) != len(series.parameters):
+            return 0, 0
+        same = trail.UNCHANGED if series.counted == sum([parameter._version for parameter in parameters]) else 0
+        if (same and not series.here and not series.is_small) or not series.lie_still(parameters):
+            return same, 0
+        return same | trail.BEFORE, self._library.parameters(series.handle, series.address)
+
+    def has_buffers(self, record: OptimizerRecord, containers: list[dict[str, Any]]) -> None:
+        """An optimizer's models have these."""
+        record.buffers = Buffers(containers, self._contents, self._library, self._torch)
+
+    def generators(self) -> dict[str, int]:
+        """The digests of the random states as they are now."""
+        random, library = self._random, self._library
+        torch = library.digest(random.state(), random.size, random.salt)
+        others = self._generators() if self._cuda._initialized else 0
+        addresses = zip(("python", "numpy"), self._words.both())  # noqa: B905
+        words = {name: library.digest(place, trail.WORDS, self._words.salt) for name, place in addresses if place}
+        return {"torch": trail.mix(torch + others) if others else torch, **words}
+
     def stepped(self, record: OptimizerRecord) -> None:
         """An optimizer has stepped."""
         if self._closed or (self._cuda._initialized and self._cuda.is_current_stream_capturing()):
@@ -374,7 +421,8 @@ class TorchTrail:
             probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
             here = probing or series.here or self._alone
             series.whole = series.point(parameters)
-            self._gather(state, 0 if series.whole else trail.PARTIAL, trail.HERE if here else 0)
+            series.counted = sum([parameter._version for parameter in parameters])
+            self._gather(state, record, series, trail.HERE if here else 0)
             ticket = series.step(series.handle, state.address, series.address)
             if ticket or (probing and not series.here):
                 series.watch(parameters, ticket, probing)
@@ -398,7 +446,7 @@ class TorchTrail:
             self._devices = Devices(self._torch, self._agent.warn)
         tensors, series.whole = series.far_tensors(parameters)
         losses, self._state.far_losses = self._state.far_losses, []
-        self._gather(self._state, 0 if series.whole else trail.PARTIAL, trail.LATER)
+        self._gather(self._state, record, series, trail.LATER)
         self._library.step(series.handle, self._state.address, series.address)
         is_due = self._devices.is_due(series.device, series.steps)
         if losses or is_due:
@@ -430,14 +478,20 @@ class TorchTrail:
         ]
         record.tables += 1
         if record.tables <= MAX_TABLES:
-            series.handle = self._library.series(self._handle, record.name, record.kind, tensors, record.trailed)
+            known: dict[str, Any] = {"generators": record.generators, "untouched": record.untouched}
+            series.handle = self._library.series(
+                self._handle, record.name, record.kind, tensors, record.trailed, **known
+            )
         if not series.handle:
             raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
         record.series = series
         return series
 
-    def _gather(self, state: _State, flags: int, how: int) -> None:
+    def _gather(self, state: _State, record: OptimizerRecord, series: Series, how: int) -> None:
         """Put together what is known beside the tensors of the series. The tensors live on in batch and loss."""
+        flags, before = record.found
+        buffers = record.buffers.digest() if record.buffers is not None else None
+        flags |= (0 if series.whole else trail.PARTIAL) | (0 if buffers is None else trail.BUFFERS)
         batch, loss, random = state.batch, state.loss, self._random
         items = self._contents.items(batch.tensors + loss.tensors)
         if items is None:
@@ -448,7 +502,8 @@ class TorchTrail:
         flags |= trail.TORCH | trail.BATCH * (batch.known and not batch.is_partial) | trail.LOSS * loss.known
         flags |= (trail.PYTHON if python else 0) | (trail.NUMPY if numpy else 0)
         others = self._generators() if self._cuda._initialized else 0
-        facts = flags, how, batch.digest, loss.digest, random.state(), random.size, random.salt, others
+        seen = batch.digest, loss.digest, before, buffers or 0
+        facts = (flags, how, *seen, random.state(), random.size, random.salt, others)
         numbers = self._words.salt, len(batch.tensors), len(loss.tensors)
         _PUT[len(items) // 3](state.facts, 0, *facts, python, numpy, *numbers, *items)
 
@@ -546,6 +601,13 @@ class Contents:
                 self._salts.clear()
             salt = self._salts[key] = trail.salt(dtype_name(tensor), tensor.shape)
         return salt
+
+    def parameters(self, parameters: Sequence[Any]) -> int | None:
+        """The digest of a list of parameters, None where one of them cannot be read where it lies."""
+        if not all(is_plain(p) and p.layout is self._strided and p.is_cpu and p.is_contiguous() for p in parameters):
+            return None
+        each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in parameters]
+        return self._library.of_list(each)
 
     def tensor(self, digest: int, tensor: Any) -> int:
         """The digest so far, and what this tensor adds to it."""
