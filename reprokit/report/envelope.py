@@ -164,14 +164,14 @@ def _bytes(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise BadEnvelope(f"{path} is not a regular file")
-            data = file.read(MAX_ENVELOPE + 1)
+            if status.st_size > MAX_ENVELOPE:
+                raise BadEnvelope(f"{path} is larger than {MAX_ENVELOPE} bytes")
+            return file.read(MAX_ENVELOPE)
     except OSError as error:
         raise BadEnvelope(f"{path}: {error.strerror}") from None
-    if len(data) > MAX_ENVELOPE:
-        raise BadEnvelope(f"{path} is larger than {MAX_ENVELOPE} bytes")
-    return data
 
 
 def _json(path: Path, data: bytes) -> dict[str, Any]:

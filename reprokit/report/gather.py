@@ -210,10 +210,12 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
 def _how(summaries: Sequence[Summary], comparison: Comparison | None) -> tuple[str, ...]:
     if len(summaries) == 1 or comparison is None:
         return ()
-    last = summaries[-1].run
+    first, last = summaries[0].run, summaries[-1].run
     kind = "two recordings, each with randomness of its own"
-    if last.replay_of is not None and last.replay_of.run_id == summaries[0].run.run_id:
+    if last.replay_of is not None and last.replay_of.run_id == first.run_id:
         kind = "a recording and its replay, which was given the recorded randomness again"
+    elif first.replay_of is not None or last.replay_of is not None:
+        kind = "no recording and its replay, in this order: one of them, or both, replays something else"
     return (f"The runs are {kind}.", *BY_BITS)
 
 

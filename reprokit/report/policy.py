@@ -112,6 +112,8 @@ def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is not a regular file, and so no artifact")
     try:
         with open(path, "rb") as file:
             for block in iter(lambda: file.read(1 << 20), b""):

@@ -9,6 +9,7 @@ from pathlib import Path
 from reprokit import entropy as entropy_profile
 from reprokit.difference import Difference, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
+from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, NO_END, RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify import (
@@ -143,6 +144,8 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
     common = shared(left.run, right.run)
     if common is not None:
         yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
+    if left.run.kind == right.run.kind == REPLAY:
+        yield "both runs are replays, which can agree and be wrong alike: compare one with its recording"
     for run, side in ((left, "left"), (right, "right")):
         if run.unfinished:
             yield f"the {side} run {NO_END}; what it had recorded is compared"

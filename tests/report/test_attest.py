@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -70,6 +71,8 @@ def test_a_signed_statement_holds(signed: Reprokit) -> None:
     for words in ("verdict: identical", "did not execute", "not compared: weights: neither", "limit: ", "source: "):
         assert words in done.stdout
     assert verify(signed, ".").returncode == 0
+    dsse = Envelope.from_dict(json.loads((signed.directory / "signed.json").read_text()))
+    assert dsse.verify([keys.read_public(signed.directory / "key.pub")], 1)
     done = verify(signed, "model.bin", "--json")
     assert json.loads(done.stdout)["checked"] == ["model.bin"]
     assert (signed.directory / "key").stat().st_mode & 0o777 == 0o600
@@ -136,10 +139,13 @@ def test_key_ids_decide_nothing_and_any_good_signature_will_do(signed: Reprokit)
 
 def test_artifacts_must_be_those_that_were_signed(signed: Reprokit) -> None:
     (signed.directory / "empty").mkdir()
+    (signed.directory / "fifo").mkdir()
+    os.mkfifo(signed.directory / "fifo" / "model.bin")
     for words, arguments in [
         ("were not checked", ()),
         ("were not checked", ("empty", "--json")),
         ("not among", ("key.pub", "model.bin")),
+        ("not a regular file", ("fifo/model.bin",)),
     ]:
         done = verify(signed, *arguments)
         assert (done.returncode, done.stdout) == (1, "")

@@ -470,3 +470,10 @@ def test_equal_runs_that_failed_are_no_success(pair: Pair) -> None:
         assert statement.statement(found, "bitwise-rerun")["predicate"]["verdict"] == "failed"
         assert "# Failed" in markdown.page(found)
         assert len(found.attention) == 2
+
+
+def test_two_replays_are_no_recording_and_its_replay(pair: Pair, tmp_path: Path) -> None:
+    found = facts_of((pair[1], replayed(pair[0], tmp_path / "again")))
+    assert found.compared_how[0].startswith("The runs are no recording and its replay")
+    assert "can agree and be wrong alike" in found.notes[0]
+    assert "can agree" in statement.statement(found, "bitwise-rerun")["predicate"]["notes"][0]

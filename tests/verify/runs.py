@@ -147,7 +147,9 @@ def recording(path: Path) -> Building:
         environment_size=16384,
         shim="loaded",
         agent="loaded",
-        profile=ProfileFacts(digest=PROFILE, files=2, size=4096, processes=2, threads=3, events=9, entropy=99),
+        profile=ProfileFacts(
+            digest=PROFILE, files=1, size=len(PROFILE_CONTENT), processes=2, threads=3, events=9, entropy=99
+        ),
     )
     return Building(path, run)
 
