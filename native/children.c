@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "hooks.h"
@@ -76,22 +75,9 @@ static bool replace(char **environment, size_t n, const char *name, char *entry)
     return false;
 }
 
-/* A program of another user, or in another root, may have no way to the shim: then the supervisor answers it. */
-static void look_for_shim(const char *identity) {
-    char path[RK_RUN_PATH + 16];
-    int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)rk_plan.shim, O_RDONLY | O_CLOEXEC, 0, 0, RK_MARK);
-    if (RK_UNLIKELY(fd < 0) && rk_is_out_of_reach(fd)) {
-        rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, rk_run), "/shim.plan");
-        fd = rk_open_by_broker(path, O_RDONLY | O_CLOEXEC, fd);
-        if (fd < 0) rk_tell_lost(RK_LOST_SHIM, identity);
-    }
-    if (fd >= 0) rk_close(fd);
-}
-
 /* A copy of the environment in memory, which has size_of bytes, with our variables in it. */
 static char **build(void *memory, char *const before[], const char *identity) {
     static const char *const names[PUT_BACK] = {"LD_PRELOAD", "PYTHONPATH", "REPROKIT_RUN", "REPROKIT_ID"};
-    look_for_shim(identity);
     size_t n = count(before);
     char **environment = memory, *text = (char *)(environment + n + PUT_BACK + 1);
     for (size_t i = 0; i < n; i++) environment[i] = before[i];
@@ -198,6 +184,7 @@ RK_EXPORT int execve(const char *path, char *const arguments[], char *const envi
     char identity[RK_IDENTITY];
     exec_identity(identity);
     CHILD_ENVIRONMENT(own, environment, identity)
+    rk_look_for_shim(path, false, identity);
     EXECUTE(RK_REAL(execve)(path, arguments, own));
 }
 
@@ -206,6 +193,7 @@ RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const env
     char identity[RK_IDENTITY];
     exec_identity(identity);
     CHILD_ENVIRONMENT(own, environment, identity)
+    rk_look_for_shim(file, true, identity);
     EXECUTE(RK_REAL(execvpe)(file, arguments, own));
 }
 
@@ -214,6 +202,7 @@ RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]
     char identity[RK_IDENTITY];
     exec_identity(identity);
     CHILD_ENVIRONMENT(own, environment, identity)
+    rk_look_for_shim(NULL, false, identity);
     EXECUTE(RK_REAL(fexecve)(fd, arguments, own));
 }
 
@@ -222,6 +211,7 @@ RK_EXPORT int execveat(int directory, const char *path, char *const arguments[],
     char identity[RK_IDENTITY];
     exec_identity(identity);
     CHILD_ENVIRONMENT(own, environment, identity)
+    rk_look_for_shim(NULL, false, identity);
     EXECUTE(RK_REAL(execveat)(directory, path, arguments, own, flags));
 }
 
@@ -271,19 +261,20 @@ static void next_child(char *identity) {
     rk_child_identity(identity, thread, ++thread->children);
 }
 
-#define SPAWN(name)                                                                                               \
+#define SPAWN(name, in_path)                                                                                      \
     RK_EXPORT int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                   \
                        const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) { \
         if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);           \
         char identity[RK_IDENTITY];                                                                               \
         next_child(identity);                                                                                     \
         CHILD_ENVIRONMENT(child, environment, identity)                                                           \
+        rk_look_for_shim(path, in_path, identity);                                                                \
         int error = RK_REAL(name)(pid, path, actions, attributes, arguments, child);                              \
         if (memory && size >= LARGE) release_large(memory, size);                                                 \
         return error;                                                                                             \
     }
-SPAWN(posix_spawn)
-SPAWN(posix_spawnp)
+SPAWN(posix_spawn, false)
+SPAWN(posix_spawnp, true)
 
 /* libc's system and popen start the shell past every hook and with the environment as it is, so they
  * are written again here over posix_spawn, as POSIX describes them. */

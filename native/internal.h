@@ -328,7 +328,7 @@ void rk_stack_start(void);
 /* ---- modules.c, cpuid.c --------------------------------------------------------------------------------- */
 
 void rk_modules_start(void);
-/* lost.c: tells the launcher, where nothing can be written for it; once for each reason. */
+/* lost.c: tells the launcher, where nothing can be written for it. */
 void rk_tell_lost(enum rk_lost reason, const char *identity);
 void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */
 void rk_cpuid_start(void);
@@ -336,6 +336,11 @@ void rk_cpuid_start(void);
 /* ---- children.c ------------------------------------------------------------------------------------ */
 
 void rk_children_start(void);
+
+/* ---- unshimmed.c ------------------------------------------------------------------------------------ */
+
+/* file: its path, or a name that may be looked for in PATH; NULL where it is known by a descriptor. */
+void rk_look_for_shim(const char *file, bool in_path, const char *identity);
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* lost.c - tells the launcher of a program that cannot reach the run directory where nobody supervises it.
+/* lost.c - tells the launcher of a program that can reach neither the run directory nor a supervisor, or that the
+ * supervisor may not look into.
  *
  * By a socket whose name is no file: neither user nor root nor mounts matter, but a network namespace of its own does.
  */
@@ -23,8 +24,9 @@ static void send_to_launcher(const struct rk_lost_message *message) {
 }
 
 void rk_tell_lost(enum rk_lost reason, const char *identity) {
-    static uint32_t told;
-    if (__atomic_fetch_or(&told, 1u << reason, __ATOMIC_RELAXED) & 1u << reason) return;
+    static uint64_t told;
+    uint64_t what = rk_check(identity, strlen(identity), reason);
+    if (__atomic_exchange_n(&told, what, __ATOMIC_RELAXED) == what) return;
     struct rk_lost_message message = {.magic = "RKLOST", .abi = RK_ABI, .reason = reason};
     rk_append(message.identity, sizeof(message.identity), 0, identity);
     send_to_launcher(&message);

@@ -86,9 +86,10 @@ enum rk_runtime { RK_RUNTIME_NONE = 0, RK_RUNTIME_GO = 1, RK_RUNTIME_JAVA = 2, R
 
 /* Why a program is not recorded that could not say so in the run directory. */
 enum rk_lost {
-    RK_LOST_PLAN = 1, /* it cannot read what it has to do */
-    RK_LOST_FILE = 2, /* nor write what it is given, or what agent and trail know of it */
-    RK_LOST_SHIM = 3  /* its loader will not find the shim, and nobody supervises it */
+    RK_LOST_PLAN = 1,  /* it cannot read what it has to do */
+    RK_LOST_FILE = 2,  /* nor write what it is given, or what agent and trail know of it */
+    RK_LOST_SHIM = 3,  /* its loader will not find the shim, and nobody supervises it */
+    RK_LOST_UNSEEN = 4 /* it has no shim that the supervisor knows of, which may not read its memory either */
 };
 
 /* What it sends then, as a datagram to the socket of the abstract name "reprokit-" and 16 hexadecimal digits: the

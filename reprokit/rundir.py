@@ -163,7 +163,9 @@ class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A program that could not reach the run directory, and that nobody answered."""
 
     identity: str
-    reason: Annotated[str, msgspec.Meta(pattern="^(plan|file|shim)$")]  # what it could not read, write or load
+    reason: Annotated[
+        str, msgspec.Meta(pattern="^(plan|file|shim|unseen)$")
+    ]  # what it could not read, write, load; or it was not seen
 
 
 class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -291,8 +293,8 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             return ""
         who, whose = (f"process {names[0]}", "its") if len(names) == 1 else (f"{len(names)} processes", "their")
         first = "" if len(names) == 1 else f", first {names[0]}"
-        why = "another user or root, or a read-only mount"
-        return f"{who} could not reach the run directory ({why}): {whose} requests and files are not recorded{first}"
+        why = "another user or root, a read-only mount, or memory that may not be read"
+        return f"{who} had neither shim nor supervisor ({why}): {whose} requests and files are not recorded{first}"
 
     @property
     def unsupervised(self) -> str:

@@ -76,7 +76,7 @@ struct answer rk_answer_getrandom(struct thread *thread, const struct request *r
 
 /* ---- files ------------------------------------------------------------------------------------------------ */
 
-enum kind { ORDINARY, DEVICE, UUID, SHIM };
+enum kind { ORDINARY, DEVICE, UUID, SHIM, HIDDEN };
 
 struct opening {
     int directory;
@@ -163,10 +163,16 @@ static bool is_there(int thread, const char *path, enum kind kind) {
     return S_ISCHR(status.st_mode) && (status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9));
 }
 
+static bool is_hidden(int thread, const struct opening *opening) {
+    bool not_allowed = false;
+    rk_is_memory(thread, opening->path, &not_allowed);
+    return not_allowed;
+}
+
 static enum kind kind_of(int thread, const struct opening *opening) {
     static char path[PATH_MAX];
     if (opening->flags & (O_PATH | O_DIRECTORY) || (opening->flags & O_ACCMODE) != O_RDONLY) return ORDINARY;
-    if (!rk_read_text(thread, opening->path, path, sizeof(path))) return ORDINARY;
+    if (!rk_read_text(thread, opening->path, path, sizeof(path))) return is_hidden(thread, opening) ? HIDDEN : ORDINARY;
     if (strcmp(path, rk_plan.shim) == 0) return SHIM;
     if (!has_telling_name(path)) return ORDINARY;
     if (!make_absolute(thread, opening->directory, path, sizeof(path))) return ORDINARY;
@@ -246,7 +252,8 @@ struct answer rk_answer_open(struct thread *thread, const struct request *reques
     struct opening opening;
     if (!read_opening(request, &opening)) return go_on;
     enum kind kind = kind_of(request->thread, &opening);
-    if (kind == ORDINARY || !rk_is_pending(request)) return go_on;
+    if (kind == HIDDEN && !thread->process->program->shimmed) thread->process->program->unseen = true;
+    if (kind == ORDINARY || kind == HIDDEN || !rk_is_pending(request)) return go_on;
     if (kind != SHIM && is_the_shims(thread->process->program, request)) return go_on;
     int fd = open_kind(kind, thread, request);
     if (fd < 0) return go_on;

@@ -35,9 +35,6 @@ static uint64_t slots[SLOTS / 64];
 bool rk_start(void) { return false; }
 void rk_process_check(void) {}
 struct rk_thread *rk_thread_check(void) { return current; }
-void rk_tell_lost(enum rk_lost reason, const char *identity) {
-    (void)reason, (void)identity;
-} /* it is in the launcher */
 
 /* A strict replay stops: the reason is written down, and the request never answered. */
 void rk_end(int status) { longjmp(stopping, status); }

@@ -111,6 +111,7 @@ static void say_what_was_missed(struct program *program) {
     if (program->has_shim) return;
     while (program->fresh > 0 && program->fresh--) rk_note_fresh();
     if (program->vdso_refused) rk_say_uncovered("vdso\n");
+    if (program->unseen) rk_tell_lost(RK_LOST_UNSEEN, program->identity);
 }
 
 void rk_release(struct program *program) {

@@ -21,6 +21,7 @@ struct program {
     bool shimmed;        /* has the shim: only what goes past it is answered */
     bool has_shim;       /* and it was seen there, or has asked for something itself */
     bool vdso_refused;   /* the vDSO could not be replaced: said at its end, if no shim has done it */
+    bool unseen;         /* it opened something, and what that is may not be read: likewise */
     uint32_t fresh;      /* requests that could not be answered as it may not be looked into: likewise */
     bool is_static;      /* no dynamic loader, or one that the shim cannot live under */
     bool is_fixed;       /* linked to fixed addresses */

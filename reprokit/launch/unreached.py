@@ -17,7 +17,7 @@ from reprokit.rundir import OutOfReach
 
 MESSAGE = struct.Struct("<8sII256s")  # struct rk_lost_message
 MAX_NAMED = 64
-REASONS = {1: "plan", 2: "file", 3: "shim"}  # enum rk_lost
+REASONS = {1: "plan", 2: "file", 3: "shim", 4: "unseen"}  # enum rk_lost
 
 
 class Unreached:
@@ -56,4 +56,5 @@ def _decoded(message: bytes) -> OutOfReach | None:
     magic, abi, number, identity = MESSAGE.unpack(message)
     if magic != b"RKLOST\0\0" or abi != native.constants().RK_ABI or number not in REASONS:
         return None
-    return OutOfReach(identity=identity.partition(b"\0")[0].decode("utf-8", "replace"), reason=REASONS[number])
+    name = identity.partition(b"\0")[0].decode("utf-8", "replace").removesuffix("@")  # as the supervisor signs it
+    return OutOfReach(identity=name, reason=REASONS[number])

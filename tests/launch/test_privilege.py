@@ -84,6 +84,25 @@ HANDED_OUT = {
 }
 
 
+DROP = ("setpriv", "--bounding-set=-sys_ptrace,-sys_admin,-perfmon", "--inh-caps=-all")
+
+
+def may_drop_rights() -> bool:
+    return bool(shutil.which("setpriv")) and not subprocess.run([*DROP, "true"], check=False).returncode
+
+
+def make_root(directory: Path) -> None:
+    """A root for ASK, with a libc of its own."""
+    root = directory / "root"
+    libraries = subprocess.run(["ldd", ASK[0]], capture_output=True, text=True, check=True).stdout.split()
+    for path in (ASK[0], *(word for word in libraries if word.startswith("/"))):
+        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, root / path[1:])
+    (root / "dev").mkdir()
+    (root / "dev" / "urandom").touch()
+    shutil.copy(ASK[0], root / "od")
+
+
 def recorded(reprokit: Reprokit, *command: str, silent: bool = True) -> Done:
     """Twice with the same seed and replayed exactly; nothing is left uncovered."""
     keyed = [reprokit.run("record", "--seed", "7", "-o", name, "--", *command) for name in ("first", "second")]
@@ -134,16 +153,14 @@ def test_a_process_that_becomes_another_user_goes_on_being_recorded(reprokit: Re
 @pytest.mark.parametrize("command", [("setpriv", f"--reuid={NOBODY}", "--clear-groups", *ASK), python(INSIDE)])
 def test_a_container_whose_root_may_not_look_into_others_memory(command: Sequence[str], reprokit: Reprokit) -> None:
     """As Docker starts one: the shim's requests are numbers, which the supervisor need not read from its memory."""
-    rights = "-sys_ptrace,-sys_admin,-perfmon"
-    drop = ["setpriv", f"--bounding-set={rights}", "--inh-caps=-all"]
-    if not shutil.which("setpriv") or subprocess.run([*drop, "true"], check=False).returncode:
+    if not may_drop_rights():
         pytest.skip("no setpriv, or no right to give up rights")
     done = []
     for arguments in (
         ("record", "-o", "real", "--", *command),
         ("replay", "--policy", "strict", "real", "-o", "again"),
     ):
-        call = [*drop, COMMAND, *arguments]
+        call = [*DROP, COMMAND, *arguments]
         done.append(subprocess.run(call, cwd=reprokit.directory, capture_output=True, text=True, check=False))
         assert (done[-1].returncode, "warning" in done[-1].stderr) == (0, False), done[-1].stderr
     assert done[0].stdout == done[1].stdout
@@ -186,13 +203,7 @@ def test_bubblewrap(hidden: list[str], reprokit: Reprokit) -> None:
 @needs_namespaces
 def test_another_libc_in_another_root_is_answered_by_the_supervisor(reprokit: Reprokit) -> None:
     """And what is not known of it is said: without the shim, nobody sees its files."""
-    root = reprokit.directory / "root"
-    libraries = subprocess.run(["ldd", ASK[0]], capture_output=True, text=True, check=True).stdout.split()
-    for path in (ASK[0], *(word for word in libraries if word.startswith("/"))):
-        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, root / path[1:])
-    (root / "dev").mkdir()
-    (root / "dev" / "urandom").touch()
+    make_root(reprokit.directory)
     inside = f"mount --bind /dev/urandom root/dev/urandom && chroot root {' '.join(ASK)}"
     recorded(reprokit, "unshare", "-r", "-m", "sh", "-c", inside, silent=False)
     (words,) = reprokit.facts("replayed")["uncovered"]
@@ -263,8 +274,33 @@ def test_a_lost_program_of_another_user_is_named(way: str, reprokit: Reprokit, t
     shutil.copy("/bin/sh", reprokit.directory)
     command = ["chroot", ".", "/sh"] if way == "chroot" else commands(tmp_path, way)
     done = reprokit.run("record", "--no-supervisor", "--", *command)
-    assert "could not reach the run directory" in done.stderr
+    assert "had neither shim nor supervisor" in done.stderr
     assert reprokit.facts()["out_of_reach"][0]["reason"] == ("shim" if way == "chroot" else "plan")
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["./od", "PATH=. env od", "exec ./od"])
+def test_a_program_that_gains_rights_is_named_where_nobody_supervises(how: str, reprokit: Reprokit) -> None:
+    program = Path(shutil.copy(ASK[0], reprokit.directory / "od"))
+    os.chown(program, 12345, -1)
+    program.chmod(0o4755)
+    done = reprokit.run(
+        "record", "--no-supervisor", "--", "/bin/sh", "-c", how.replace("env", "/usr/bin/env") + " -N1 /dev/zero"
+    )
+    assert "had neither shim nor supervisor" in done.stderr
+    assert [program["reason"] for program in reprokit.facts()["out_of_reach"]] == ["shim"]
+
+
+@needs_root
+def test_a_program_that_the_supervisor_may_not_look_into_is_named(reprokit: Reprokit) -> None:
+    """As in Docker, and without the shim: neither the paths that it opens are known, nor can it be answered."""
+    if not may_drop_rights():
+        pytest.skip("no setpriv, or no right to give up rights")
+    make_root(reprokit.directory)
+    command = [*DROP, COMMAND, "record", "--", "chroot", f"--userspec={NOBODY}", "root", *ASK[:-1], "/od"]
+    done = subprocess.run(command, cwd=reprokit.directory, capture_output=True, text=True, check=False)
+    assert "had neither shim nor supervisor" in done.stderr
+    assert reprokit.facts()["out_of_reach"] == [{"identity": "0+", "reason": "unseen"}]
 
 
 @needs_namespaces
@@ -274,4 +310,4 @@ def test_a_gate_without_a_supervisor_does_not_pass_what_it_did_not_record(reprok
     command, variables = [program, COMMAND, "gate", "--", *HIDDEN], {**os.environ, "TMPDIR": str(reprokit.directory)}
     done = subprocess.run(command, cwd=reprokit.directory, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "could not reach the run directory" in done.stdout
+    assert "had neither shim nor supervisor" in done.stdout
