@@ -91,17 +91,13 @@ def check(path: Path) -> RunCheck:
         return result
     run.require_finished()
     _refuse_orphans(run)
-    for name, reader in _readers(run):
+    for name, reader in (*_readers(run), *_lists(run, result)):
         try:
             reader()
         except (RunNotFound, RunNotReadable, RunTooNew, RunInProgress):
             raise
         except (RunError, OSError) as error:
             result.add(name, _without_path(path, error))
-    required = run.run.bundled is None  # a bundle leaves out what was not asked for, and keys
-    for problem in (*_problems(whole.kept_outputs, run), *_problems(whole.snapshots, run)):
-        if problem.is_there or required:
-            result.add(problem.name, problem.what)
     _look_through(result)
     return result
 
@@ -115,14 +111,17 @@ def _refuse_orphans(run: RunDirectory) -> None:
         raise RunInProgress(f"{run.path}: its launcher is gone and its training still writes to it; wait for it to end")
 
 
-def _problems(reader: Callable[[RunDirectory], Iterator[whole.Problem]], run: RunDirectory) -> Iterator[whole.Problem]:
-    """What a reader finds, up to damage that it cannot go on behind and that another reader says."""
-    try:
-        yield from reader(run)
-    except whole.Problem as problem:
-        yield problem
-    except RunError as error:
-        yield whole.Problem(rundir.OUTPUTS, _without_path(run.path, error), run)
+def _lists(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The readers that name each damaged file themselves. A bundle leaves out what was not asked for, and keys."""
+
+    def take(problems: Callable[[RunDirectory], Iterator[whole.Problem]]) -> None:
+        for problem in problems(run):
+            if problem.is_there or run.run.bundled is None:
+                result.add(problem.name, problem.what)
+
+    yield rundir.OUTPUTS, lambda: take(whole.kept_outputs)
+    yield rundir.SNAPSHOTS, lambda: take(whole.snapshots)
+    yield rundir.EVALUATION, lambda: take(whole.evaluation)
 
 
 def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -139,7 +138,6 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)
-    yield rundir.EVALUATION, lambda: whole.evaluation(run)
 
 
 def _check_shim_plan(run: RunDirectory) -> None:

@@ -5,35 +5,36 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from reprokit import rundir
 from reprokit.capture import files
-from reprokit.errors import RunDamaged
+from reprokit.errors import RunDamaged, RunNotReadable
 from reprokit.rundir import EVALUATION, KEPT, SNAPSHOTS, OutputFile, RunDirectory, SnapshotFacts
 
 BLOCK = 1 << 20
 
 
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not as it was at the end of the run."""
+
+    name: str  # in the run directory
+    what: str
+    is_there: bool = True
+
+
 def check(run: RunDirectory) -> None:
     """Raise RunDamaged where something was altered. What is missing is not compared, and for check to say."""
-    evaluation(run)
-    for problem in (*kept_outputs(run), *snapshots(run)):
+    for problem in (*evaluation(run), *kept_outputs(run), *snapshots(run)):
         if problem.is_there:
-            raise problem
+            raise RunDamaged(f"{run.path / problem.name} {problem.what}; the run cannot be used")
 
 
-class Problem(RunDamaged):
-    """A file that is not as it was."""
-
-    def __init__(self, name: str, what: str, run: RunDirectory, *, is_there: bool = True) -> None:
-        super().__init__(f"{run.path / name} {what}; the run cannot be used")
-        self.name, self.what, self.is_there = name, what, is_there
-
-
-def evaluation(run: RunDirectory) -> None:
+def evaluation(run: RunDirectory) -> Iterator[Problem]:
     """Compare the files of predictions and true values with their seal, what no line tells of included."""
     if run.run.evaluation is not None and rundir.seal_evaluation(run.path) != run.run.evaluation:
-        raise Problem(EVALUATION, "was altered since the run ended", run)
+        yield Problem(EVALUATION, "was altered since the run ended")
 
 
 def kept_outputs(run: RunDirectory) -> Iterator[Problem]:
@@ -42,9 +43,18 @@ def kept_outputs(run: RunDirectory) -> Iterator[Problem]:
     for file in found.files if found is not None else ():
         name = f"{KEPT}/{file.kept}"
         if file.kept is not None and not run.has(name):
-            yield Problem(name, "is missing", run, is_there=False)
-        elif file.kept is not None and _digest(run, file) != (file.size, file.digest):
-            yield Problem(name, f"is not the copy of {file.path[:500]!r} that it was", run)
+            yield Problem(name, "is missing", is_there=False)
+        elif file.kept is not None and not _is_copy(run, file):
+            yield Problem(name, f"is not the copy of {file.path[:500]!r} that it was")
+
+
+def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
+    try:
+        return _digest(run, file) == (file.size, file.digest)
+    except RunNotReadable:
+        raise
+    except RunDamaged:  # a link, a pipe
+        return False
 
 
 def _digest(run: RunDirectory, file: OutputFile) -> tuple[int, str]:
@@ -63,9 +73,9 @@ def snapshots(run: RunDirectory) -> Iterator[Problem]:
     for facts in run.run.snapshots:
         name = f"{SNAPSHOTS}/{facts.name[:200]}"
         if facts.digest and facts.name not in there:
-            yield Problem(name, "is missing", run, is_there=False)
+            yield Problem(name, "is missing", is_there=False)
         elif facts.digest and (what := _altered(run, facts)):
-            yield Problem(name, what, run)
+            yield Problem(name, what)
 
 
 def _altered(run: RunDirectory, facts: SnapshotFacts) -> str:

@@ -55,6 +55,7 @@ class Mutant:
         run = RunDirectory(self.path).run
         run.metrics, run.trails = rundir.seal_file(self.metrics), trails.seal(self.path / rundir.TRAIL)
         run.outputs = rundir.seal_file(self.path / rundir.OUTPUTS)
+        run.evaluation = rundir.seal_evaluation(self.path)
         for key, value in changes.items():
             setattr(run, key, value)
         write_json(self.path / rundir.RUN, run)
@@ -212,7 +213,7 @@ def digest_of_an_output(mutant: Mutant) -> Expected:
     changes = {
         key: _other_digit(getattr(file, key), mutant.chance) for key in ("digest", "content") if getattr(file, key)
     }
-    found.files[index] = msgspec.structs.replace(file, **changes)
+    found.files[index] = msgspec.structs.replace(file, **changes, kept=None)  # its copy is of other bytes
     write_json(mutant.path / rundir.OUTPUTS, found)
     mutant.seal()
     return "outputs", file.path
