@@ -61,13 +61,19 @@ static bool is_written(int flags) {
     return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR || flags & O_TRUNC;
 }
 
+static inline void note_opened(int fd, const char *path, int flags) {
+    if (RK_LIKELY(!is_written(flags))) {
+        rk_opened_to_read(fd, path);
+        return;
+    }
+    if ((flags & (O_ACCMODE | O_TRUNC)) == O_RDWR) rk_opened_to_change(fd, path);
+    rk_written(fd);
+}
+
 static inline int opened(int fd, const char *path, int flags) {
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
     if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
-    if (RK_UNLIKELY(is_written(flags)))
-        rk_written(fd);
-    else
-        rk_opened_to_read(fd, path);
+    note_opened(fd, path, flags);
     return fd;
 }
 
@@ -317,17 +323,14 @@ static FILE *confirmed_stream(int fd, enum kind kind, const char *mode, const vo
 
 static int flags_of(const char *mode) {
     int flags = strchr(mode, '+') ? O_RDWR : *mode == 'r' ? O_RDONLY : O_WRONLY;
-    return flags | (strchr(mode, 'e') ? O_CLOEXEC : 0);
+    return flags | (*mode == 'w' ? O_TRUNC : 0) | (strchr(mode, 'e') ? O_CLOEXEC : 0);
 }
 
 static FILE *opened_stream(FILE *stream, const char *path, const char *mode, const void *caller) {
     if (!stream || !rk_active()) return stream;
     int fd = fileno(stream), flags = flags_of(mode);
     enum kind kind = kind_of(fd);
-    if (is_written(flags) && !kind)
-        rk_written(fd);
-    else if (!kind)
-        rk_opened_to_read(fd, path);
+    if (!kind) note_opened(fd, path, flags);
     if ((flags & O_ACCMODE) == O_WRONLY || !kind) return stream;
     fclose(stream); /* and opened again at the same number */
     fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, 0, 0, RK_MARK);

@@ -303,6 +303,7 @@ void rk_devices_start(void);
 void rk_written(int fd);
 void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
 void rk_opened_to_read(int fd, const char *path);                            /* path: as the program named it */
+void rk_opened_to_change(int fd, const char *path);                          /* to read, before it is written */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e); /* gives a file a name */
 
 /* ---- text.c: /proc/sys/kernel/random/uuid and boot_id ---------------------------------------------- */

@@ -20,7 +20,7 @@
 /* For one line. Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
 struct scratch {
     char path[PATH_MAX], from[PATH_MAX], parent[PATH_MAX];
-    char line[4 * PATH_MAX + 8];
+    char line[4 * PATH_MAX + 32];
 };
 
 static struct scratch *take_scratch(void) {
@@ -57,13 +57,19 @@ static size_t escape(char *line, const char *path) {
     return n;
 }
 
-void rk_append_line(const char *list, const char *line, size_t length) {
+static int open_list(const char *list) {
     char file[RK_RUN_PATH + 32];
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, list);
-    int fd = rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
+    return rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
+}
+
+static long end_of(int fd) { return rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0); }
+
+void rk_append_line(const char *list, const char *line, size_t length) {
+    int fd = open_list(list);
     if (fd < 0) return;
-    long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
+    long end = end_of(fd);
     if (end >= 0 && rk_within_limit((uint64_t)end + length)) rk_call(SYS_write, fd, (long)line, (long)length, 0, 0, 0);
     rk_close(fd);
 }
@@ -82,20 +88,34 @@ static bool name_of(int fd, char path[PATH_MAX]) {
     return strcmp(path + end, gone) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || status.st_nlink;
 }
 
-/* once: whether the same file was noted before is looked at here. */
-static void note_descriptor(int fd, const char *list, bool once) {
+#define WRITTEN "/written.paths"
+
+/* "\\<" and how long written.paths was: what stands behind that was written after this read. */
+static size_t append_position(char *line) {
+    int fd = open_list(WRITTEN);
+    long end = fd < 0 ? 0 : end_of(fd);
+    if (fd >= 0) rk_close(fd);
+    line[0] = '\\';
+    line[1] = '<';
+    return rk_append_number(line, 32, 2, end > 0 ? (uint64_t)end : 0);
+}
+
+static void note_descriptor(int fd, bool is_read) {
     struct scratch *scratch = take_scratch();
     if (!scratch) return;
     const char *path = scratch->path;
-    if (name_of(fd, scratch->path) && is_a_file_of_the_program(path) && (!once || is_new(path, strlen(path)))) {
-        size_t n = escape(scratch->line, path);
-        scratch->line[n++] = '\n';
-        rk_append_line(list, scratch->line, n);
+    char *line = scratch->line;
+    /* Names that were read are looked at before. */
+    if (name_of(fd, scratch->path) && is_a_file_of_the_program(path) && (is_read || is_new(path, strlen(path)))) {
+        size_t n = escape(line, path);
+        if (is_read) n += append_position(line + n);
+        line[n++] = '\n';
+        rk_append_line(is_read ? "/read.paths" : WRITTEN, line, n);
     }
     rk_unmap(scratch, sizeof(*scratch));
 }
 
-void rk_written(int fd) { note_descriptor(fd, "/written.paths", true); }
+void rk_written(int fd) { note_descriptor(fd, false); }
 
 /* Not what programs read of themselves, modules by the thousand, nor what the agent reads: it has rk_run as it is. */
 static bool may_be_data(const char *path, size_t length) {
@@ -134,13 +154,24 @@ static bool is_new_name(const char *path, size_t length) {
     return true;
 }
 
+static bool is_regular(int fd, struct stat *status) {
+    return rk_call(SYS_fstat, fd, (long)status, 0, 0, 0, 0) == 0 && S_ISREG(status->st_mode);
+}
+
 void rk_opened_to_read(int fd, const char *path) {
     static uint32_t noted;
     size_t length = strlen(path);
-    if (RK_LIKELY(!is_new_name(path, length)) || !may_be_data(path, length)) return;
+    struct stat status;
+    if (RK_LIKELY(!is_new_name(path, length)) || !may_be_data(path, length) || !is_regular(fd, &status)) return;
     if (__atomic_load_n(&noted, __ATOMIC_RELAXED) >= MOST_READ) return;
     __atomic_fetch_add(&noted, 1, __ATOMIC_RELAXED);
-    note_descriptor(fd, "/read.paths", false);
+    note_descriptor(fd, true);
+}
+
+/* An open for both: what an empty file holds, such as one that was just made, is nothing that is read. */
+void rk_opened_to_change(int fd, const char *path) {
+    struct stat status;
+    if (is_regular(fd, &status) && status.st_size > 0) rk_opened_to_read(fd, path);
 }
 
 /* ---- names that are given ------------------------------------------------------------------------------ */
@@ -178,7 +209,7 @@ static void note_placed(int from_directory, const char *from, int to_directory, 
         line[n++] = '>';
         n += escape(line + n, scratch->path);
         line[n++] = '\n';
-        if (is_new(line, n)) rk_append_line("/written.paths", line, n);
+        if (is_new(line, n)) rk_append_line(WRITTEN, line, n);
     }
     rk_unmap(scratch, sizeof(*scratch));
 }

@@ -247,6 +247,12 @@ class BadGate(ReprokitError):
     slug = "bad-gate"
 
 
+class CannotCopy(ReprokitError):
+    """The fresh copy of a checkout in which a run of a gate is to start cannot be made."""
+
+    slug = "cannot-copy"
+
+
 class BadStudy(ReprokitError):
     """What a study is to run is missing, or is not what it must be."""
 

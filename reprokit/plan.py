@@ -147,6 +147,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
     varied: Varied | None = None  # replay: what is made different on purpose
+    fresh: Path | None = None  # a copy that was made for this run alone, with the working directory in it
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run
 
     def __repr__(self) -> str:

@@ -45,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--reprokit-update needs reprokit_goldens = DIR in the ini file")
     config.addinivalue_line(
         "markers",
-        "reproducible(pairs=1, fidelity=False, patch=(), vary=()): record and replay the test; its digests must be"
-        " equal",
+        "reproducible(pairs=1, fidelity=False, patch=(), vary=(), allow_state=False): record and replay the test; its"
+        " digests must be equal",
     )
 
 
@@ -189,6 +189,7 @@ class Asked:
     fidelity: bool = False
     patch: tuple[str, ...] = ()
     vary: tuple[Any, ...] = ()  # of the gate's names
+    allow_state: bool = False
 
 
 def _training(item: pytest.Function, asked: Asked) -> Any:
@@ -203,7 +204,9 @@ def _training(item: pytest.Function, asked: Asked) -> Any:
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", item.nodeid).strip("-._")[-50:].lstrip("-._")
     name = f"{words}-{hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]}"  # goldens of two tests never meet
     require = Requirements(fidelity=asked.fidelity)
-    return Training(name=name, command=command, pairs=asked.pairs, vary=asked.vary, require=require)
+    return Training(
+        name=name, command=command, pairs=asked.pairs, vary=asked.vary, allow_state=asked.allow_state, require=require
+    )
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

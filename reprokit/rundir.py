@@ -240,6 +240,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reprokit: str  # version that wrote the run
     command: list[str]
     working_directory: str
+    fresh: str = ""  # the directory that was copied for this run alone, with the working directory in it
     variables: dict[str, str] = msgspec.field(default_factory=dict)
     policy: Annotated[str, msgspec.Meta(pattern="^(strict|derive|live)$")] = "derive"
     key: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = (

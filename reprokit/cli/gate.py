@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,6 +36,9 @@ FILE = click.Path(path_type=Path)
     help="Also replay where all or some of these differ: cores, locale, time-zone, file-order, host-name, later-hour,"
     " working-directory.",
 )
+@click.option("--clean", is_flag=True, help="Start each run in a fresh copy of the checkout, as it is now.")
+@click.option("--allow-state", is_flag=True, help="Accept that a run reads what another or an earlier one left.")
+@click.option("--data", metavar="PATH", multiple=True, help="A file or directory that is data, and never state.")
 @click.option("--recipe", metavar="FILE", type=FILE, help="Run with what 'reprokit reproduce' found.")
 @click.option("--require-fidelity", is_flag=True, help="Every request of each replay must be answered exactly.")
 @click.option("--max-overhead", metavar="X", type=click.FloatRange(0, min_open=True), help="At most X times as long.")
@@ -58,6 +61,9 @@ def command(
     names: tuple[str, ...],
     pairs: int | None,
     vary: str | None,
+    clean: bool,
+    allow_state: bool,
+    data: tuple[str, ...],
     recipe: Path | None,
     require_fidelity: bool,
     max_overhead: float | None,
@@ -97,7 +103,15 @@ def command(
         asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
         trainings, base = _trainings(context.obj, config, names, base)
         varied = _names(vary) if vary is not None else None
-        trainings = [_with(one, pairs, varied, recipe, asked) for one in trainings]
+        given = {
+            **({"pairs": pairs} if pairs is not None else {}),
+            **({"vary": varied} if varied is not None else {}),
+            **({"recipe": str(recipe.absolute())} if recipe is not None else {}),
+            **({"clean": True} if clean else {}),
+            **({"allow_state": True} if allow_state else {}),
+        }
+        added = tuple(os.path.abspath(path) for path in data)
+        trainings = [_with(one, given, added, asked) for one in trainings]
         reports = Reports(junit=junit, sarif=sarif, gitlab=gitlab, summary=summary or _summary_of_runner())
         reports.require_places()
         witness = prepare(key, statements, trainings)
@@ -141,23 +155,11 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _with(
-    training: Training,
-    pairs: int | None,
-    varied: tuple[str, ...] | None,
-    recipe: Path | None,
-    asked: dict[str, object],
-) -> Training:
+def _with(training: Training, given: dict[str, Any], data: tuple[str, ...], asked: dict[str, object]) -> Training:
     """The training with what the command line asks for beyond its own."""
     from msgspec.structs import replace
 
-    if pairs is not None:
-        training = replace(training, pairs=pairs)
-    if varied is not None:
-        training = replace(training, vary=varied)
-    if recipe is not None:
-        training = replace(training, recipe=str(recipe.absolute()))
-    return replace(training, require=replace(training.require, **asked)) if asked else training
+    return replace(training, **given, data=(*training.data, *data), require=replace(training.require, **asked))
 
 
 def _judge(

@@ -13,11 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import findings as findings_file
-from reprokit import profiling, recipe, untrusted_json
+from reprokit import inherited, profiling, recipe, untrusted_json
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
 from reprokit.gate import goldens, varied
+from reprokit.gate.fresh import PLACE, Fresh
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,
@@ -30,6 +31,7 @@ from reprokit.gate.results import (
     Case,
     Judged,
 )
+from reprokit.gate.state import State
 from reprokit.gate.trainings import Training
 from reprokit.gate.variations import chosen, vary
 from reprokit.gate.varied import Given, Tried
@@ -41,7 +43,7 @@ from reprokit.launch.replaying import replay_plan
 from reprokit.plan import RECORD, Plan, Profiling
 from reprokit.recipe import Settings
 from reprokit.rundir import RecipeUsed, RunDirectory
-from reprokit.verify.compare import compare
+from reprokit.verify.compare import Comparison, compare
 from reprokit.verify.entropy import percent_exact
 from reprokit.verify.rows import sentence
 
@@ -49,6 +51,10 @@ BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile
 MAX_ACCEPTED = 64 << 20  # bytes of a file of accepted findings
 ACCEPTED = "name the findings.json of a run of 'reprokit profile'"
+ADVICE = (  # where there was state
+    "remove it before the gate, name it with --data if it is data, or accept it with --allow-state;"
+    " with --clean no run sees what another wrote"
+)
 MAX_CASES = 20_000  # of a comparison; what differs is always among them
 COMPARED = (
     *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
@@ -78,6 +84,10 @@ class Check:
         self._runs: list[Path] = []
         self._pairs: list[tuple[str, str]] = []
         self._findings: tuple[Finding, ...] = ()
+        data = [str(work.base / path) for path in training.data]
+        self._state = State(training.name, self._directory, data)
+        self._fresh = Fresh(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
+        self._notes: list[str] = []
         self.key = ""
 
     def judge(self) -> Judged:
@@ -94,6 +104,9 @@ class Check:
             cases.append(Case(suite=PAIRED, name="the training", outcome=NOT_CHECKED, message=message))
         except (ReprokitError, OSError) as error:
             cases.append(Case(suite=PAIRED, name="the training", outcome=TROUBLE, message=str(error)))
+        self._state.keep(self._runs_of_training, in_copies=self._fresh is not None)
+        if self._fresh is not None:
+            self._fresh.remove()
         return Judged(
             name=self._training.name,
             command=self._training.command,
@@ -103,6 +116,7 @@ class Check:
             pairs=tuple(self._pairs),
             seconds=time.monotonic() - started,
             findings=self._findings,
+            notes=tuple(dict.fromkeys(self._notes)),
         )
 
     def _cases(self) -> Iterator[Case]:
@@ -117,7 +131,7 @@ class Check:
             recording = self._record(f"recording-{number}")
             replay = self._replay(recording, f"replay-{number}")
             self._pairs.append((str(recording.path), str(replay.path)))
-            compared = list(_compared(suite, recording, replay))
+            compared = [*self._compared(suite, recording, replay), self._judged_state(suite)]
             yield from compared
             yield from _whole(suite, recording, replay)
             yield from self._fidelity(suite, replay)
@@ -131,12 +145,18 @@ class Check:
 
     # Runs
 
+    def _renew(self) -> None:
+        """Before each run, and before it is planned."""
+        if self._fresh is not None:
+            self._fresh.renew()
+
     def _plan(self, name: str) -> Plan:
         settings = self._settings
         return Plan(
             mode=RECORD,
             command=self._training.command,
-            working_directory=self._directory,
+            working_directory=self._place,
+            fresh=self._copy,
             output=self._new(name),
             data=tuple(str(self._work.base / path) for path in self._training.data),
             clock=settings.clock,
@@ -148,25 +168,41 @@ class Check:
         )
 
     def _new(self, name: str) -> Path:
-        directory = self._work.runs / self._training.name
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory / name
+        self._runs_of_training.mkdir(parents=True, exist_ok=True)
+        return self._runs_of_training / name
+
+    @property
+    def _place(self) -> Path:
+        """Where the training runs."""
+        return self._directory if self._fresh is None else self._fresh.directory
+
+    @property
+    def _copy(self) -> Path | None:
+        return None if self._fresh is None else self._fresh.root
+
+    @property
+    def _runs_of_training(self) -> Path:
+        return self._work.runs / self._training.name
 
     def _end_stragglers(self) -> None:
         """What an interrupted training has left at work, as nobody will look at its runs."""
-        for run in (self._work.runs / self._training.name).glob("*"):
+        for run in self._runs_of_training.glob("*"):
             stragglers.end(run)
 
     def _record(self, name: str) -> RunDirectory:
+        self._renew()
         return self._made(self._plan(name))
 
     def _replay(self, recording: RunDirectory, name: str) -> RunDirectory:
-        plan = replay_plan(recording, (), self._new(name), False, "derive")
-        return self._made(plan)
+        return self._made(self._replay_plan(recording, name))
+
+    def _replay_plan(self, recording: RunDirectory, name: str) -> Plan:
+        self._renew()
+        return replace(replay_plan(recording, (), self._new(name), False, "derive"), fresh=self._copy)
 
     def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> Tried:
         """A replay with these variations, as far as they can be made; a failure is a difference here."""
-        plan = replay_plan(recording, (), self._new(name), False, "derive")
+        plan = self._replay_plan(recording, name)
         with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
             surroundings = vary(plan, names, Path(place))
             tried = Tried(words=surroundings.words, refused=surroundings.refused, apart=surroundings.apart)
@@ -180,17 +216,43 @@ class Check:
         assert plan.output is not None
         self._runs.append(plan.output)
         run = RunDirectory(plan.output)
-        cases = [*_compared(VARIED, recording, run), *varied.other_seeds(VARIED, usual, varied.seeds_given_again(run))]
+        cases = [
+            *self._compared(VARIED, recording, run),
+            *varied.other_seeds(VARIED, usual, varied.seeds_given_again(run)),
+        ]
         return replace(tried, cases=cases)
 
     def _made(self, plan: Plan) -> RunDirectory:
         assert plan.output is not None
-        executed = execute(plan, self._interruption)
+        executed = execute(plan, self._interruption, None if self._fresh is None else self._fresh.enter)
         self._runs.append(plan.output)
         _require_success(executed.ended, plan.mode)
-        return RunDirectory(plan.output)
+        run = RunDirectory(plan.output)
+        self._state.take(plan.output.name, run)
+        return run
 
     # Checks
+
+    def _compared(self, suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
+        """A case for each artifact and metric; nothing to compare is trouble."""
+        try:
+            comparison = compare(left.path, right.path)
+        except NothingComparable as error:
+            yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
+            return
+        self._notes += comparison.notes
+        yield from _cases_of(suite, comparison)
+
+    def _judged_state(self, suite: str) -> Case:
+        """Whether runs started from what others had left: then they can be identical and prove nothing."""
+        found = self._state.said()
+        if not found:
+            return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
+        words = inherited.listed(found, "; ")
+        if self._training.allow_state:
+            self._notes.append(f"allowed: {words}")
+            return Case(suite=suite, name="state", outcome=PASSED, right=words)
+        return Case(suite=suite, name="state", outcome=FAILED, message=f"{words}; {ADVICE}")
 
     def _golden(self, recording: RunDirectory, is_identical: bool) -> Iterator[Case]:
         if self._work.golden is None:
@@ -210,11 +272,12 @@ class Check:
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
             return
         golden = RunDirectory(place)
-        yield from _compared(GOLDEN, golden, self._replay(self._here(golden), "replay-of-golden"))
+        yield from self._compared(GOLDEN, golden, self._replay(self._here(golden), "replay-of-golden"))
+        yield self._judged_state(GOLDEN)
 
     def _here(self, golden: RunDirectory) -> RunDirectory:
         """The golden as if it had been recorded in this checkout, which can lie somewhere else."""
-        golden.run.working_directory = str(self._directory)
+        golden.run.working_directory = str(self._place)
         golden.run.command = list(self._training.command)
         return golden
 
@@ -261,11 +324,12 @@ class Check:
         yield _asserted(REQUIRED, "overhead", words, holds=ratio <= limit)
 
     def _bare(self) -> float:
+        self._renew()
         began = time.monotonic()
         started: list[subprocess.Popen[bytes]] = []
 
         def start() -> int:
-            started.append(subprocess.Popen(self._training.command, cwd=self._directory))
+            started.append(subprocess.Popen(self._training.command, cwd=self._place))
             return started[0].pid
 
         with self._interruption.handing_to(start):
@@ -277,6 +341,7 @@ class Check:
         require = self._training.require
         if require.findings is None:
             return
+        self._renew()
         plan = replace(self._plan("profile"), profiling=Profiling(confirm=REPEATS))
         run = self._made(plan)
         found = profiling.analyse(run)
@@ -339,13 +404,7 @@ def read_accepted(path: Path) -> set[str]:
     return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}
 
 
-def _compared(suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
-    """A case for each artifact and metric; nothing to compare is trouble."""
-    try:
-        comparison = compare(left.path, right.path)
-    except NothingComparable as error:
-        yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
-        return
+def _cases_of(suite: str, comparison: Comparison) -> Iterator[Case]:
     room = MAX_CASES
     for category in comparison.tree.children:
         if category.name not in COMPARED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -9,25 +10,41 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
+
+from reprokit.launch.written import ENVIRONMENT
+
 LINKED = frozenset({".git", ".tox", ".venv", "node_modules", "venv"})
 LEFT_OUT = frozenset({".reprokit", "__pycache__"})
 MAX_FILES = 20_000
 MAX_BYTES = 512 << 20  # of all copies together
 MAX_FILE = 32 << 20  # of one file; larger ones are linked
 PATIENCE = 60.0  # seconds for git
+FICLONE = 0x40049409  # of linux/fs.h
 
 
 class TooLarge(Exception):
     """More than the bounds allow."""
 
 
-class Copy:
-    """Makes one."""
+class Bounds(msgspec.Struct, frozen=True):
+    """How much is copied."""
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self._source, self._target = source, target
-        self._listed = listed_by_git(source)
-        self.files = self.links = self._bytes = 0
+    files: int = MAX_FILES
+    size: int = MAX_BYTES  # of all copies together
+    file: int = MAX_FILE  # of one; larger ones are linked
+
+
+class Copy:
+    """Makes one: of what git does not ignore, or of all but what is named."""
+
+    def __init__(
+        self, source: Path, target: Path, bounds: Bounds | None = None, linked: Collection[Path] | None = None
+    ) -> None:
+        self._source, self._target, self._bounds = source, target, bounds or Bounds()
+        self._linked = linked
+        self._listed = listed_by_git(source) if linked is None else None
+        self.files = self.links = self._size = 0
 
     def make(self) -> None:
         """Fill the target, an empty directory."""
@@ -40,28 +57,54 @@ class Copy:
             path = Path(entry.path)
             if entry.name not in LEFT_OUT and not self._target.is_relative_to(path):
                 self._take(path, target / entry.name, entry.stat(follow_symlinks=False))
+        shutil.copystat(source, target)
+        target.chmod(target.stat().st_mode | stat.S_IRWXU)  # or it could not be removed again
 
     def _take(self, path: Path, target: Path, status: os.stat_result) -> None:
-        is_own = path.name not in LINKED and self._is_listed(path)
+        is_own = path.name not in LINKED and self._is_copied(path)
         if stat.S_ISLNK(status.st_mode):
-            target.symlink_to(os.readlink(path))
+            target.symlink_to(self._where(path))
         elif stat.S_ISDIR(status.st_mode) and is_own:
             target.mkdir()
             self._fill(path, target)
-        elif stat.S_ISREG(status.st_mode) and is_own and status.st_size <= MAX_FILE:
-            self._count(status.st_size)
-            shutil.copy2(path, target)
+        elif stat.S_ISREG(status.st_mode) and is_own and status.st_size <= self._bounds.file:
+            self.files += 1
+            if not _cloned(path, target):
+                self._count(status.st_size)
+                shutil.copyfile(path, target)
+            shutil.copystat(path, target)
         elif stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
             self.links += 1
             target.symlink_to(path)
 
-    def _is_listed(self, path: Path) -> bool:
+    def _where(self, link: Path) -> str:
+        """Where a copy of a symbolic link must lead: to the copy of what it leads to, or else to the same place."""
+        text = os.readlink(link)
+        place = os.path.normpath(link.parent / text)
+        if not Path(place).is_relative_to(self._source):
+            return place
+        return os.path.relpath(place, link.parent) if text.startswith("/") else text
+
+    def _is_copied(self, path: Path) -> bool:
+        if self._linked is not None:
+            return path not in self._linked and not os.path.exists(path / ENVIRONMENT)
         return self._listed is None or str(path.relative_to(self._source)) in self._listed
 
     def _count(self, size: int) -> None:
-        self.files, self._bytes = self.files + 1, self._bytes + size
-        if self.files > MAX_FILES or self._bytes > MAX_BYTES:
-            raise TooLarge(f"more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB would have to be copied")
+        self._size += size
+        if self.files > self._bounds.files or self._size > self._bounds.size:
+            more = f"{self._bounds.files} files or {self._bounds.size >> 20} MiB"
+            raise TooLarge(f"more than {more} would have to be copied")
+
+
+def _cloned(source: Path, target: Path) -> bool:
+    """Share the bytes with the original until one of both is written, where the file system can."""
+    try:
+        with open(source, "rb") as before, open(target, "xb") as after:
+            fcntl.ioctl(after, FICLONE, before.fileno())
+        return True
+    except OSError:
+        return False
 
 
 def listed_by_git(directory: Path) -> Collection[str] | None:

@@ -48,7 +48,7 @@ def _summary(verdict: Verdict) -> Iterator[str]:
         yield f"| {_escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
     for one in verdict.trainings:
         unpassed = [case for case in one.cases if case.outcome != PASSED]
-        if not unpassed:
+        if not unpassed and not one.notes:
             continue
         yield ""
         yield f"### {_escaped(one.name)}"
@@ -57,6 +57,7 @@ def _summary(verdict: Verdict) -> Iterator[str]:
             yield f"- {MARKS[case.outcome]} {_escaped(case.suite)}: {_escaped(case.name)}: {_escaped(case.message)}"
         if len(unpassed) > SHOWN:
             yield f"- and {len(unpassed) - SHOWN} more"
+        yield from (f"- note: {_escaped(note)}" for note in one.notes)
 
 
 def _cell(one: Judged, suite: str) -> str:

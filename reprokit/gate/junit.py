@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from reprokit.gate.results import FAILED, PASSED, Case, Judged, Verdict
 from reprokit.printable import printable
@@ -44,7 +44,7 @@ def _suite(verdict: Verdict, training: Judged, name: str, cases: Sequence[Case],
         hostname=os.uname().nodename,
     )
     properties = ET.SubElement(suite, "properties")
-    for key, value in _facts(verdict, training).items():
+    for key, value in _facts(verdict, training):
         ET.SubElement(properties, "property", name=key, value=printable(value, LONGEST))
     for case in cases:
         suite.append(_case(training, case, seconds))
@@ -52,8 +52,10 @@ def _suite(verdict: Verdict, training: Judged, name: str, cases: Sequence[Case],
     return suite
 
 
-def _facts(verdict: Verdict, training: Judged) -> Mapping[str, str]:
-    return {"reprokit": verdict.reprokit, "directory": training.directory}
+def _facts(verdict: Verdict, training: Judged) -> Iterator[tuple[str, str]]:
+    yield "reprokit", verdict.reprokit
+    yield "directory", training.directory
+    yield from (("note", note) for note in training.notes)
 
 
 def _case(training: Judged, case: Case, seconds: float) -> ET.Element:

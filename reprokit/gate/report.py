@@ -31,6 +31,7 @@ def print_verdict(verdict: Verdict) -> None:
             cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
         if len(unpassed) > SHOWN:
             cells.append(Cells(("", "", f"and {len(unpassed) - SHOWN} more (--json has them all)")))
+        cells += [Cells(("", "note", note)) for note in one.notes]
     to_look_at = (one for one in verdict.trainings if one.outcome() not in (PASSED, NOT_CHECKED))
     footer = [f"run: {run}" for one in to_look_at for run in one.runs]
     print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))

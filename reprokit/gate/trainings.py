@@ -8,6 +8,8 @@ recipe = "recipe.toml"          # likewise; of reprokit reproduce
 data = ["data"]
 pairs = 2
 vary = ["time-zone", "cores"]   # or ["all"]
+clean = true                    # each run in a fresh copy of the checkout
+allow_state = true
 [training.require]
 fidelity = true
 overhead = 1.5
@@ -62,6 +64,8 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: tuple[Text, ...] = ()
     pairs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     vary: tuple[Name | Literal["all"], ...] = ()  # what else a further replay of each pair finds otherwise
+    clean: bool = False  # each run starts in a fresh copy of the checkout
+    allow_state: bool = False  # what a run or an earlier one left may be read by the next
     require: Requirements = Requirements()
 
 

@@ -16,8 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.launch import names
+from reprokit import names, rundir
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
 DECLARED_WHOLE = 1 << 30  # bytes of one that was named

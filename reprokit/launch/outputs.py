@@ -15,9 +15,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from reprokit import private_keys, rundir
-from reprokit.launch import names
+from reprokit import names, private_keys, rundir
 from reprokit.launch.keeping import Keeper
+from reprokit.names import NOISE, NOISE_SUFFIXES
 from reprokit.rundir import OutputFile, OutputLink, OutputsFile
 
 if TYPE_CHECKING:
@@ -32,23 +32,7 @@ MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
 SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
-NOISE = frozenset(
-    {
-        ".cache",
-        ".git",
-        ".ipynb_checkpoints",
-        ".keras",
-        ".matplotlib",
-        ".mypy_cache",
-        ".nv",
-        ".pytest_cache",
-        ".reprokit",
-        ".triton",
-        "__pycache__",
-    }
-)
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
-NOISE_SUFFIXES = (".pyc", ".pyo")
 
 
 class Budget(msgspec.Struct):

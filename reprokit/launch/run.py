@@ -194,6 +194,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
         reprokit=VERSION,
         command=list(plan.command),
         working_directory=str(plan.working_directory),
+        fresh="" if plan.fresh is None else str(plan.fresh),
         variables=variables.kept(own),
         policy=plan.policy,
         key=plan.key.hex(),

@@ -69,16 +69,21 @@ def _random_hex() -> str:
     return os.urandom(2).hex()
 
 
-def _own_place() -> Path:
-    home = Path(os.path.realpath(HOME))
-    if not home.is_dir():
-        _make_directory(home, exist_ok=True)  # another launcher may be faster
-    ignore = home / ".gitignore"
+def home(directory: Path) -> Path:
+    """The place for runs of a directory, made where it is not there, and which git is told to ignore."""
+    place = Path(os.path.realpath(directory / HOME))
+    if not place.is_dir():
+        _make_directory(place, exist_ok=True)  # another launcher may be faster
+    ignore = place / ".gitignore"
     with suppress(OSError):
         if not ignore.exists():
             ignore.write_text("*\n")
+    return place
+
+
+def _own_place() -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    return home / f"{stamp}-{_random_hex()}"
+    return home(Path()) / f"{stamp}-{_random_hex()}"
 
 
 def _asked_place(output: Path, overwrite: bool) -> Path:

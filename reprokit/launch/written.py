@@ -7,9 +7,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from reprokit import rundir
-from reprokit.launch import names
-from reprokit.launch.outputs import NOISE, NOISE_SUFFIXES
+from reprokit import names, rundir
+from reprokit.names import NOISE, NOISE_SUFFIXES
 
 MAX_FILES = 100_000  # below the directory
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from reprokit import findings as findings_file
-from reprokit import knowledge, profiling
+from reprokit import inherited, knowledge, profiling
 from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
 from reprokit.findings import Finding
@@ -23,7 +22,6 @@ from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, Plan, Profiling
 from reprokit.recipe import Settings
-from reprokit.reproduce import leftovers
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import Comparison, compare
@@ -118,7 +116,7 @@ class Machine:
         """Compare two runs as verify does."""
         paths = self._work.place / left.directory, self._work.place / right.directory
         comparison = compare(*paths)
-        return _outcome(left, right, comparison, leftovers.between(comparison.left, comparison.right))
+        return _outcome(left, right, comparison, list(inherited.sentences(comparison.left, comparison.right)))
 
     def discard(self, attempt: Attempt) -> None:
         """Remove a run directory."""
@@ -168,7 +166,7 @@ def _ended(ended: Ended) -> str:
     return f"with exit status {ended.exit_code}" if ended.exit_code else ""
 
 
-def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: Iterable[str]) -> Outcome:
+def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: list[str]) -> Outcome:
     categories = [child for child in comparison.tree.children if child.verdict.differs]
     trail = next((child for child in categories if child.name == "trail"), None)
     return Outcome(
@@ -179,9 +177,9 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: I
         trail=_parting(trail),
         categories=[child.name for child in categories],
         causes=list(causes(comparison)),
-        notes=list(comparison.notes),
+        notes=[note for note in comparison.notes if note not in left_over],
         workers=_workers(comparison),
-        leftovers=list(left_over),
+        leftovers=left_over,
     )
 
 

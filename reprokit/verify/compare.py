@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reprokit import entropy as entropy_profile
+from reprokit import inherited
 from reprokit.difference import Difference, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.plan import REPLAY
@@ -38,6 +39,9 @@ from reprokit.verify.match import Matched, match
 from reprokit.verify.near import Near, judged
 from reprokit.verify.normalise import Normalisations
 from reprokit.verify.rows import overall
+
+STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
+TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,13 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         right,
         tree,
         normalisations.applied,
-        (*_notes(left, right, matched, tree), *outputs.beside(*files), *processes.stopped(matched), *trail.notes()),
+        (
+            *_notes(left, right, matched, tree),
+            *outputs.beside(*files),
+            *processes.stopped(matched),
+            *trail.notes(),
+            *_untrained(left, right, trail, matched),
+        ),
         str(tolerances or ""),
     )
 
@@ -139,6 +149,16 @@ def _nothing(left: RunDirectory, right: RunDirectory) -> str:
     return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
 
 
+def _untrained(left: RunDirectory, right: RunDirectory, trail: trails.Pair, matched: Matched) -> Iterator[str]:
+    """That no training may have been compared, where there was a framework to train with."""
+    sides = matched.left, matched.right
+    if not all(run.run.trail.startswith("on") for run in (left, right)):
+        return
+    seen = trail.has_steps or any(side.has(STEPS) for side in sides)
+    if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in sides):
+        yield "neither run was seen to take a step of an optimizer: if they were to train, nothing was left to train"
+
+
 def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
     """What qualifies the verdict."""
     common = shared(left.run, right.run)
@@ -153,6 +173,7 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
         yield f"both runs failed: {status.ended(left.run)}"
     if tree.verdict.differs and (text := entropy.advice(left, right)):
         yield text
+    yield from inherited.sentences(left, right)
     yield from _limits(left, right, matched, tree)
 
 

@@ -27,6 +27,11 @@ class Pair:
         self._trails = list(trails.read(left)), list(trails.read(right))
         self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether any step was seen in either."""
+        return any(series.count for found in self._trails for trail in found for series in trail.series)
+
     def compare(self) -> Difference:
         """One leaf a series that is the same; of others a leaf each quantity, causes before effects."""
         sides = _sides(self._runs[0], self._trails[0]), _sides(self._runs[1], self._trails[1])

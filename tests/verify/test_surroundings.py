@@ -299,7 +299,7 @@ def test_a_file_that_is_read_again_and_again_is_noted_once(reprokit: Reprokit) -
     script(reprokit, "os", "[os.close(os.open('data.bin', os.O_RDONLY)) for _ in range(1000)] and 0")
     record(reprokit, "a")
     lines = (reprokit.directory / "a" / "read.paths").read_text().splitlines()
-    assert lines.count(str(reprokit.directory / "data.bin")) == 1
+    assert [line.partition("\\<")[0] for line in lines].count(str(reprokit.directory / "data.bin")) == 1
 
 
 def test_what_is_noted_is_bounded_and_then_has_no_digest(reprokit: Reprokit) -> None:

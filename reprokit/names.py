@@ -20,7 +20,25 @@ ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all el
 MAX_WATCHED = 10_000  # files below the working directory that are looked at
 MAX_DEPTH = 64  # of directories below one that was put in place
 ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
+POSITION = b"\\<"  # behind the name of what was read: how much had been written
 TO = b"\0"  # between the two names of a line, when it was read; no name has it
+
+NOISE = frozenset(
+    {
+        ".cache",
+        ".git",
+        ".ipynb_checkpoints",
+        ".keras",
+        ".matplotlib",
+        ".mypy_cache",
+        ".nv",
+        ".pytest_cache",
+        ".reprokit",
+        ".triton",
+        "__pycache__",
+    }
+)  # directories in which programs keep their own things
+NOISE_SUFFIXES = (".pyc", ".pyo")
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -33,7 +51,33 @@ class Written(msgspec.Struct, frozen=True):
 
 def read(run: Path) -> set[str]:
     """What read.paths says."""
-    return {os.fsdecode(line) for line in _lines(run / rundir.READ)[0] if TO not in line}
+    return set(read_at(run))
+
+
+def read_at(run: Path) -> dict[str, int | None]:
+    """What was read, and how long written.paths was then for the first time; None where nobody noted it."""
+    found: dict[str, int | None] = {}
+    for line in _data(run / rundir.READ)[0].split(b"\n"):
+        name, _, digits = line.rpartition(POSITION)
+        at = int(digits) if name and digits.isdigit() else None
+        path = ESCAPED.sub(_unescaped, line if at is None else name)
+        if path.startswith(b"/") and b"\0" not in path:
+            before = found.setdefault(os.fsdecode(path), at)
+            if before is not None and at is not None:
+                found[os.fsdecode(path)] = min(before, at)
+    return found
+
+
+def written_at(run: Path) -> dict[str, int]:
+    """Where in written.paths each name stands first that was opened for writing, or given to something."""
+    found: dict[str, int] = {}
+    start = 0
+    for line in _data(run / rundir.WRITTEN)[0].split(b"\n"):
+        path = ESCAPED.sub(_unescaped, line).rpartition(TO)[2]
+        if path.startswith(b"/"):
+            found.setdefault(os.fsdecode(path), start)
+        start += len(line) + 1
+    return found
 
 
 def written(run: Path) -> Written:
@@ -51,14 +95,18 @@ def written(run: Path) -> Written:
 
 def _lines(path: Path) -> tuple[set[bytes], bool]:
     """The lines of a list without their escapes, and whether these are all."""
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            data = file.read(MAX_LIST)
-            is_whole = not file.read(1)
-    except OSError:
-        return set(), True
+    data, is_whole = _data(path)
     lines = {ESCAPED.sub(_unescaped, line) for line in set(data.split(b"\n")) if TO not in line}
     return {line for line in lines if line.startswith((b"/", TO))}, is_whole
+
+
+def _data(path: Path) -> tuple[bytes, bool]:
+    """What a list holds, and whether that is all."""
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            return file.read(MAX_LIST), not file.read(1)
+    except OSError:
+        return b"", True
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:

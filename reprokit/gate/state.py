@@ -1,0 +1,137 @@
+"""What a side of a gate starts from that another side, or an earlier run, has left behind.
+
+What the gate's own runs wrote is known by name. What earlier runs left is known by its content: run directories below
+.reprokit, and the lists that gates leave there of what their last runs wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from reprokit import inherited, rundir
+from reprokit.errors import ReprokitError
+from reprokit.launch.outputs import MAX_FILES
+from reprokit.launch.rundirectory import HOME, home
+from reprokit.rundir import OUTPUTS, OutputFile, OutputsFile, RunDirectory
+
+LEFT: Final = "gates"  # below .reprokit: for each training a list of what its runs left
+MAX_EARLIER = 200  # runs below .reprokit that are looked at, the newest first
+BLOCK = 1 << 20
+PATIENCE = 60.0  # seconds for git
+
+
+class State:
+    """What the runs of one training hand to each other, and get from before."""
+
+    def __init__(self, training: str, directory: Path, data: Collection[str]) -> None:
+        self._list = directory / HOME / LEFT / f"{training}.json"
+        self._directory = directory
+        self._data = tuple(os.path.realpath(path) for path in data)
+        self._earlier: dict[str, list[OutputFile]] | None = None
+        self._runs: list[tuple[str, Path]] = []  # of this gate: names and directories
+        self._found: list[str] = []  # since that was last said
+
+    def said(self) -> list[str]:
+        """In words what the last runs started from."""
+        found, self._found = self._found, []
+        return found
+
+    def take(self, name: str, run: RunDirectory) -> None:
+        """Look at a run of this gate; they come in their order."""
+        first = {path for path in inherited.read_first(run) if not self._is_data(path)}
+        found = dict.fromkeys(inherited.written(run.path, first), " before it wrote it")
+        for path in first - found.keys():
+            if self._is_left_by_earlier(path, inherited.shown(path, run.run.working_directory)):
+                found[path] = ", which an earlier run left"
+        for other, place in self._runs:
+            seen = {path for path in first if not inherited.is_fresh(path, run)}
+            found |= dict.fromkeys(inherited.written(place, seen), f", which {other} wrote")
+        self._runs.append((name, run.path))
+        directory = run.run.working_directory
+        self._found += [f"{name} read {inherited.shown(path, directory)}{why}" for path, why in sorted(found.items())]
+
+    def keep(self, runs: Path, *, in_copies: bool) -> None:
+        """Leave a list of what the runs in a directory left, for later gates: their run directories may be removed.
+
+        Of copies nothing is left but what was written outside of them.
+        """
+        left = {file.path: file for file in _listed(self._list)}
+        for path in sorted(runs.glob("*"), key=_changed):
+            outputs = _outputs(path)
+            if outputs is not None:
+                left |= {file.path: file for file in outputs.files if not in_copies or file.path.startswith("/")}
+        if left:
+            with suppress(OSError, ReprokitError):  # the directory may be another user's
+                home(self._directory)
+                self._list.parent.mkdir(exist_ok=True)
+                self._list.write_bytes(msgspec.json.encode(list(left.values())[-MAX_FILES:]))
+
+    def _is_data(self, path: str) -> bool:
+        return any(path == place or path.startswith(place + "/") for place in self._data)
+
+    def _is_left_by_earlier(self, path: str, name: str) -> bool:
+        """Whether it is, byte for byte, what an earlier run left, and nobody has made it a source since."""
+        if self._earlier is None:
+            self._earlier = self._all_earlier()
+        same_size = [file for file in self._earlier.get(name, ()) if file.size == _size(path) and file.digest]
+        return bool(same_size) and _digest(path) in {file.digest for file in same_size} and not self._is_tracked(name)
+
+    def _all_earlier(self) -> dict[str, list[OutputFile]]:
+        found: dict[str, list[OutputFile]] = {}
+        runs = sorted((self._directory / HOME).glob(f"*/{OUTPUTS}"), reverse=True)[:MAX_EARLIER]
+        every = [_listed(path) for path in self._list.parent.glob("*.json")]
+        every += [outputs.files for path in runs if (outputs := _outputs(path.parent))]
+        for file in (file for files in every for file in files):
+            found.setdefault(file.path, []).append(file)
+        return found
+
+    def _is_tracked(self, name: str) -> bool:
+        command = ["git", "-C", str(self._directory), "ls-files", "--error-unmatch", "--", name]
+        with suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+        return False
+
+
+def _listed(path: Path) -> list[OutputFile]:
+    """What earlier gates of a training left."""
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            return msgspec.json.decode(file.read(rundir.MAX_JSON), type=list[OutputFile])
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def _outputs(run: Path) -> OutputsFile | None:
+    with suppress(ReprokitError):
+        return RunDirectory(run).outputs()
+    return None
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except OSError:
+        return ""
+    return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,96 @@
+"""State that one run hands to the next in files: what was there already when a run read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from reprokit import names
+from reprokit.rundir import RunDirectory
+
+SHOWN = 3  # files that are named
+NEVER: Final = ("/dev/", "/proc/", "/run/", "/sys/", "/var/run/")
+# Caches of compilers and libraries, downloaded data sets, and what experiment trackers keep of runs.
+KEPT_ON_PURPOSE: Final = names.NOISE | {
+    ".config",
+    "dist-packages",
+    "fontconfig",
+    "mlflow.db",
+    "mlruns",
+    "nltk_data",
+    "scikit_learn_data",
+    "site-packages",
+    "tensorflow_datasets",
+    "wandb",
+}
+INDUCTOR: Final = "torchinductor_"  # and the user's name: PyTorch's compiled code
+
+
+def read_first(run: RunDirectory) -> set[str]:
+    """The files that a run read before it wrote them, or without writing them, by their absolute names."""
+    written = names.written_at(run.path)
+    read = {path: at for path, at in names.read_at(run.path).items() if _can_be_state(path)}
+    if run.run.bundled is not None:  # its lists were redacted, and are not as long as they were
+        read = dict.fromkeys(read)
+    return {path for path, at in read.items() if not _is_written_before(path, at, written)}
+
+
+def written(run: Path, among: set[str]) -> set[str]:
+    """Those of these files that a run wrote or put in place."""
+    known = names.written_at(run)
+    return {path for path in among if any(name in known for name in _and_above(path))}
+
+
+def between(first: RunDirectory, second: RunDirectory) -> list[str]:
+    """What the second run read that the first had written before, named from the working directory."""
+    found = written(first.path, read_first(second))
+    return [shown(path, second.run.working_directory) for path in sorted(found) if not is_fresh(path, second)]
+
+
+def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
+    """What must be said where one of two runs went on from what the other left behind."""
+    is_later = left.run.replay_of is not None or left.run.started > right.run.started
+    found = between(right, left) if is_later else between(left, right)
+    if found:
+        yield (
+            f"a run read files that the other writes, before it wrote them itself ({listed(found)}): if the other left"
+            " them, they did not start from the same state; remove such files before each run"
+        )
+
+
+def is_fresh(path: str, run: RunDirectory) -> bool:
+    """Whether it lies in a copy that was made for this run alone, in which no other run wrote."""
+    return bool(run.run.fresh) and path.startswith(run.run.fresh.rstrip("/") + "/")
+
+
+def shown(path: str, directory: str) -> str:
+    """The file's name from the working directory, where it lies below it."""
+    return os.path.relpath(path, directory) if path.startswith(directory.rstrip("/") + "/") else path
+
+
+def listed(files: list[str], between: str = ", ") -> str:
+    """The first of them."""
+    more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+    return f"{between.join(files[:SHOWN])}{more}"
+
+
+def _can_be_state(path: str) -> bool:
+    parts = path.split("/")
+    is_kept = not KEPT_ON_PURPOSE.isdisjoint(parts) or any(part.startswith(INDUCTOR) for part in parts)
+    return not is_kept and not path.startswith(NEVER)
+
+
+def _is_written_before(path: str, at: int | None, written: dict[str, int]) -> bool:
+    """Whether the run wrote it before it read it; where nobody noted the order, that is taken for granted."""
+    first = min((written[name] for name in _and_above(path) if name in written), default=None)
+    return first is not None and (at is None or first < at)
+
+
+def _and_above(path: str) -> Iterator[str]:
+    """The name, and those of the directories above it, of which one may have been put in place."""
+    yield path
+    while (above := os.path.dirname(path)) != path:
+        path = above
+        yield path
