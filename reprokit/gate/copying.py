@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.launch.written import ENVIRONMENT
+from reprokit.names import ENVIRONMENT
 
 LINKED = frozenset({".git", ".tox", ".venv", "node_modules", "venv"})
 LEFT_OUT = frozenset({".reprokit", "__pycache__"})

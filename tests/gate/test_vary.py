@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.gate import varied
-from reprokit.gate.copying import Copy, TooLarge
+from reprokit.gate.copying import Bounds, Copy, TooLarge
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
 from reprokit.gate.variations import VARIATIONS, chosen, other_locale
 from reprokit.gate.varied import TOGETHER, Tried
@@ -234,17 +234,16 @@ def test_another_locale(before: str, installed: list[str], expected: str | None)
     assert other_locale(before, installed) == expected
 
 
-def test_a_copy_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reprokit.gate.copying.MAX_FILES", 2)
+def test_a_copy_has_bounds(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "source" / "below" / "target"
     target.mkdir(parents=True)
     (source / "loop").symlink_to(source)
     for name in ("a", "b"):
         (source / name).touch()
-    copy = Copy(source, target)
+    copy = Copy(source, target, Bounds(files=2))
     copy.make()
     assert sorted(os.listdir(target)) == ["a", "b", "loop"]
     (source / "c").touch()
     (tmp_path / "other").mkdir()
     with pytest.raises(TooLarge):
-        Copy(source, tmp_path / "other").make()
+        Copy(source, tmp_path / "other", Bounds(files=2)).make()

@@ -16,7 +16,8 @@ ANSWERS = (errors.Refused, errors.NotSigned, errors.PolicyNotMet)  # of attest v
 def classes(base: type[errors.ReprokitError] = errors.ReprokitError) -> Iterator[type[errors.ReprokitError]]:
     yield base
     for inner in base.__subclasses__():
-        yield from classes(inner)
+        if inner.__module__ == errors.__name__:  # others add facts to one of these, and have its slug
+            yield from classes(inner)
 
 
 def test_slugs_are_distinct_and_every_one_is_explained() -> None:
