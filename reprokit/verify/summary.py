@@ -17,7 +17,7 @@ from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
 from reprokit.rundir import ENTROPY, FAILED, FINISHED, NO_END, OutputsFile, RunDirectory, RunFile
-from reprokit.verify import logged
+from reprokit.verify import logged, whole
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
 from reprokit.verify.normalise import Normalisations
@@ -180,12 +180,19 @@ def warnings(summary: Summary) -> list[str]:
 
 
 def _damage(summary: Summary) -> Iterator[str]:
-    """What is wrong with the random profile, if the run has ended."""
-    if not summary.in_progress and summary.run.has_profile:
-        try:
-            entropy.check(summary.directory.path / ENTROPY, summary.run.profile)
-        except RunError as error:
-            yield str(error)
+    """What is wrong with the random profile and with what the run kept, if it has ended."""
+    if summary.in_progress:
+        return
+    run = summary.directory
+    try:
+        if run.run.has_profile:
+            entropy.check(run.path / ENTROPY, run.run.profile)
+        whole.evaluation(run)
+    except RunError as error:
+        yield str(error)
+    with suppress(RunError):  # of files that may not be read
+        for problem in (*whole.kept_outputs(run), *whole.snapshots(run)):
+            yield f"{run.path / problem.name} {problem.what}"
 
 
 def document(summary: Summary) -> dict[str, Any]:

@@ -51,3 +51,14 @@ def test_what_a_run_has_written_and_is_not_there_any_more_is_damage(
         assert done.stderr.startswith(f"reprokit: run-damaged: first/{name} ")
     if len(commands) > 1 and name == "environment.json":
         assert reprokit.run("replay", "first").returncode == 125
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_text("altered")], ids=["missing", "altered"])
+def test_show_says_which_kept_output_is_not_what_it_was(
+    recorded: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    shutil.copytree(recorded / "first", tmp_path / "first")
+    harm(tmp_path / "first" / "outputs" / "0")
+    done = Reprokit(tmp_path).run("show", "first")
+    assert done.returncode == 0
+    assert "warning      first/outputs/0 is " in done.stdout
