@@ -73,6 +73,7 @@ FILES = frozenset(
         MODULES,
         FINDINGS,
         STOPPED,
+        SIGNALS,
         RESERVE,
     }
 )
