@@ -43,10 +43,15 @@ struct owner {
     uint64_t streams[RK_STREAMS];
 };
 
+static const struct owner not_begun = {{0}}; /* all threads that do not exist so far */
+static const struct owner anybody = {{1}};   /* all threads */
+
+static bool is_a_thread(const struct owner *owner) { return owner->streams[0] > anybody.streams[0]; }
+
 /* Looks for the events of one call site, size and source, from stream to stream. */
 struct cursor {
     uint64_t key, asked;
-    struct owner owner; /* whose streams it passes through; zeros: those of threads that do not exist so far */
+    struct owner owner; /* whose streams it passes through; or as of what follows struct owner */
     uint64_t stream;
     struct rk_reader reader;
     uint32_t first; /* without an owner: link of the stream's first chunk */
@@ -437,7 +442,7 @@ static uint32_t opening_link(uint64_t stream) {
 /* The link of the next stream that this cursor may take events of; 0 ends. */
 static uint32_t next_opening(const struct rk_moved *moved, struct cursor *cursor) {
     uint32_t link = 0;
-    if (cursor->owner.streams[0]) {
+    if (is_a_thread(&cursor->owner)) {
         while (!link && cursor->next < RK_STREAMS) link = opening_link(cursor->owner.streams[cursor->next++]);
         return link;
     }
@@ -557,28 +562,21 @@ static bool has_begun(uint64_t stream) {
     return __atomic_load_n(begun_word(rk_process, stream), __ATOMIC_ACQUIRE) >> stream % 32 & 1;
 }
 
+static bool has_ended(void) { return ((const struct rk_file *)rk_process->profile)->ended; }
+
 /* Whose recorded events may answer this request besides the next one of its stream. False: nobody's. */
 static bool find_lender(const struct request *request, struct owner *lender) {
     const struct owner *owner = &request->owner;
     bool is_known = opening_link(owner->streams[0]) || opening_link(owner->streams[1]);
-    *lender = is_known ? *owner : (struct owner){{0}};
-    return is_known || ((const struct rk_file *)rk_process->profile)->ended;
+    *lender = is_known ? *owner : not_begun;
+    return is_known || has_ended();
 }
 
-static bool steal(const struct request *request, uint64_t *given) {
-    if (!rk_process->moved && !rk_process->no_index) {
-        make_moved();
-        rk_process->no_index = !rk_process->moved;
-    }
-    struct rk_moved *moved = rk_process->moved;
-    uint64_t bit = size_bit(request->asked, request->source);
-    struct owner lender;
-    if (!moved || rk_process->no_index || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
-    if (!find_lender(request, &lender)) return false;
-    struct cursor *cursor = cursor_of(moved, request, &lender);
+static bool borrow(struct rk_moved *moved, const struct request *request, const struct owner *lender, uint64_t *given) {
+    struct cursor *cursor = cursor_of(moved, request, lender);
     struct event event;
     for (; next_record(moved, cursor, &event); advance(&cursor->reader, &event)) {
-        if (!lender.streams[0] && has_begun(cursor->stream)) {
+        if (lender->streams[0] == not_begun.streams[0] && has_begun(cursor->stream)) {
             cursor->stream = 0; /* its events are its own: on to the next stream */
             continue;
         }
@@ -595,6 +593,22 @@ static bool steal(const struct request *request, uint64_t *given) {
         return true;
     }
     return false;
+}
+
+/* A strict replay would end here, and which thread of a pool asks for what varies in runs that are the same: it
+ * ends only where all that was recorded is used up. */
+static bool steal(const struct request *request, uint64_t *given) {
+    if (!rk_process->moved && !rk_process->no_index) {
+        make_moved();
+        rk_process->no_index = !rk_process->moved;
+    }
+    struct rk_moved *moved = rk_process->moved;
+    uint64_t bit = size_bit(request->asked, request->source);
+    struct owner lender;
+    if (!moved || rk_process->no_index || !(moved->sizes[bit / 8] >> bit % 8 & 1)) return false;
+    if (!find_lender(request, &lender)) return false;
+    if (borrow(moved, request, &lender, given)) return true;
+    return rk_plan.policy == RK_POLICY_STRICT && has_ended() && borrow(moved, request, &anybody, given);
 }
 
 /* They find their places again, by what is marked as given. */

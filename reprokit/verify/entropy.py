@@ -135,6 +135,8 @@ def in_words(fidelity: Fidelity) -> str:
     """The counts of a replay and how many percent of its requests were answered exactly."""
     kinds = ("exact", "moved", "derived", "live", "unused")
     parts = [f"{getattr(fidelity, kind)} {kind}" for kind in kinds if getattr(fidelity, kind) or kind == "exact"]
+    if not fidelity.requests:
+        return f"the replay asked for nothing ({fidelity.unused} unused)" if fidelity.unused else "no requests"
     return f"{percent_exact(fidelity)} exact ({', '.join(parts)})"
 
 

@@ -200,3 +200,15 @@ def test_a_thread_that_was_never_recorded_goes_on_with_those_that_do_not_exist(
     killed = by_thread(shim.record([program, "1:0", "2:3", "kill"]).stdout)
     assert by_thread(shim.replay([program, "1:2", "2:3"]).stdout)[b"2"] == killed[b"2"]
     assert (shim.fidelity().moved, shim.fidelity().derived) == (0, 2)
+
+
+def test_a_strict_replay_gives_threads_of_a_pool_what_each_other_asked_for(
+    shim: Shim, build: Callable[..., str]
+) -> None:
+    program = build("threads.c")
+    recorded = by_thread(shim.record([program, "create", "3", "1:1", "2:1", "3:2"]).stdout)
+    again = by_thread(shim.replay([program, "create", "3", "1:2", "3:2"], policy="strict").stdout)
+    assert again == {b"1": recorded[b"1"] + recorded[b"2"], b"3": recorded[b"3"]}
+    assert (shim.fidelity().exact, shim.fidelity().moved) == (3, 1)
+    shim.record([program, "create", "3", "1:1", "2:1", "3:2", "kill"])
+    assert shim.replay([program, "create", "3", "1:2", "3:2"], policy="strict").returncode == 125
