@@ -300,8 +300,8 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def unsupervised(self) -> str:
-        """What nobody could have seen, where there was no supervisor."""
-        if not self.supervisor.startswith("off"):
+        """What nobody could have seen of a recording or replay without a supervisor."""
+        if self.kind == "run" or not self.supervisor.startswith("off"):
             return ""
         unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
         return f"the supervisor was {self.supervisor}: {unseen}"
