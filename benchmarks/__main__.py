@@ -1,14 +1,14 @@
 """python -m benchmarks [NAME...]
 
-capture, diff, patches, profile, requests, startup, supervisor, trail, training; or all of these. And paper, alone: the
-paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
+capture, diff, patches, profile, requests, startup, supervisor, trail, training, trees; or all of these. And paper, alone:
+the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks import capture, diff, patches, profiling, requests, startup, supervisor, trail, training
+from benchmarks import capture, diff, patches, profiling, requests, startup, supervisor, trail, training, trees
 from benchmarks.measure import machine
 from benchmarks.paper import measure as paper
 
@@ -21,6 +21,7 @@ BENCHMARKS = {
     "supervisor": supervisor.main,
     "trail": trail.main,
     "training": training.main,
+    "trees": trees.main,
 }
 
 
