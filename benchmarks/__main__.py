@@ -1,7 +1,7 @@
 """python -m benchmarks [NAME...]
 
-capture, diff, patches, profile, requests, startup, supervisor, trail, training, trees; or all of these. And paper, alone:
-the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
+capture, diff, patches, profile, requests, startup, supervisor, trail, training, trees; or all of these. And paper,
+alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations

@@ -259,5 +259,5 @@ def test_openssl_heeds_it(reprokit: Reprokit) -> None:
 
 
 def test_the_words_of_the_shim_are_told(tmp_path: Path) -> None:
-    found = collect(tmp_path, *modules.WORDS, "something else")
+    found = collect(tmp_path, *map(os.fsdecode, modules.WORDS), "something else")
     assert found.uncovered == found.refused == list(modules.WORDS.values())
