@@ -82,7 +82,7 @@ def test_state_that_a_run_leaves_behind_is_named(reprokit: Reprokit) -> None:
     )
     done = reproduce(reprokit, *command, options=("--max-rounds", "2", "--pairs", "1"))
     assert done.returncode == 1
-    assert "alternative: a run read what an earlier one wrote (state)" in done.stdout
+    assert "alternative: a run read files that the other writes, before it wrote them itself (state)" in done.stdout
 
 
 @pytest.mark.parametrize(
