@@ -5,8 +5,9 @@
  * cursor for each such class, which passes through its streams once: through the thread's own. A recorded event
  * is its thread's, who may still ask for it. Only a thread that the recording does not know at all, as its
  * name varies from run to run, is given events of threads that do not exist so far in the replay; not where the
- * recorded process was killed, as more threads would have come. What has been read is unmapped
- * behind the readers, so that memory does not grow with the recording.
+ * recorded process was killed, as more threads would have come. A strict replay of a process that ended by itself is
+ * given any thread's unused event before it stops. What has been read is unmapped behind the readers, so that memory
+ * does not grow with the recording.
  */
 #include <errno.h>
 #include <fcntl.h>
