@@ -191,6 +191,15 @@ class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rollback_every: Annotated[int, msgspec.Meta(ge=1)] = 100
 
 
+class CaptureUnavailable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A framework whose steps could not be captured, although the run was asked to."""
+
+    framework: str
+    version: str
+    reason: Annotated[str, msgspec.Meta(pattern="^needs-tensorflow-2$")]
+    processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # that imported it
+
+
 class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A snapshot that the run left."""
 
@@ -281,6 +290,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     recipe: RecipeUsed | None = None  # --recipe
     bundled: Bundled | None = None  # it came in a bundle
     capture: CaptureAsked | None = None  # --on-nan
+    captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
     out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs of which nothing is recorded
     uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded

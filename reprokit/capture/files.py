@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_header
-from reprokit.agent.capture.settings import Conditions
+from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
 from reprokit.agent.capture.words import in_words
 from reprokit.rundir import SNAPSHOTS, RunDirectory, SnapshotFacts
 
 __all__ = [
     "NOT_COMPARED",
+    "UNAVAILABLE",
     "Conditions",
     "SnapshotError",
     "SnapshotFile",

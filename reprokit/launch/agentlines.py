@@ -17,7 +17,10 @@ PYTHON = ("python", "implementation", "executable", "build", "gil")
 MAX_LAST = 4 << 20  # bytes of its end, where a longer one says what was imported
 MAX_NAMES = 10_000  # of packages and files
 MAX_PATCHES = 10_000  # lines of them
-WANTED = (b'"agent"', b'"framework"', b'{"k":"end"', b'"seed"', b'"warning"', b'{"k":"patch"')
+MAX_UNAVAILABLE = 20  # frameworks and versions whose steps were not captured
+MAX_TEXT = 100  # characters of their names
+_WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"'
+WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"', *_WHOLE)
 
 
 class _Started(msgspec.Struct):
@@ -49,6 +52,7 @@ class AgentFacts(msgspec.Struct):
     told: bool = False  # the first process lived to say what it had imported
     seeds: int = 0
     patches: list[PatchLine] = msgspec.field(default_factory=list)
+    captures_unavailable: list[rundir.CaptureUnavailable] = msgspec.field(default_factory=list)
     seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
 
 
@@ -109,8 +113,22 @@ def _take(facts: AgentFacts, line: bytes) -> None:
     elif kind == "patch" and len(facts.patches) < MAX_PATCHES:
         names = ("p", "id", "value", "state", "why")
         facts.patches.append(PatchLine(*(str(value.get(name, "")) for name in names)))
+    elif kind == "capture_unavailable":
+        _take_unavailable(facts.captures_unavailable, value)
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         facts.warnings.append(f"the agent: {value.get('text')}")
+
+
+def _take_unavailable(known: list[rundir.CaptureUnavailable], line: dict[str, Any]) -> None:
+    """Count the processes in which steps of a framework were not captured."""
+    fields = {name: str(line.get(name, ""))[:MAX_TEXT] for name in ("framework", "version", "reason")}
+    with suppress(msgspec.ValidationError):  # not a reason of ours
+        one = msgspec.convert(fields, rundir.CaptureUnavailable)
+        place = next((n for n, other in enumerate(known) if msgspec.structs.replace(other, processes=1) == one), None)
+        if place is not None:
+            known[place] = msgspec.structs.replace(one, processes=known[place].processes + 1)
+        elif len(known) < MAX_UNAVAILABLE:
+            known.append(one)
 
 
 def _texts(value: dict[str, Any], key: str) -> list[str]:

@@ -140,6 +140,7 @@ class Finish:
         facts = agentlines.read(self._path)
         why = "the disk was full, so that it may have begun" if self._full else "no Python process of the run began it"
         self._run.agent = "loaded" if facts.loaded else f"not loaded: {why}"
+        self._run.captures_unavailable = facts.captures_unavailable
         for words in facts.warnings:
             self._warn(words)
         if self._plan.replay_of is not None and facts.seeds:

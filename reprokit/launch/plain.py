@@ -147,6 +147,7 @@ def _close(prepared: Prepared) -> None:
     told = agentlines.read(path)
     absent = UNTOUCHED if plan.untouched else "not loaded: no Python process of the run began it"
     run.agent = "loaded" if told.loaded else absent
+    run.captures_unavailable = told.captures_unavailable
     run.warnings.extend([*told.warnings, *snapshots.remove_partials(path), *_of_patches(run, told)])
     run.snapshots = files.collect(path)
     run.status = rundir.FINISHED

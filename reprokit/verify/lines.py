@@ -257,6 +257,14 @@ class Patched(Line, frozen=True, tag="patch"):
     why: str
 
 
+class CaptureMissing(Line, frozen=True, tag="capture_unavailable"):
+    """Steps of a framework could not be captured: never compared, run.json has the sum of it."""
+
+    framework: str
+    version: str
+    reason: str
+
+
 class End(Line, frozen=True, tag="end"):
     """The process ended normally."""
 
@@ -279,6 +287,7 @@ KINDS: dict[str, type[Line]] = {
     "compute": Compute,
     "listing": Listing,
     "patch": Patched,
+    "capture_unavailable": CaptureMissing,
     "tracker": Tracker,
     "warning": Warned,
     "end": End,

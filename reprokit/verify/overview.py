@@ -50,6 +50,8 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
+    for one in summary.run.captures_unavailable:
+        yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
     found = files.of_run(summary.directory)
     yield from (("snapshots", f"{facts.name}: {facts.problem or facts.trigger}") for facts in found[:SHOWN])
     if len(found) > SHOWN:

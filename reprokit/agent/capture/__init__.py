@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .settings import STOP, Settings
+from .settings import STOP, UNAVAILABLE, Settings
 from .store import Contents, Part, Store, StoreError
 
 TYPE_CHECKING = False
@@ -96,6 +96,7 @@ class Capture:
         self._parts: dict[str, FrameworkPart] = {}
         self._said: set[str] = set()
         self._captured = 0
+        self._unavailable: set[tuple[str, str]] = set()  # frameworks and reasons
 
     # What the parts of the frameworks call
 
@@ -147,6 +148,16 @@ class Capture:
             self.say_once("further captured steps are not told, as there are many")
         if self.settings.action == STOP:
             raise Captured
+
+    def unavailable(self, framework: str, version: str, reason: str) -> None:
+        """Say and write down, once, that steps of this framework are not captured; the training goes on."""
+        if (framework, reason) in self._unavailable:
+            return
+        self._unavailable.add((framework, reason))
+        self.say(f"warning: steps of {framework} {version} are not captured: {UNAVAILABLE[reason]}")
+        if self.agent is not None:
+            fields = {"framework": framework, "version": version, "reason": reason}
+            self.agent.journal.write("capture_unavailable", fields, aside=True)
 
     def done(self) -> NoReturn:
         """End a process that has done a captured step again: its result is written."""

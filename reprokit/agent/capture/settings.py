@@ -14,6 +14,9 @@ ACTIONS = (STOP, SKIP, ROLLBACK)
 ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
 # Values of "condition" in a trigger of kind "condition": what was beyond its limit, or who saw it.
 LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-jump", "gradient-scale", "other-rank"
+# Why a framework's steps are not captured: the state that the journal and run.json hold, and its words.
+NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
+UNAVAILABLE = {NEEDS_TENSORFLOW_2: "captures need TensorFlow 2"}
 CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
 

@@ -13,7 +13,7 @@ import weakref
 from ..frameworks.variables import is_eager, optimizer_variables
 from .compiled import load as load_compiled
 from .random_states import RandomStates
-from .settings import ROLLBACK, STOP
+from .settings import NEEDS_TENSORFLOW_2, ROLLBACK, STOP
 from .tensorflow_calls import ALWAYS, Call, Here, Known, Site, Traced, iterations
 from .tensorflow_compiled import Compiled, one_of
 from .tensorflow_drawn import watch
@@ -53,7 +53,6 @@ class TensorFlowCapture:
         self._settings = capture.settings
         self._conditions = capture.settings.conditions
         self.here = Here()
-        self._first: Any = None  # the part for TensorFlow 1
         self._steps = Steps()
         self._reveals = Reveals(self._steps)
         self._test = EagerTest(None, self._conditions)
@@ -69,15 +68,14 @@ class TensorFlowCapture:
         self._order: list[Known] = []
         self._good: list[tuple[Any, Any]] = []  # a state to go back to: variables and values
         self._since = 0
-        if self._first is not None:
-            self._first.forget()
 
     # ---- attaching ---------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, module: ModuleType) -> None:
         """Attach to a module that has just been executed."""
-        if str(getattr(sys.modules.get("tensorflow"), "__version__", "")).startswith("1."):
-            self._begin_first(name, module)
+        version = str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
+        if version.startswith("1."):
+            self.unavailable(version)
         elif name == "tensorflow":
             self._begin_tensorflow()
         elif "optimizer" in name:
@@ -85,11 +83,9 @@ class TensorFlowCapture:
         else:
             self._watch_models(module)
 
-    def _begin_first(self, name: str, module: ModuleType) -> None:
-        from .tensorflow1_capture import TensorFlow1Capture
-
-        self._first = self._first or TensorFlow1Capture(self.capture)
-        self._first.begin(name, module)
+    def unavailable(self, version: str) -> None:
+        """Say that steps of this TensorFlow are not captured; the training goes on."""
+        self.capture.unavailable("tensorflow", version, NEEDS_TENSORFLOW_2)
 
     def _begin_tensorflow(self) -> None:
         path = self._settings.library

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
-from .settings import LOSS_ABOVE
+from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .tensorflow_calls import Call, Known
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_causes import line, nonfinite_count
@@ -29,7 +29,6 @@ from .variables import put, user_functions
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import ModuleType
     from typing import Any
 
     from . import Capture
@@ -71,11 +70,10 @@ class TensorFlowRedo(TensorFlowCapture):
             self.drawn.belongs(step.graph)
         return super()._know(optimizer, pairs)
 
-    def _begin_first(self, name: str, module: ModuleType) -> None:
-        from .tensorflow1_redo import TensorFlow1Redo
-
-        self._first = self._first or TensorFlow1Redo(self.capture)
-        self._first.begin(name, module)
+    def unavailable(self, version: str) -> None:
+        """End the process, as its steps cannot be executed again."""
+        what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
+        self.redoing.finish({"trouble": f"steps of tensorflow {version} cannot be executed again: {what}"})
 
     def outermost(self, call: Call) -> Any:
         """In the place of the script's first step."""
