@@ -19,22 +19,18 @@ if TYPE_CHECKING:
     from reprokit.report.facts import AuditFacts
 
 STATEMENTS = ("test-result", "bitwise-rerun")
-FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "spdx", "prov", "model-card", *STATEMENTS)
+FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "model-card", *STATEMENTS)
 PRESENTERS = {  # imported when they are asked for: module and function
     "html": ("html", "page"),
     "markdown": ("markdown", "page"),
     "model-card": ("markdown", "model_card"),
     "cyclonedx": ("cyclonedx", "document"),
-    "spdx": ("spdx", "document"),
-    "prov": ("prov", "document"),
 }
 SUFFIXES = {
     ".md": "markdown",
     ".html": "html",
     ".htm": "html",
     ".cdx.json": "cyclonedx",
-    ".spdx3.json": "spdx",
-    ".prov.json": "prov",
     ".json": "json",
 }
 
@@ -61,9 +57,9 @@ def command(run: str, run2: str | None, kind: str | None, output: Path | None, k
 
     RUN and RUN2 are run directories, or 'last'; RUN is a recording and RUN2 its replay, or another recording.
     With RUN alone nothing is compared, and the report says so. The page that html makes holds all that it
-    needs. cyclonedx and spdx are bills of materials, prov says what came from what, model-card is a section for a
-    model's README. test-result and bitwise-rerun are in-toto statements, which --sign puts into a signed
-    envelope for 'reprokit attest'. Exits with 0 if the report was written, whatever it says, and with 2 if not.
+    needs. cyclonedx is a bill of materials, model-card is a section for a model's README. test-result and
+    bitwise-rerun are in-toto statements, which --sign puts into a signed envelope for 'reprokit attest'. Exits
+    with 0 if the report was written, whatever it says, and with 2 if not.
     """
     from reprokit.report.gather import gather
 

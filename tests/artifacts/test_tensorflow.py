@@ -66,7 +66,7 @@ FIRST = {
     "model.keras": ("model.weights.h5/layers/dense/vars/0", "first at [1, 2]", "1 ULP"),
     "model.h5": ("model_weights/d1/model/d1/kernel", "first at [1, 2]", "1 ULP"),
     "sliced": ("v/w[50:100, 0:3]", "first at [49, 1]", "1 of 150"),
-    "first/model.ckpt-3": ("w[50:100, 0:3]", "first at [49, 1]", "1 of 150"),
+    "first/model.ckpt-3": ("model.ckpt-3", "cannot be read as TensorFlow checkpoint V1", "save it again as V2"),
     "logs": ("step 1/summary/value/loss/tensor", "1.5", "1.000001"),
     "old_logs": ("step 4/summary/value/weights/histo/bucket", "first at [70]", "71"),
     "examples.tfrecord": ("1/features/feature/numbers/int64_list/value", "[1, 2]", "[1, 3]"),

@@ -21,7 +21,7 @@ def help_of(command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", ["record", "replay", "run", "profile", "reproduce", "doctor"])
+@pytest.mark.parametrize("command", ["record", "replay", "run", "profile", "reproduce", "doctor", "report"])
 def test_the_page_holds_the_help_text(command: str) -> None:
     page = (PAGES / f"{command}.md").read_text()
     shown = "".join(

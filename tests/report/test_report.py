@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -18,7 +17,7 @@ import psutil
 import pytest
 from markdown_it import MarkdownIt
 
-from reprokit.report import cyclonedx, html, markdown, predicate, prov, spdx, statement
+from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
 from reprokit.report.facts import AuditFacts, document
@@ -196,7 +195,7 @@ def test_a_run_with_no_metrics_has_a_report_in_every_format(real: Reprokit) -> N
         found = gather([real.directory / name for name in runs])
         assert (found.verdict.outcome, found.curves, found.verdict.counts) == ("not-compared", (), {})
         assert "No loss or metric was recorded" in html.page(found)
-        for presenter in (markdown.page, markdown.model_card, cyclonedx.document, spdx.document, prov.document):
+        for presenter in (markdown.page, markdown.model_card, cyclonedx.document):
             assert presenter(found)
     done = real.run("report", "bare", "bare-again")
     assert (done.returncode, done.stderr) == (0, "")
@@ -262,7 +261,7 @@ def test_secrets_of_the_command_line_are_not_reported(pair: Pair) -> None:
         ]
     found = facts_of(pair)
     assert found.runs[1].command[-1] == "a.token=left-out"
-    presenters = (html.page, markdown.page, markdown.model_card, cyclonedx.document, spdx.document, prov.document)
+    presenters = (html.page, markdown.page, markdown.model_card, cyclonedx.document)
     shown = [present(found) for present in presenters]
     shown += [json.dumps(document(found)), json.dumps(statement.statement(found, "bitwise-rerun"))]
     assert not [text for text in shown if "hunter2" in text]
@@ -293,7 +292,7 @@ def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "img" not in page.tags
     assert sum("<script>alert(1)" in one for one in page.texts) >= 5
     print_report(found)
-    documents = (json.dumps(document(found)), cyclonedx.document(found), spdx.document(found), prov.document(found))
+    documents = (json.dumps(document(found)), cyclonedx.document(found))
     for shown in (text, markdown.page(found), markdown.model_card(found), capsys.readouterr().out, *documents):
         assert "\x1b" not in shown
         assert "\x07" not in shown
@@ -377,44 +376,6 @@ def test_a_bill_of_materials_of_many_files_says_what_it_leaves_out(pair: Pair, m
     assert len([one for one in content["components"] if one["type"] == "file"]) == 10
     properties = content["metadata"]["component"]["modelCard"]["properties"]
     assert {"name": "reprokit:outputs-left-out", "value": "2"} in properties
-
-
-def test_a_document_of_spdx_is_whole_and_the_same_twice(pair: Pair) -> None:
-    """Read again by the library, which knows what elements must have, and to what they may be related."""
-    from spdx_python_model import v3_0_1 as model
-
-    pair[0].environment |= {"packages": {"torch": "2.13.0", "pip": "25.0"}, "imported": ["torch"]}
-    pair[0].environment["data"] = [{"path": "train.npy", "digest": digest("train.npy"), "size": 3}]
-    found = facts_of(pair)
-    text = spdx.document(found)
-    assert spdx.document(found) == text
-    read = model.SHACLObjectSet()
-    model.JSONLDDeserializer().read(io.BytesIO(text.encode()), read)
-    assert read.link() == set()
-    (training_model,) = read.foreach_type(model.ai_AIPackage)
-    (build,) = read.foreach_type(model.build_Build)
-    relations = {
-        (one.from_, one.relationshipType.rpartition("/")[2]): one.to for one in read.foreach_type(model.Relationship)
-    }
-    assert [one.name for one in relations[training_model, "dependsOn"]] == ["torch"]
-    assert [one.name for one in relations[build, "hasInput"]] == ["train.npy"]
-    assert {one.name for one in relations[build, "hasOutput"]} == {training_model.name, "model.pt", "log.txt"}
-    (file,) = (one for one in read.foreach_type(model.software_File) if one.name == "model.pt")
-    assert f"sha256:{file.verifiedUsing[0].hashValue}" == digest("model.pt")
-    assert build.build_buildStartTime.year == 2026
-
-
-def test_provenance_is_read_again_as_it_was_written(pair: Pair) -> None:
-    from prov.model import ProvActivity, ProvDocument
-
-    text = prov.document(facts_of(pair))
-    read = ProvDocument.deserialize(content=text, format="json")
-    assert {str(one.label) for one in read.get_records(ProvActivity)} == {"recording id-left", "replay id-right"}
-    content = json.loads(text)
-    assert content["entity"]["output-0"]["reprokit:digest"] == digest("model.pt")
-    assert len(content["wasInformedBy"]) == 1
-    assert len(content["wasGeneratedBy"]) == 4
-    assert ProvDocument.deserialize(content=read.serialize(format="json"), format="json") == read
 
 
 def posing(recorded: Path, copy: Path, **changes: Any) -> Path:

@@ -155,7 +155,7 @@ def test_show_and_verify_reveal_them_only_if_asked(runs: Reprokit, arguments: li
 
 @pytest.mark.parametrize(
     "kind",
-    ["json", "html", "markdown", "cyclonedx", "spdx", "prov", "test-result", "bitwise-rerun"],
+    ["json", "html", "markdown", "cyclonedx", "test-result", "bitwise-rerun"],
 )
 def test_a_report_holds_none(runs: Reprokit, kind: str) -> None:
     done = runs.run("report", "first", "second", "--format", kind)

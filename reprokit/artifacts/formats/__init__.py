@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.formats import matching
 from reprokit.artifacts.parts import Blob, Format, Limits, Part, Reader, Source
+from reprokit.errors import ArtifactDamaged
 
 HEAD = 4096  # bytes of a file by which its format is told
 
@@ -20,6 +21,15 @@ def _reader(module: str) -> Reader:
     return read
 
 
+def _not_read(instead: str) -> Reader:
+    """Refuses a format that is recognized only to say so."""
+
+    def read(source: Source, limits: Limits) -> Iterator[Part]:
+        raise ArtifactDamaged(f"this old format is not read; {instead}")
+
+    return read
+
+
 def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
     """The whole file, of formats that are compared two at once."""
     yield Blob("content", source)
@@ -29,11 +39,12 @@ FORMATS: tuple[Format, ...] = (
     Format("npy", matching.is_npy, _reader("npy")),
     Format("npz", matching.is_npz, _reader("npz")),
     Format("torch", matching.is_torch, _reader("torch")),
+    Format("tar of PyTorch before 0.1.10", matching.is_torch_tar, _not_read("save it again with a later PyTorch")),
     Format("xgboost", matching.is_xgboost, _reader("xgboost")),
     Format("joblib", matching.is_packed_joblib, _reader("joblib")),
     Format("pickle", matching.is_pickle, _reader("pickle")),
     Format("checkpoint", matching.is_checkpoint_index, _reader("checkpoint"), beside=True),
-    Format("checkpoint of one file", matching.is_old_checkpoint, _reader("checkpoint_v1")),
+    Format("TensorFlow checkpoint V1", matching.is_old_checkpoint, _not_read("save it again as V2")),
     Format("checkpoint state", matching.is_checkpoint_state, _reader("checkpoint_state")),
     Format("saved model", matching.is_saved_model, _reader("saved_model")),
     Format("fingerprint", matching.is_fingerprint, _reader("fingerprint")),

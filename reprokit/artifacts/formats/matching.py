@@ -39,11 +39,16 @@ def is_safetensors(name: str, head: bytes) -> bool:
 
 
 def is_torch(name: str, head: bytes) -> bool:
-    """What torch.save writes: an archive with its pickle or a storage first, a stream of pickles, or a tar."""
+    """What torch.save writes: an archive with its pickle or a storage first, or a stream of pickles."""
     if re.match(TORCH_MAGIC, head, re.DOTALL):
         return True
     if is_zip(name, head):
         return _ends(name, ".pt", ".pth", ".ckpt") or re.fullmatch(TORCH_MEMBERS, _first_member(head)) is not None
+    return False
+
+
+def is_torch_tar(name: str, head: bytes) -> bool:
+    """What torch.save wrote before PyTorch 0.1.10: a tar that begins with one of its members."""
     return is_tar(name, head) and head[:100].rstrip(b"\0") in (b"sys_info", b"pickle", b"storages", b"tensors")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.formats import snappy
 from reprokit.artifacts.formats.crc32c import crc32c, unmasked
 from reprokit.artifacts.parts import Limits, Source
 from reprokit.artifacts.sources import exactly
@@ -15,7 +14,7 @@ from reprokit.errors import ArtifactDamaged
 
 FOOTER, MAGIC = 48, bytes.fromhex("57fb808b247547db")
 _TRAILER = 5  # behind each block: how it is compressed, and its sum
-_STORED, _SNAPPY = 0, 1
+_STORED = 0  # which blocks of checkpoint V2 always are
 
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
@@ -41,7 +40,7 @@ def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(source: Source, handle: tuple[int, int], limits: Limits) -> Iterator[tuple[bytes, bytes]]:
-    data = _unpacked(source, *handle, limits)
+    data = _checked(source, *handle, limits)
     if len(data) < 4:
         raise ArtifactDamaged("a block is cut short")
     restarts = int.from_bytes(data[-4:], "little")
@@ -61,16 +60,16 @@ def _block(source: Source, handle: tuple[int, int], limits: Limits) -> Iterator[
         at += length
 
 
-def _unpacked(source: Source, at: int, size: int, limits: Limits) -> bytes:
+def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
     """The bytes of a block, whose sum is checked."""
     if size > limits.header:
         raise ArtifactDamaged(f"a block is said to have {size} bytes")
     data = exactly(source, at, size + _TRAILER)
     if crc32c(data[: size + 1]) != unmasked(int.from_bytes(data[size + 1 :], "little")):
         raise ArtifactDamaged(f"the block at byte {at} has another CRC-32C than it says")
-    if data[size] not in (_STORED, _SNAPPY):
+    if data[size] != _STORED:
         raise ArtifactDamaged(f"the block at byte {at} is compressed by method {data[size]}, which is not known")
-    return snappy.unpacked(data[:size], limits.header) if data[size] == _SNAPPY else data[:size]
+    return data[:size]
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:

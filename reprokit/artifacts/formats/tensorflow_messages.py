@@ -146,10 +146,6 @@ BoolValue 1=value:bool
 BundleHeaderProto 1=num_shards:int32 2=endianness:enum 3=version:VersionDef
 BundleEntryProto 1=dtype:dtype 2=shape:TensorShapeProto 3=shard_id:int32 4=offset:int64 5=size:int64
     6=crc32c:fixed32 7=slices:TensorSliceProto*
-SavedTensorSlices 1=meta:SavedTensorSliceMeta 2=data:SavedSlice
-SavedTensorSliceMeta 1=tensor:SavedSliceMeta*name 2=versions:VersionDef
-SavedSliceMeta 1=name:string 2=shape:TensorShapeProto 3=type:dtype 4=slice:TensorSliceProto*
-SavedSlice 1=name:string 2=slice:TensorSliceProto 3=data:TensorProto
 TensorSliceProto 1=extent:TensorSliceProto.Extent*
 TensorSliceProto.Extent 1=start:int64 2=length:int64
 FingerprintDef 1=saved_model_checksum:uint64 2=graph_def_program_hash:uint64 3=signature_def_hash:uint64
@@ -221,15 +217,11 @@ def _shape_part(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
     yield Value(path, f"[{', '.join(texts)}]{more}")
 
 
-def tensor(
-    walker: Walker, path: str, at: int, end: int, lengths: tuple[int, ...] = (), dtype: int = 0
-) -> Iterator[Part]:
-    """A TensorProto: its elements as they stand in tensor_content, or in the list for their type.
-
-    Shape and type may be known from elsewhere.
-    """
+def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
+    """A TensorProto: its elements as they stand in tensor_content, or in the list for their type."""
     found = Values(walker, path)
-    more = ""
+    lengths: tuple[int, ...] = ()
+    dtype, more = 0, ""
     for field in walker.wire.fields(at, end):
         if field.number == 1 and field.kind == VARINT:
             dtype = field.value

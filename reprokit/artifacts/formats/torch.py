@@ -1,11 +1,11 @@
-"""Reads what torch.save and torch.jit.save write: zip archives, the older stream of pickles, and the oldest tar."""
+"""Reads what torch.save and torch.jit.save write: zip archives, and the older stream of pickles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from reprokit.artifacts.formats import torch_old
+from reprokit.artifacts.formats import torch_stream
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.formats.torch_objects import SHORT, unpickled
 from reprokit.artifacts.formats.torch_storages import Storage
@@ -18,13 +18,9 @@ PICKLES = ("data", "constants")  # each with a directory of storages of the same
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The parts of whichever of the formats it is."""
-    head = source.read(0, 512)
-    if head.startswith(b"PK"):
-        return zipped(source, limits)
-    if head[257:262] == b"ustar":
-        return torch_old.tarred(source, limits)
-    return torch_old.streamed(source, limits)
+    """Reads whichever of the two formats it is."""
+    read_format = zipped if source.read(0, 2) == b"PK" else torch_stream.streamed
+    return read_format(source, limits)
 
 
 def zipped(source: Source, limits: Limits) -> Iterator[Part]:
