@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import select
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -70,7 +71,11 @@ class Supervisor:
         def work() -> None:
             filtered.put(self._filter())
             if supervised.get():
-                outcome.put(_outcome(spawn))
+                result = _outcome(spawn)
+                # This thread is the child's parent, and outlives join() for a moment: a signal that it does not block,
+                # SIGCHLD by its default and others by their handlers, would end here and never wake the launcher.
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+                outcome.put(result)
 
         thread = threading.Thread(target=work, name="start of the command", daemon=True)
         thread.start()
@@ -144,7 +149,7 @@ def _load() -> ctypes.CDLL:
     library.reprokit_unsupervise.restype = None
     library.reprokit_supervise.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
     if library.reprokit_abi() != native.constants().RK_ABI:
-        raise OSError(f"{path} has another ABI number; install reprokit-harness again")
+        raise OSError(f"{path} has another ABI number; reinstall reprokit")
     return library
 
 

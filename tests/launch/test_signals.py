@@ -231,3 +231,35 @@ def test_control_z_stops_both_and_fg_continues_both(reprokit: Reprokit, bash: Te
     bash.type("fg; echo status $?\n")
     bash.expect("interrupts: 0\r")
     bash.expect("status 17")
+
+
+LINGERING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+struct start { void *(*routine)(void *); void *argument; };
+static void *lingering(void *given) {
+    struct start start = *(struct start *)given;
+    free(given);
+    void *result = start.routine(start.argument);
+    sleep(4);
+    return result;
+}
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*routine)(void *), void *argument) {
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    struct start *start = malloc(sizeof(*start));
+    *start = (struct start){routine, argument};
+    return real(thread, attributes, lingering, start);
+}
+"""
+
+
+def test_the_end_of_a_training_is_seen_where_the_thread_that_started_it_lingers(reprokit: Reprokit) -> None:
+    """On a busy machine a thread ends long after it was joined, and takes signals until then."""
+    library = reprokit.directory / "lingering.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=LINGERING, text=True, check=True)
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    process = reprokit.start("record", "--", "sleep", "1", env=environment)
+    assert process.wait(timeout=LIMIT) == 0
