@@ -5,6 +5,8 @@ Only ``reprokit.cli.main`` prints them, as ``reprokit: <slug>: <what, and what t
 
 from __future__ import annotations
 
+import shlex
+
 EXIT_IDENTICAL = 0
 EXIT_DIFFERENT = 1
 EXIT_TROUBLE = 2  # verify, show, doctor: nothing could be compared or read
@@ -230,9 +232,17 @@ class LibraryMissing(ReprokitError):
 
 
 class ExtraMissing(ReprokitError):
-    """A package of one of reprokit's extras is not installed."""
+    """Libraries that what was asked for needs are not installed: the message says how to install them.
+
+    libraries: as pip takes them. otherwise: what can be done without them, or what was kept.
+    """
 
     slug = "extra-missing"
+
+    def __init__(self, purpose: str, *libraries: str, otherwise: str = "") -> None:
+        names = " and ".join(library.partition("[")[0] for library in libraries)
+        message = f"{purpose} needs {names}: pip install {shlex.join(libraries)}"
+        super().__init__(f"{message}, {otherwise}" if otherwise else message)
 
 
 class TrackerFailed(ReprokitError):

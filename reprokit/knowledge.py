@@ -126,7 +126,7 @@ def load(directory: Path | None = None) -> tuple[Fact, ...]:
                 raise KnowledgeError(f"{path}: two facts have the id {fact.id!r}; give one of them another")
             facts[fact.id] = fact
     if not facts:
-        raise KnowledgeError(f"there are no facts in {place}; install reprokit-harness again")
+        raise KnowledgeError(f"there are no facts in {place}; reinstall reprokit")
     return tuple(facts.values())
 
 

@@ -60,7 +60,7 @@ def parsed_header(module: str = "urandom_hook", path: Path | None = None) -> Any
         text = path.read_text(encoding="utf-8")
         declarations = text[text.index(_BEGIN) : text.index(_END)]
     except (OSError, ValueError) as error:
-        raise ShimMissing(f"{path} cannot be read ({error}); install reprokit-harness again") from None
+        raise ShimMissing(f"{path} cannot be read ({error}); reinstall reprokit") from None
     ffi = cffi.FFI()
     ffi.set_source(module, None)
     ffi.cdef(declarations)
@@ -98,9 +98,9 @@ def artifacts() -> tuple[Any, Any]:
     try:
         library = ffi.dlopen(str(path))
     except OSError as error:
-        raise LibraryMissing(f"{path} cannot be loaded ({error}); install reprokit-harness where gcc is") from None
+        raise LibraryMissing(f"{path} cannot be loaded ({error}); reinstall reprokit on a machine with gcc") from None
     if library.rka_abi() != library.RKA_ABI:
-        raise LibraryMissing(f"{path} does not fit this reprokit; install reprokit-harness again")
+        raise LibraryMissing(f"{path} does not fit this reprokit; reinstall reprokit")
     return ffi, library
 
 
@@ -115,14 +115,14 @@ def load_shim() -> Any:
 
 def _load(path: Path) -> Any:
     if not path.exists():
-        raise ShimMissing(f"{path} is missing: install reprokit-harness where gcc and cmake are present")
+        raise ShimMissing(f"{path} is missing: reinstall reprokit on a machine with gcc and cmake")
     try:
         library = interface().dlopen(str(path))
     except OSError as error:
-        raise ShimMissing(f"{path} cannot be loaded ({error}); install reprokit-harness again") from None
+        raise ShimMissing(f"{path} cannot be loaded ({error}); reinstall reprokit") from None
     found, expected = library.reprokit_abi(), constants().RK_ABI
     if found != expected:
-        raise ShimMissing(f"{path} has ABI {found}, this reprokit needs {expected}; install reprokit-harness again")
+        raise ShimMissing(f"{path} has ABI {found}, this reprokit needs {expected}; reinstall reprokit")
     return library
 
 

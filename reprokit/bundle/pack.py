@@ -265,5 +265,5 @@ def zstandard_library() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise ExtraMissing("bundles need zstandard: pip install 'reprokit-harness[report]'") from None
+        raise ExtraMissing("a bundle", "zstandard") from None
     return zstandard

@@ -73,7 +73,7 @@ def run(
     ]
     again = runner.how_to_go_on(["study", "run", str(file), *(["-o", str(output)] if output else []), *options])
     if missing := page.missing():  # now, as the runs may take days
-        warn(f"no page will be left without {' and '.join(missing)}: pip install 'reprokit-harness[study,report]'")
+        warn(f"no page will be written without {' and '.join(missing)}: pip install {' '.join(missing)}")
     try:
         done = runner.run(described, directory, file, stop_on_failure=stop_on_failure)
     except Interrupted as interrupted:

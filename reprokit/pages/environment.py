@@ -18,8 +18,7 @@ def environment(package: str, otherwise: str = "") -> Environment:
     try:
         import jinja2
     except ImportError:
-        needed = "an HTML page needs jinja2; pip install 'reprokit-harness[report]'"
-        raise ExtraMissing(f"{needed}{otherwise and f', {otherwise}'}") from None
+        raise ExtraMissing("an HTML page", "jinja2", otherwise=otherwise) from None
     loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.pages")]
     made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
     made.filters |= {"short": printable, "heading": _heading}

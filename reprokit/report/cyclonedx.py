@@ -28,7 +28,7 @@ def document(facts: AuditFacts) -> str:
         from cyclonedx.schema import SchemaVersion
         from cyclonedx.validation.json import JsonStrictValidator
     except ImportError:
-        raise ExtraMissing("CycloneDX needs more: pip install 'reprokit-harness[report]'") from None
+        raise ExtraMissing("CycloneDX", "cyclonedx-python-lib[json-validation]") from None
     problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if problem is not None:
         raise ReprokitError(f"the bill of materials is not valid CycloneDX {VERSION}: {problem}"[:400])

@@ -111,4 +111,4 @@ def _require_library() -> None:
         import cryptography  # noqa: F401
         import securesystemslib.signer  # noqa: F401
     except ImportError:
-        raise ExtraMissing("keys and signatures need more: pip install 'reprokit-harness[report]'") from None
+        raise ExtraMissing("signing", "securesystemslib[crypto]") from None

@@ -77,7 +77,7 @@ def _library() -> tuple[Any, type[Exception]]:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError:
-        raise ExtraMissing("it needs MLflow; pip install 'reprokit-harness[mlflow]'") from None
+        raise ExtraMissing("exporting to MLflow", "mlflow-skinny") from None
     return MlflowClient, MlflowException
 
 

@@ -20,6 +20,7 @@ from reprokit.study.rows import Row, Table
 from reprokit.study.wording import size
 
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
+PAGE_LIBRARIES: Final = ("jinja2", "scipy")
 NAME: Final = "study.html"  # in the directory of a study
 MAX_ROWS: Final = 1000  # of a table; the CSV files and the JSON document have all
 MAX_NOTES: Final = 60
@@ -41,7 +42,7 @@ HOST: Final = {
 
 def missing() -> list[str]:
     """The packages that a page needs and that are not installed."""
-    return [name for name in ("jinja2", "scipy") if find_spec(name) is None]
+    return [name for name in PAGE_LIBRARIES if find_spec(name) is None]
 
 
 def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
@@ -194,7 +195,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _steps(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    yield "Get the tool, with what studies and pages need", "pip install 'reprokit-harness[study,report]'"
+    yield "Install what pages and statistics need beside reprokit", f"pip install {' '.join(PAGE_LIBRARIES)}"
     yield (
         "Make the study again; study.json in its directory has all the keys of STUDY.toml",
         ("reprokit study run STUDY.toml -o again"),

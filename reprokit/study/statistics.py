@@ -69,8 +69,7 @@ def _scipy() -> Any:
     try:
         from scipy import stats
     except ImportError:
-        what = "the statistics of a study need scipy: pip install 'reprokit-harness[study]'"
-        raise ExtraMissing(f"{what}; the runs themselves are kept") from None
+        raise ExtraMissing("the statistics of a study", "scipy", otherwise="the runs themselves are kept") from None
     return stats
 
 

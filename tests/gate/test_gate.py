@@ -232,34 +232,51 @@ def test_nothing_checked_is_trouble() -> None:
     assert findings_reports.code_quality(both) == []
 
 
+ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
+
+
+def _run_action(
+    project: Reprokit, temporary: Path, command: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Run the gate's step as a runner's shell would, and return its outputs; what pip would install is this reprokit."""
+    inputs = {"command": command, "options": "--pairs '1'", "golden": ""}
+    step = ACTION["runs"]["steps"][1]
+    given = {name: inputs[text[len("${{ inputs.") : -len(" }}")]] for name, text in step["env"].items()}
+    program = temporary / "reprokit" / "bin" / "reprokit"
+    if not program.exists():
+        program.parent.mkdir(parents=True)
+        program.symlink_to(COMMAND)
+    files = {"GITHUB_OUTPUT": str(temporary / "output"), "GITHUB_STEP_SUMMARY": str(temporary / "summary")}
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
+        cwd=project.directory,
+        env={**os.environ, **given, **files, "RUNNER_TEMP": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = Path(files["GITHUB_OUTPUT"]).read_text().splitlines()
+    Path(files["GITHUB_OUTPUT"]).unlink()
+    return done, dict(line.split("=", 1) for line in lines)
+
+
 def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: Path) -> None:
-    """As a runner's shell would; what pip would install is this very reprokit."""
-    action = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
-    (tmp_path / "reprokit" / "bin").mkdir(parents=True)
+    hostile = "'$(touch expanded)' `touch expanded` $(touch expanded)"  # arguments of the script, which ignores them
     for script, status, outcome in (("repeats", 0, "passed"), ("varies", 1, "failed"), ("silent", 2, "trouble")):
-        (tmp_path / "reprokit" / "bin" / "reprokit").unlink(missing_ok=True)
-        (tmp_path / "reprokit" / "bin" / "reprokit").symlink_to(COMMAND)
-        inputs = {"command": f"'{sys.executable}' {script}.py", "options": "--pairs '1'", "golden": ""}
-        step = action["runs"]["steps"][1]
-        given = {name: inputs[text[len("${{ inputs.") : -len(" }}")]] for name, text in step["env"].items()}
-        files = {"GITHUB_OUTPUT": tmp_path / "output", "GITHUB_STEP_SUMMARY": tmp_path / "summary"}
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
-            cwd=project.directory,
-            env={
-                **os.environ,
-                **given,
-                "RUNNER_TEMP": str(tmp_path),
-                **{name: str(path) for name, path in files.items()},
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        assert files["GITHUB_OUTPUT"].read_text().splitlines()[-1] == f"outcome={outcome}"
-        subprocess.run(["rm", "-rf", str(tmp_path / "reprokit-runs")], check=True)
-    assert "reprokit gate: failed" in files["GITHUB_STEP_SUMMARY"].read_text()
+        done, outputs = _run_action(project, tmp_path, f"'{sys.executable}' {script}.py {hostile}")
+        assert (done.returncode, outputs["outcome"]) == (status, outcome), done.stdout + done.stderr
+        assert set(outputs) == set(ACTION["outputs"])
+        assert Path(outputs["junit"]).read_text().startswith("<?xml")
+        assert json.loads(Path(outputs["sarif"]).read_text())["version"] == "2.1.0"
+        assert Path(outputs["runs"]).is_dir()
+        subprocess.run(["rm", "-rf", outputs["runs"]], check=True)
+    assert not (project.directory / "expanded").exists()
+    assert "reprokit gate: failed" in (tmp_path / "summary").read_text()
+
+
+def test_the_action_refuses_quotes_that_are_not_closed(project: Reprokit, tmp_path: Path) -> None:
+    done, outputs = _run_action(project, tmp_path, f"'{sys.executable} repeats.py")
+    assert (done.returncode, outputs) == (2, {"outcome": "trouble"})
 
 
 def test_metrics_in_files_of_trackers_are_cases(reprokit: Reprokit) -> None:

@@ -80,7 +80,7 @@ def test_without_mlflow_it_is_said_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
     path = pair[0].write()
-    with pytest.raises(ExtraMissing, match=r"reprokit-harness\[mlflow\]"):
+    with pytest.raises(ExtraMissing, match=r"pip install mlflow-skinny"):
         mlflow.export(gather([path]), [path], [], Target())
 
 

@@ -288,5 +288,5 @@ def test_scipy_is_imported_when_it_is_needed(modules: str) -> None:
 
 def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(ExtraMissing, match=r"pip install 'reprokit-harness\[study\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install scipy"):
         statistics.rank_sum(TERM, WEEKS)

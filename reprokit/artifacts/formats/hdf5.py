@@ -43,7 +43,7 @@ ENVIRONMENT = {
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """The members by their paths, their attributes behind an @."""
     if importlib.util.find_spec("h5py") is None:
-        raise ArtifactDamaged("h5py is not there: pip install 'reprokit-harness[hdf5]'")
+        raise ArtifactDamaged("h5py is not installed: pip install h5py")
     with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
         file = source if isinstance(source, File) else _copied(source, copy)
         most = max(0, limits.unpacked - limits.spent.unpacked)

@@ -27,7 +27,7 @@ def check(settings: Engine) -> None:
     try:
         import distributed  # noqa: F401
     except ImportError:
-        raise ExtraMissing("kind = \"dask\" needs Dask: pip install 'reprokit-harness[dask]'") from None
+        raise ExtraMissing('kind = "dask"', "distributed") from None
     if settings.options and not settings.address:
         raise EngineUnusable("engine.options are resources of workers, which need the address of a scheduler")
     if not all(isinstance(value, int | float) for value in settings.options.values()):

@@ -141,7 +141,7 @@ class Store:
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise ExtraMissing("a store that is a URL needs fsspec: pip install 'reprokit-harness[store]'") from None
+            raise ExtraMissing("a store that is a URL", "fsspec") from None
         found = self._tried(lambda: url_to_fs(url, use_listings_cache=False))
         self._system, self._root = found[0], str(found[1]).rstrip("/")
 
@@ -185,7 +185,7 @@ class Store:
         try:
             return call()
         except ImportError as error:
-            raise ExtraMissing(f"the store {self._url} needs a package that is not there: {_reason(error)}") from None
+            raise StoreUnreachable(f"the store {self._url} needs a library that is not installed: {_reason(error)}") from None
         except Exception as error:
             raise StoreUnreachable(f"the store {self._url} cannot be reached: {_reason(error)}") from None
 

@@ -25,7 +25,7 @@ def check(settings: Engine) -> None:
     try:
         import submitit  # noqa: F401
     except ImportError:
-        raise ExtraMissing("kind = \"slurm\" needs submitit: pip install 'reprokit-harness[slurm]'") from None
+        raise ExtraMissing('kind = "slurm"', "submitit") from None
     if settings.address not in ("", LOCAL):
         raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
     if settings.address != LOCAL:
