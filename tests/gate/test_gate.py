@@ -238,7 +238,7 @@ ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
 def _run_action(
     project: Reprokit, temporary: Path, command: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """Run the gate's step as a runner's shell would, and return its outputs; what pip would install is this reprokit."""
+    """Run the gate's step as a runner's shell would, by this reprokit, and return its outputs."""
     inputs = {"command": command, "options": "--pairs '1'", "golden": ""}
     step = ACTION["runs"]["steps"][1]
     given = {name: inputs[text[len("${{ inputs.") : -len(" }}")]] for name, text in step["env"].items()}

@@ -184,8 +184,6 @@ class Store:
         """What the call gives. Each of fsspec's many systems has errors of its own."""
         try:
             return call()
-        except ImportError as error:
-            raise StoreUnreachable(f"the store {self._url} needs a library that is not installed: {_reason(error)}") from None
         except Exception as error:
             raise StoreUnreachable(f"the store {self._url} cannot be reached: {_reason(error)}") from None
 
