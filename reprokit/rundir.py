@@ -41,6 +41,7 @@ ENVIRONMENT = "environment.json"
 AGENT_PLAN = "plan.json"
 SHIM_PLAN = "shim.plan"
 METRICS = "metrics.jsonl"
+VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
@@ -66,6 +67,7 @@ FILES = frozenset(
         AGENT_PLAN,
         SHIM_PLAN,
         METRICS,
+        VARIABLE_KEY,
         SEEDS,
         OUTPUTS,
         WRITTEN,

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 
-from . import importing, listing
+from . import environ, importing, listing
 from .agent import Agent
 from .frameworks import WATCHED
 from .journal import Journal
@@ -25,7 +25,7 @@ def start(run: str, identity: str) -> None:
     os.register_at_fork(after_in_child=agent.forget)
     agent.attempt(_follow_plan, agent)
     agent.attempt(_watch, agent)
-    agent.attempt(_see_listings, agent)
+    agent.attempt(_see_reads, agent)
 
 
 def _follow_plan(agent: Agent) -> None:
@@ -63,11 +63,12 @@ def _watch(agent: Agent) -> None:
             agent.loaded(name, module)
 
 
-def _see_listings(agent: Agent) -> None:
+def _see_reads(agent: Agent) -> None:
     if agent.quiet:
         return
     notes = listing.watch(agent)
     os.register_at_fork(after_in_child=notes.forget)
+    environ.watch(agent)
 
 
 def _facts() -> dict[str, object]:

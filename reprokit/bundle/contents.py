@@ -29,6 +29,7 @@ from reprokit.rundir import (
     STOPPED,
     SYSTEM_CALLS,
     TRAIL,
+    VARIABLE_KEY,
     WRITTEN,
     Digest,
 )
@@ -58,7 +59,7 @@ _SNAPSHOT = rf"{SNAPSHOTS}/{_NAME}/(?:{re.escape(HEADER)}|{re.escape(TENSORS)})"
 _ALLOWED = re.compile(
     "|".join(
         [
-            *(re.escape(name) for name in (*JSON, METRICS, *TEXTS, FRESH)),
+            *(re.escape(name) for name in (*JSON, METRICS, *TEXTS, FRESH, VARIABLE_KEY)),
             *(f"{re.escape(directory)}/{_NAME}" for directory in DIRECTORIES),
             _ENTROPY,
             _SNAPSHOT,

@@ -206,6 +206,8 @@ def _entropy(run: RunDirectory, directory: Path, wanted: Wanted) -> None:
         member = f"{rundir.ENTROPY}/{entry}"
         if contents.is_allowed(member) and (wanted.entropy or member == contents.FRESH):
             _copy(run, member, directory)
+    if wanted.entropy and run.has(rundir.VARIABLE_KEY):
+        _copy(run, rundir.VARIABLE_KEY, directory)
 
 
 def _snapshots(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:

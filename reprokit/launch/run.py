@@ -140,6 +140,7 @@ def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | 
     snapshots = new.place / rundir.SNAPSHOTS
     for_agent = plan.for_agent(place.shim, native.trail_path(), snapshots, [] if patched is None else patched.for_agent)
     rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
+    variables.write_key(new.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path))
 
 
 # What few runs need is imported by them: each millisecond before the start delays every training.

@@ -5,8 +5,15 @@ docs/commands/replay.md shows the list to users.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from reprokit import rundir
+from reprokit.errors import ReprokitError
+from reprokit.rundir import RunDirectory
 
 KEPT_PREFIXES = (
     "ATEN_",
@@ -109,6 +116,7 @@ KEPT_NAMES = frozenset(
     }
 )
 
+KEY_SIZE = 32  # bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|LICEN[CS]E")
 _SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user in it
@@ -138,3 +146,13 @@ def given_again(environment: Mapping[str, str], recorded: Mapping[str, str]) -> 
     rest = {name: value for name, value in environment.items() if not is_kept(name, value)}
     allowed = {name: value for name, value in recorded.items() if "\0" not in value and is_kept(name, value)}
     return {**rest, **allowed}
+
+
+def write_key(path: Path, recording: Path | None) -> None:
+    """Write the key of the digests of what scripts read; a replay's is its recording's, so that they compare."""
+    key = b""
+    if recording is not None:
+        with suppress(ReprokitError):
+            key = RunDirectory(recording).read(rundir.VARIABLE_KEY, KEY_SIZE)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key if len(key) == KEY_SIZE else os.urandom(KEY_SIZE))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.rundir import RunDirectory, RunFile
-from reprokit.verify import computing, listings, surroundings
+from reprokit.verify import computing, listings, script_variables, surroundings
 from reprokit.verify.match import Matched
 from reprokit.verify.normalise import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
 from reprokit.verify.scan import Scan, natural
@@ -24,8 +24,9 @@ MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
 CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
 ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
+SCRIPT = "the script's variables"
 # The likely causes first.
-GROUPS = (CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
+GROUPS = (CODE, SCRIPT, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
 
 
 class Rule(NamedTuple):
@@ -76,6 +77,7 @@ RULES = (
     Rule("variables.pythonpath", VARIABLES, True, _SEARCHED),
     Rule("variables.malloc_*", VARIABLES, True, _ADDRESSES),
     Rule("variables.*", VARIABLES, True, "it is one of the variables that frameworks and interpreters obey"),
+    Rule(f"{script_variables.NAME}*", SCRIPT, True, "the script reads it"),
     Rule("patches.*", PATCHES, True, "only one of the runs was made to repeat by it"),
     Rule("frameworks.*", PACKAGES, True, "another version of a framework may compute otherwise"),
     Rule("packages.*", PACKAGES, True, "another version of a package that the training imported may compute otherwise"),
@@ -147,7 +149,7 @@ def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisa
     _ignore(left, right, matched, normalisations)
     found = [*_launched(left, right), *_host(runs), *_frameworks(matched)]
     found += starmap(fact, computing.facts(matched))
-    found += [*listings.compare(matched), *_replay_changes(left, right)]
+    found += [*script_variables.compare(matched), *listings.compare(matched), *_replay_changes(left, right)]
     differing = {leaf.name for leaf in found if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
     for leaf in found:
@@ -161,6 +163,8 @@ def _is_told(leaf: Difference, differing: set[str]) -> bool:
     """Whether another leaf that differs says the same."""
     if leaf.name.startswith("code."):
         return f"files.{leaf.name.removeprefix('code.')}" in differing
+    if leaf.name.startswith(f"{script_variables.NAME} "):
+        return f"variables.{leaf.name.removeprefix(f'{script_variables.NAME} ')}" in differing
     if not leaf.name.startswith("compute.process.variables"):
         return False
     texts = set(leaf.left.split(", ")) ^ set(leaf.right.split(", "))  # a process had what the command was given

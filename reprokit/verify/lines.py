@@ -233,6 +233,16 @@ class Listing(Line, frozen=True, tag="listing"):
     whole: bool
 
 
+class Variable(Line, frozen=True, tag="variable"):
+    """The user's code asked for an environment variable."""
+
+    name: str
+    where: str
+    set: bool
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None  # null: of presence alone, or no key
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""  # which key the digest has
+
+
 class Tracker(Line, frozen=True, tag="tracker"):
     """A run of an experiment tracker was opened: never compared."""
 
@@ -289,6 +299,7 @@ KINDS: dict[str, type[Line]] = {
     "patch": Patched,
     "capture_unavailable": CaptureMissing,
     "tracker": Tracker,
+    "variable": Variable,
     "warning": Warned,
     "end": End,
 }

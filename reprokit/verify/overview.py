@@ -10,7 +10,7 @@ from reprokit import findings
 from reprokit.capture import files
 from reprokit.rundir import OutputFile, Proof, RunFile
 from reprokit.screen import Cells, print_rows
-from reprokit.verify import logged, seeds, words
+from reprokit.verify import logged, script_variables, seeds, words
 from reprokit.verify.entropy import in_words
 from reprokit.verify.lines import END_WEIGHTS, Tracker
 from reprokit.verify.metrics import WORDINGS, text
@@ -87,6 +87,8 @@ def _environment(summary: Summary) -> Iterator[tuple[str, str]]:
     pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
     frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
     yield "environment", _joined([*pythons, *frameworks]) or "no Python was seen"
+    reads = script_variables.listed(summary.scan.variables)
+    yield from _limited("reads", (f"{read.name} ({read.state}), at {read.where}" for read in reads))
 
 
 def _patches(run: RunFile) -> Iterator[str]:

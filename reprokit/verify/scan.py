@@ -1,4 +1,4 @@
-"""Reads metrics.jsonl in bounded memory: each series of lines becomes a chain of chunk digests.
+"""VariableStates metrics.jsonl in bounded memory: each series of lines becomes a chain of chunk digests.
 
 A long training leaves tens of millions of lines, and two runs interleave the lines of their
 processes differently, so neither holding them nor walking two files side by side is an option (the
@@ -27,6 +27,8 @@ CHUNK_LINES = 1024
 CHUNK_BYTES = 64 << 10
 MAX_SERIES = 250_000  # a run with more is no training
 MAX_SORTED = 100_000  # lines of a series that are put in order when threads wrote them out of it
+MAX_VARIABLES = 10_000
+MAX_VALUES = 1000  # of one of them
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
 
 
@@ -117,6 +119,29 @@ class Replaced:
 
 
 @dataclass
+class VariableStates:
+    """What the processes of a run found when they asked for one environment variable."""
+
+    where: str  # the first place
+    presence: set[bool] = field(default_factory=set)  # whether it was set; both, if it changed
+    digests: set[tuple[str, str]] = field(default_factory=set)  # with the key of each
+    is_cut: bool = False  # there were more
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of the digests."""
+        return {key for key, _ in self.digests}
+
+    def add(self, line: lines.Variable) -> None:
+        """Take in another line."""
+        self.presence.add(line.set)
+        if line.digest is not None:
+            if len(self.digests) < MAX_VALUES:
+                self.digests.add((line.key, line.digest))
+            self.is_cut = self.is_cut or (line.key, line.digest) not in self.digests
+
+
+@dataclass
 class Scan:
     """What metrics.jsonl holds, in bounded memory."""
 
@@ -128,6 +153,7 @@ class Scan:
     all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
     replaced: dict[str, Replaced] = field(default_factory=dict)
     trackers: list[lines.Tracker] = field(default_factory=list)
+    variables: dict[str, VariableStates] = field(default_factory=dict)  # that the user's code asked for
 
     def has(self, kinds: frozenset[str]) -> bool:
         """Whether there is a line of one of these kinds."""
@@ -230,6 +256,9 @@ def _note(result: Scan, place: Place) -> bool:
     elif isinstance(line, lines.Tracker):
         if len(result.trackers) < 100:
             result.trackers.append(line)
+    elif isinstance(line, lines.Variable):
+        if line.name in result.variables or len(result.variables) < MAX_VARIABLES:
+            result.variables.setdefault(line.name, VariableStates(line.where)).add(line)
     elif isinstance(line, lines.Warned):
         if len(result.warnings) < 100:
             result.warnings.append(line.text)

@@ -17,7 +17,7 @@ from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
 from reprokit.rundir import ENTROPY, FAILED, FINISHED, NO_END, OutputsFile, RunDirectory, RunFile
-from reprokit.verify import logged, whole
+from reprokit.verify import logged, script_variables, whole
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw
 from reprokit.verify.normalise import Normalisations
@@ -208,6 +208,7 @@ def document(summary: Summary) -> dict[str, Any]:
         "run": run,
         "environment": summary.environment,
         "frameworks": {name: sorted(versions) for name, versions in sorted(summary.scan.frameworks.items())},
+        "script_variables": [read._asdict() for read in script_variables.listed(summary.scan.variables)],
         "processes": [_process(name, summary) for name in summary.scan.processes],
         "epochs": summary.epochs,
         "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],

@@ -67,6 +67,7 @@ class Training:
         patches = {"patches": list(self.patches)} if self.patches else {}
         profiling = {} if self.profiling is None else {"profiling": self.profiling}
         (self.run_directory / "plan.json").write_text(json.dumps({**plan, **patches, **profiling}))
+        (self.run_directory / "variables.key").write_bytes(bytes(range(32)))
         return {
             **self.bare_environment([BOOTSTRAP, *python_path]),
             "REPROKIT_RUN": str(self.run_directory).rjust(512, "/"),

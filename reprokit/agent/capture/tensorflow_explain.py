@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from ..observing import places
+from .. import places
 from .tensorflow_causes import BACKWARD, FORWARD, Operation, Origin, Trace
 
 TYPE_CHECKING = False

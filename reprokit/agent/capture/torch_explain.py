@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from ..observing.places import Place
+    from ..places import Place
 
 MAX_TOLD = 500  # calls whose inputs are described
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..observing import places
+from .. import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import time
 from _thread import get_ident
 
 from ..patching import replace
+from ..places import where
 from . import settings
 from .files import DIRECTORY, ProfileFile, append
-from .places import where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

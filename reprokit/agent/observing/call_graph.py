@@ -6,7 +6,7 @@ import dis
 import sys
 from types import CodeType, FunctionType, ModuleType
 
-from .places import is_own, is_users
+from ..places import is_own, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import gc
 import sys
 
 from ..patching import replace
+from ..places import running_code
 from .call_graph import Calls, describe
-from .places import running_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

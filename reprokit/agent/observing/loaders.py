@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .places import where
+from ..places import where
 from .watching import argument, watch
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ import re
 import sys
 
 from ..compute import VARIABLES, facts
-from .places import where
+from ..places import where
 from .watching import argument, watch
 
 TYPE_CHECKING = False

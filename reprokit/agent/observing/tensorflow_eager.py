@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 
+from .. import places
 from ..patching import replace
-from . import places, tensorflow_graphs
+from . import tensorflow_graphs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from . import places
+from .. import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from .places import Place
+    from ..places import Place
 
     Frames = list[tuple[str, int, str]]
 

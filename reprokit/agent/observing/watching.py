@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from .places import is_own
+from ..places import is_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
