@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from reprokit import rundir
+from reprokit.model.run import FORMAT
 from reprokit.rundir import RunDirectory
 
 OPERATOR: Final = "operator"  # of a framework: a kernel that was executed
@@ -114,7 +115,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """findings.json: the findings of one run, the most urgent first."""
 
-    format: int = rundir.FORMAT
+    format: int = FORMAT
     run_id: str
     findings: list[Finding] = []
     notes: list[str] = []  # what was not looked at, and why

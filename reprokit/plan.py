@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit.rundir import CaptureAsked, RecipeUsed, ReplayOf
+from reprokit.model.run import CaptureAsked, RecipeUsed, ReplayOf
 
 RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")

@@ -19,8 +19,8 @@ from typing import Annotated
 import msgspec
 
 from reprokit.errors import BadRecipe
+from reprokit.model.run import RecipeUsed
 from reprokit.printable import printable
-from reprokit.rundir import RecipeUsed
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -17,7 +17,8 @@ import msgspec
 from reprokit import native, rundir, untrusted_json
 from reprokit.bounds import bounded_names
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
-from reprokit.rundir import TRAIL, RunDirectory, SealedFile
+from reprokit.model.run import SealedFile
+from reprokit.rundir import TRAIL, RunDirectory
 
 FORMAT = 3  # RKT_FORMAT of native/trail/trail.h
 OLDEST = 2

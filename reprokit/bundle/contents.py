@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from reprokit import pending
+from reprokit.model.run import Digest
 from reprokit.rundir import (
     AGENT_PLAN,
     ENTROPY,
@@ -31,7 +32,6 @@ from reprokit.rundir import (
     TRAIL,
     VARIABLE_KEY,
     WRITTEN,
-    Digest,
 )
 
 FORMAT: Final = 1

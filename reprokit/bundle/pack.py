@@ -23,8 +23,10 @@ from reprokit.bundle.contents import Contents, Packed
 from reprokit.bundle.normalise import Normaliser
 from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
 from reprokit.launch.variables import is_kept
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.run import Bundled, RunFile
 from reprokit.redaction import Secrets
-from reprokit.rundir import Bundled, OutputFile, OutputsFile, RunDirectory
+from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
 
 _OF_SURROUNDINGS = frozenset(
@@ -140,7 +142,7 @@ def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:
 
 def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: Bundled) -> None:
     """run.json, with seals of what the files have become."""
-    facts = msgspec.convert(normaliser.value(msgspec.to_builtins(run.run)), rundir.RunFile)
+    facts = msgspec.convert(normaliser.value(msgspec.to_builtins(run.run)), RunFile)
     facts.variables = {name: value for name, value in facts.variables.items() if is_kept(name, value)}
     facts.key = facts.key if bundled.entropy else ""
     facts.launcher_pid, facts.launcher_started = 0, 0.0

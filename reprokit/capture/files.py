@@ -11,7 +11,8 @@ from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_hea
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
 from reprokit.agent.capture.words import in_words
-from reprokit.rundir import SNAPSHOTS, RunDirectory, SnapshotFacts
+from reprokit.model.run import SnapshotFacts
+from reprokit.rundir import SNAPSHOTS, RunDirectory
 
 __all__ = [
     "NOT_COMPARED",

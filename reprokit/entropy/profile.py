@@ -12,7 +12,7 @@ from pathlib import Path
 from reprokit import native
 from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, entropy_files, open_regular
 from reprokit.errors import RunDamaged
-from reprokit.rundir import Fidelity, ProfileFacts
+from reprokit.model.run import Fidelity, ProfileFacts
 
 _BLOCK = 1 << 20
 ROOT = b"0"  # identity of the command's own process

@@ -40,9 +40,10 @@ from reprokit.launch.apart import execute
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
+from reprokit.model.run import RecipeUsed
 from reprokit.plan import RECORD, Plan, Profiling
 from reprokit.recipe import Settings
-from reprokit.rundir import RecipeUsed, RunDirectory
+from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import Comparison, compare
 from reprokit.verify.entropy import percent_exact
 from reprokit.verify.rows import sentence

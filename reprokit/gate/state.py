@@ -20,7 +20,8 @@ from reprokit import inherited, rundir
 from reprokit.errors import ReprokitError
 from reprokit.launch.outputs import MAX_FILES
 from reprokit.launch.rundirectory import HOME, home
-from reprokit.rundir import OUTPUTS, OutputFile, OutputsFile, RunDirectory
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.rundir import OUTPUTS, RunDirectory
 
 LEFT: Final = "gates"  # below .reprokit: for each training a list of what its runs left
 MAX_EARLIER = 200  # runs below .reprokit that are looked at, the newest first

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from reprokit import rundir
+from reprokit.model.run import CaptureUnavailable
 
 MAX_READ = 64 << 20  # bytes of metrics.jsonl: processes start and frameworks are imported early
 MAX_WARNINGS = 20
@@ -52,7 +53,7 @@ class AgentFacts(msgspec.Struct):
     told: bool = False  # the first process lived to say what it had imported
     seeds: int = 0
     patches: list[PatchLine] = msgspec.field(default_factory=list)
-    captures_unavailable: list[rundir.CaptureUnavailable] = msgspec.field(default_factory=list)
+    captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
 
 
@@ -119,11 +120,11 @@ def _take(facts: AgentFacts, line: bytes) -> None:
         facts.warnings.append(f"the agent: {value.get('text')}")
 
 
-def _take_unavailable(known: list[rundir.CaptureUnavailable], line: dict[str, Any]) -> None:
+def _take_unavailable(known: list[CaptureUnavailable], line: dict[str, Any]) -> None:
     """Count the processes in which steps of a framework were not captured."""
     fields = {name: str(line.get(name, ""))[:MAX_TEXT] for name in ("framework", "version", "reason")}
     with suppress(msgspec.ValidationError):  # not a reason of ours
-        one = msgspec.convert(fields, rundir.CaptureUnavailable)
+        one = msgspec.convert(fields, CaptureUnavailable)
         place = next((n for n, other in enumerate(known) if msgspec.structs.replace(other, processes=1) == one), None)
         if place is not None:
             known[place] = msgspec.structs.replace(one, processes=known[place].processes + 1)

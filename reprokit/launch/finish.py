@@ -17,8 +17,10 @@ from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
+from reprokit.model.outputs import OutputsFile
+from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
 from reprokit.plan import RECORD, Plan, past_tense
-from reprokit.rundir import Fidelity, OutputsFile, ReplayOf, RunDirectory, RunFile
+from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from reprokit.launch.profiled import Profiled
@@ -63,7 +65,7 @@ class Finish:
         self._attempt(self._take_signals)
         self._attempt(self._take_modules)
         self._attempt(self._take_snapshots)
-        run.status = rundir.FINISHED
+        run.status = FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
 
     def _use_reserve(self) -> None:

@@ -24,6 +24,7 @@ from reprokit import rundir
 from reprokit.errors import CannotWriteRun
 from reprokit.launch.messages import warn
 from reprokit.launch.supported import libc
+from reprokit.model.run import FORMAT
 
 if TYPE_CHECKING:
     from reprokit.launch.agentlines import AgentFacts
@@ -39,7 +40,7 @@ LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
 class Environment(msgspec.Struct, kw_only=True):
     """environment.json"""
 
-    format: int = rundir.FORMAT
+    format: int = FORMAT
     host: str = ""
     system: dict[str, str] = {}
     cpu: dict[str, Any] = {}

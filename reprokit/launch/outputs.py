@@ -17,8 +17,8 @@ import msgspec
 
 from reprokit import names, private_keys, rundir
 from reprokit.launch.keeping import Keeper
+from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.names import NOISE, NOISE_SUFFIXES
-from reprokit.rundir import OutputFile, OutputLink, OutputsFile
 
 if TYPE_CHECKING:
     import zipfile

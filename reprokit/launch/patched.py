@@ -12,8 +12,8 @@ from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch.command import Command
 from reprokit.launch.interpreter import directories
+from reprokit.model.run import PatchApplied
 from reprokit.patches import Chosen, is_absent, misfit, parse, select
-from reprokit.rundir import PatchApplied
 
 APPLIED, NOT_APPLIED, REFUSED = "applied", "not-applied", "refused"
 MAX_WHY = 500  # characters

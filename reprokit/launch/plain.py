@@ -37,8 +37,8 @@ from reprokit.launch.run import (
 )
 from reprokit.launch.rundirectory import NewRun, remove, shown
 from reprokit.launch.written import Watched
+from reprokit.model.run import FINISHED, RunFile
 from reprokit.plan import Plan
-from reprokit.rundir import RunFile
 
 NOTHING = "off: nothing was recorded"
 UNTOUCHED = "not loaded: the command was left untouched"
@@ -150,7 +150,7 @@ def _close(prepared: Prepared) -> None:
     run.captures_unavailable = told.captures_unavailable
     run.warnings.extend([*told.warnings, *snapshots.remove_partials(path), *_of_patches(run, told)])
     run.snapshots = files.collect(path)
-    run.status = rundir.FINISHED
+    run.status = FINISHED
     if plan.capture is not None and not told.loaded:
         run.warnings.append("nothing was watched: no Python process of the run began the agent")
     rundir.write_json(path / rundir.RUN, run)

@@ -13,8 +13,8 @@ from reprokit.launch.command import Command
 from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.system_calls import SystemCalls
+from reprokit.model.run import ProfilingFacts
 from reprokit.plan import Profiling
-from reprokit.rundir import ProfilingFacts
 
 CAPTURED = "captured"  # in the run's profile directory: inputs of operators that agents wanted to execute again
 OFF = "off: "

@@ -25,7 +25,7 @@ from reprokit.launch import environment as environments
 from reprokit.launch import strace
 from reprokit.launch.command import Command
 from reprokit.launch.supervisor import fresh_requests
-from reprokit.rundir import Proof
+from reprokit.model.run import Proof
 
 TRACE = "strace"  # in the run directory, while the run lasts
 TRIAL_LIMIT = 20  # seconds

@@ -13,9 +13,10 @@ import msgspec
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import host, pinning, variables
+from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, REPLAY, RUN, WITHOUT_SUPERVISOR, Capture, Plan
 from reprokit.printable import printable
-from reprokit.rundir import ReplayOf, RunDirectory, RunFile
+from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
 
 LONGEST = 200  # characters of a fact, which may come from somebody else's file
@@ -131,7 +132,7 @@ def _require_replayable(recording: RunDirectory) -> None:
     if run.kind != RECORD:
         original = run.replay_of.path if run.replay_of else "its recording"
         raise NotReplayable(f"{recording.path} is itself a replay; replay what it replayed: {original}")
-    if run.status == rundir.FAILED:
+    if run.status == FAILED:
         raise NotReplayable(f"{recording.path}: its command never started; record it again")
     if not run.command or "\0" in "".join(run.command) or not os.path.isabs(run.working_directory):
         raise RunDamaged(f"{recording.path / rundir.RUN}: it holds no usable command; the run cannot be used")

@@ -33,8 +33,8 @@ from reprokit.launch.process import Child, Ended, Interruption, Termination, Use
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
 from reprokit.launch.unreached import Unreached
+from reprokit.model.run import FAILED, RunFile
 from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, Profiling, past_tense
-from reprokit.rundir import RunFile
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
         with _on_processors(prepared.plan.processors):
             return Child(command, prepared.plan.working_directory, variables, supervisor)
     except OSError as error:
-        prepared.run.status, prepared.run.ended = rundir.FAILED, rundir.utc_now()
+        prepared.run.status, prepared.run.ended = FAILED, rundir.utc_now()
         _write(prepared.path, prepared.run)
         raise start_error(prepared.command.arguments[0], error) from None
 

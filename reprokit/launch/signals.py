@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from reprokit import rundir
-from reprokit.rundir import SignalSent
+from reprokit.model.run import SignalSent
 
 MAX_SIZE = 1 << 20  # bytes of the list
 MAX_SIGNALS = 10_000

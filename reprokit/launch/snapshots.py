@@ -17,8 +17,8 @@ from reprokit.launch import environment
 from reprokit.launch.messages import say
 from reprokit.launch.process import FORWARDED, Child
 from reprokit.launch.rundirectory import shown
+from reprokit.model.run import SnapshotFacts
 from reprokit.printable import printable
-from reprokit.rundir import SnapshotFacts
 
 VARIABLE = "REPROKIT_SNAPSHOT"
 MAX_HOOKS = 100  # commands started in one run

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from reprokit import rundir
 from reprokit.launch import prove
 from reprokit.launch.command import Command
-from reprokit.rundir import SystemCall, SystemCallsFile
+from reprokit.model.system_calls import SystemCall, SystemCallsFile
 
 TRACE = "strace"  # in the run's profile directory, while the run lasts
 OPTIONS = ("-f", "--seccomp-bpf", "-DDD", "-q", "-s", "0")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reprokit import native
-from reprokit.rundir import OutOfReach
+from reprokit.model.run import OutOfReach
 
 MESSAGE = struct.Struct("<8sII256s")  # struct rk_lost_message
 MAX_NAMED = 64

@@ -22,8 +22,9 @@ from reprokit.findings import (
     FindingsFile,
     Place,
 )
+from reprokit.model.run import RunFile
 from reprokit.profiling.groups import DIFFERENT
-from reprokit.rundir import RunDirectory, RunFile
+from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 
 FORMAT = 1

@@ -15,8 +15,10 @@ from reprokit import findings
 from reprokit.entropy.askers import Asking, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, Cure, Finding, Place
+from reprokit.model.run import RunFile
+from reprokit.model.system_calls import SystemCallsFile
 from reprokit.profiling.lines import MAX_TEXT
-from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory, RunFile, SystemCallsFile
+from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
 
 MAX_LINES = 500_000  # of metrics.jsonl that are looked through
 MAX_CALLS = 16 << 20  # bytes of system-calls.json

@@ -20,6 +20,7 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.askers import Asked as HowMuch
 from reprokit.entropy.askers import Asker as WhoAsked
 from reprokit.errors import NothingComparable, RunError
+from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
 from reprokit.report import curves, origin
@@ -41,7 +42,6 @@ from reprokit.report.facts import (
     Trained,
 )
 from reprokit.report.facts import Verdict as Told
-from reprokit.rundir import ProfileFacts
 from reprokit.verify import askers, rows, seeds
 from reprokit.verify.compare import Comparison, compare, require_whole
 from reprokit.verify.entropy import in_words
@@ -200,7 +200,7 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
         if summary.in_progress:
             yield f"{name} is still in progress: what is said here can change."
         elif summary.directory.unfinished:
-            yield f"{name} {rundir.NO_END}. What it had recorded until then is shown."
+            yield f"{name} {NO_END}. What it had recorded until then is shown."
         elif not summary.succeeded:
             yield f"{name} failed: {summary.state}."
         if summary.run.out_of_reach:

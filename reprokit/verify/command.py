@@ -8,8 +8,8 @@ from itertools import zip_longest
 from pathlib import PurePosixPath
 
 from reprokit.difference import Difference, Verdict, compared, group, information
+from reprokit.model.run import RunFile
 from reprokit.redaction import shown_document
-from reprokit.rundir import RunFile
 from reprokit.verify.normalise import INTERPRETER, WORKING_DIRECTORY, Normalisations
 
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")

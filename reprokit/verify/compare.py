@@ -10,8 +10,9 @@ from reprokit import entropy as entropy_profile
 from reprokit import inherited
 from reprokit.difference import Difference, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
+from reprokit.model.run import NO_END
 from reprokit.plan import REPLAY
-from reprokit.rundir import ENTROPY, NO_END, RunDirectory
+from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify import (
     command,

@@ -13,7 +13,8 @@ from reprokit.artifacts.compare import Options, Side, compare
 from reprokit.artifacts.sources import BLOCK, File
 from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
-from reprokit.rundir import OutputFile, RunDirectory
+from reprokit.model.outputs import OutputFile
+from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
 
 LARGEST = 4 << 30  # bytes of a file whose digest is taken again

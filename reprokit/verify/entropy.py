@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from reprokit.difference import Difference, Verdict, compared, group, information
-from reprokit.rundir import Fidelity, RunDirectory, RunFile
+from reprokit.model.run import Fidelity, RunFile
+from reprokit.rundir import RunDirectory
 
 
 def compare(left: RunFile, right: RunFile) -> Difference:

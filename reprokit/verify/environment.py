@@ -12,7 +12,8 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
-from reprokit.rundir import RunDirectory, RunFile
+from reprokit.model.run import RunFile
+from reprokit.rundir import RunDirectory
 from reprokit.verify import computing, listings, script_variables, surroundings
 from reprokit.verify.match import Matched
 from reprokit.verify.normalise import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations

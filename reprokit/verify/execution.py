@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from reprokit.rundir import RunFile
+from reprokit.model.run import RunFile
 
 
 class Shared(Enum):

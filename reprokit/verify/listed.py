@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reprokit.errors import RunError, RunNotFound
-from reprokit.rundir import FAILED, RUN, RunDirectory
+from reprokit.model.run import FAILED
+from reprokit.rundir import RUN, RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.status import ended, failed, seconds
 

@@ -14,7 +14,8 @@ from reprokit.artifacts import logged
 from reprokit.artifacts.logged import Logged, Point, kind_of
 from reprokit.difference import Difference, Side, Verdict, group, missing
 from reprokit.errors import ReprokitError
-from reprokit.rundir import OutputFile, OutputsFile, RunDirectory
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
 from reprokit.verify import contents
 from reprokit.verify.normalise import Normalisations

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from reprokit.difference import Difference, Verdict, compared, group, missing
-from reprokit.rundir import OutputFile, OutputsFile
+from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.tolerance import Tolerance
 from reprokit.verify import trackers
 from reprokit.verify.contents import Contents

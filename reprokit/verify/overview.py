@@ -8,7 +8,8 @@ from typing import Any
 
 from reprokit import findings
 from reprokit.capture import files
-from reprokit.rundir import OutputFile, Proof, RunFile
+from reprokit.model.outputs import OutputFile
+from reprokit.model.run import Proof, RunFile
 from reprokit.screen import Cells, print_rows
 from reprokit.verify import logged, script_variables, seeds, words
 from reprokit.verify.entropy import in_words

@@ -13,6 +13,8 @@ from typing import Any
 from reprokit import entropy, findings, native, pending, rundir, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
+from reprokit.model.run import FINISHED, NO_END
+from reprokit.model.system_calls import SystemCallsFile
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify import whole
@@ -74,7 +76,7 @@ class RunCheck:
     @property
     def sealed(self) -> bool:
         """Whether the run came to its end, where digests of its files are taken."""
-        return self.run is not None and self.run.run.status == rundir.FINISHED
+        return self.run is not None and self.run.run.status == FINISHED
 
     def add(self, file: str, what: str) -> None:
         self.damages.append(Damage(file, what))
@@ -129,7 +131,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
     if run.has(rundir.SYSTEM_CALLS):
-        yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, rundir.SystemCallsFile)
+        yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, SystemCallsFile)
     if run.has(rundir.AGENT_PLAN):
         yield rundir.AGENT_PLAN, lambda: run.decode(rundir.AGENT_PLAN, dict[str, Any])
     if run.has(rundir.SHIM_PLAN):
@@ -246,7 +248,7 @@ def print_check(result: RunCheck) -> None:
     if count > SHOWN:
         rows.append(Cells(("damaged", "", f"and {count - SHOWN} more: --json has all"), "bold red"))
     if result.run is not None and not result.sealed:
-        why = f"the run {rundir.NO_END}, where digests are taken: files were read, and not compared with any"
+        why = f"the run {NO_END}, where digests are taken: files were read, and not compared with any"
         rows.append(Cells(("unsealed", rundir.RUN, why), "yellow"))
     rows += [Cells(("unchecked", name, "no digest is over it")) for name in sorted(result.unchecked)[:SHOWN]]
     style = "bold red" if count else "bold green"

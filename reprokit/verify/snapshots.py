@@ -7,7 +7,8 @@ from typing import Any
 
 from reprokit.capture import files
 from reprokit.difference import Difference, compared, group, information, missing
-from reprokit.rundir import SNAPSHOTS, RunDirectory, SnapshotFacts
+from reprokit.model.run import SnapshotFacts
+from reprokit.rundir import SNAPSHOTS, RunDirectory
 
 SHOWN = 6
 IGNORED = frozenset(["check", "digest"])

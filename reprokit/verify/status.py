@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Verdict, compared, group, information, missing
-from reprokit.rundir import FAILED, FINISHED, RunFile
+from reprokit.model.run import FAILED, FINISHED, RunFile
 from reprokit.verify.normalise import TIMES, Normalisations
 
 

@@ -16,7 +16,9 @@ import msgspec
 from reprokit import entropy, findings
 from reprokit.errors import RunError
 from reprokit.findings import FindingsFile
-from reprokit.rundir import ENTROPY, FAILED, FINISHED, NO_END, OutputsFile, RunDirectory, RunFile
+from reprokit.model.outputs import OutputsFile
+from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
+from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.verify import logged, script_variables, whole
 from reprokit.verify.lines import END_WEIGHTS
 from reprokit.verify.match import Raw

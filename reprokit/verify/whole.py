@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from reprokit import rundir
 from reprokit.capture import files
 from reprokit.errors import RunDamaged, RunNotReadable
-from reprokit.rundir import EVALUATION, KEPT, SNAPSHOTS, OutputFile, RunDirectory, SnapshotFacts
+from reprokit.model.outputs import OutputFile
+from reprokit.model.run import SnapshotFacts
+from reprokit.rundir import EVALUATION, KEPT, SNAPSHOTS, RunDirectory
 
 BLOCK = 1 << 20
 

@@ -26,8 +26,9 @@ from reprokit.bundle.normalise import Normaliser
 from reprokit.bundle.pack import Wanted, pack
 from reprokit.bundle.unpack import unpack
 from reprokit.errors import BadBundle, CannotWriteReport, RunDamaged
+from reprokit.model.run import RUNNING, SnapshotFacts
 from reprokit.redaction import Secrets
-from reprokit.rundir import RUNNING, RunDirectory, SnapshotFacts, write_json
+from reprokit.rundir import RunDirectory, write_json
 from tests.support import Reprokit
 from tests.verify.runs import Building, training
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.rundir import CaptureUnavailable, RunDirectory
+from reprokit.model.run import CaptureUnavailable
+from reprokit.rundir import RunDirectory
 from tests.capture.tensorflow_steps import Steps
 from tests.interpreters import tf114_python
 from tests.support import Reprokit

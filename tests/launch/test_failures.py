@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
 from reprokit.launch.finish import Finish
 from reprokit.launch.host import Gathering
 from reprokit.launch.process import Ended
+from reprokit.model.run import RunFile
 from reprokit.plan import Plan
 from tests.support import Reprokit, python
 
@@ -93,7 +93,7 @@ def test_a_lack_of_memory_is_said(
     def fail(*arguments: object) -> None:
         raise MemoryError
 
-    run = rundir.RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
+    run = RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
     plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
     monkeypatch.setattr("reprokit.launch.outputs.collect", fail)
     Finish(plan, tmp_path, run, lambda: False).close(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from reprokit.launch import keeping, outputs
-from reprokit.rundir import OutputFile, RunDirectory
+from reprokit.model.outputs import OutputFile
+from reprokit.rundir import RunDirectory
 from tests.launch.test_outputs import here, run  # noqa: F401
 from tests.support import Reprokit, python
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.launch import outputs
-from reprokit.rundir import OutputFile, OutputsFile
+from reprokit.model.outputs import OutputFile, OutputsFile
 from tests.support import Reprokit, python
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from reprokit import entropy
-from reprokit.rundir import ProfileFacts
+from reprokit.model.run import ProfileFacts
 from tests.native.harness import Shim
 
 MILLION = 1_000_000

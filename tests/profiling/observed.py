@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from reprokit import rundir
+from reprokit.model.run import ProfilingFacts
 from reprokit.profiling import analyse
-from reprokit.rundir import ProfilingFacts, RunDirectory
+from reprokit.rundir import RunDirectory
 from tests.verify.runs import Building, recording
 
 Line = dict[str, Any]

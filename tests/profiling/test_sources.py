@@ -9,8 +9,9 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
+from reprokit.model.system_calls import SystemCall, SystemCallsFile
 from reprokit.profiling import analyse
-from reprokit.rundir import RunDirectory, SystemCall, SystemCallsFile
+from reprokit.rundir import RunDirectory
 from tests.profiling.observed import profiled
 from tests.verify.profiles import Writing, event
 from tests.verify.runs import Building

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from reprokit.model.outputs import OutputFile
 from reprokit.report import html
 from reprokit.report.gather import gather
-from reprokit.rundir import OutputFile
 from tests.browser import HOME, SCREENS, browser, opened, picture, violations
 from tests.verify.runs import Building, digest, replayed, tensor, training
 

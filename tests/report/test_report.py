@@ -17,13 +17,15 @@ import psutil
 import pytest
 from markdown_it import MarkdownIt
 
+from reprokit.model.outputs import OutputFile
+from reprokit.model.run import FINISHED, RUNNING, Bundled
 from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
 from reprokit.report.facts import AuditFacts, document
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
-from reprokit.rundir import FINISHED, RUN, RUNNING, Bundled, OutputFile, write_json
+from reprokit.rundir import RUN, write_json
 from tests.support import COMMAND, Reprokit, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from reprokit import notebook
-from reprokit.rundir import RUNNING
+from reprokit.model.run import RUNNING
 from tests.browser import HOME, browser, violations
 from tests.verify.runs import recording, replayed, training
 

@@ -16,8 +16,9 @@ import msgspec
 import numpy
 
 from reprokit import rundir, trails
+from reprokit.model.outputs import OutputsFile
 from reprokit.native import check_in_python
-from reprokit.rundir import OutputsFile, RunDirectory, write_json
+from reprokit.rundir import RunDirectory, write_json
 from tests.trails import FIELDS, FLAGS
 from tests.verify.runs import rows_digest
 

@@ -16,7 +16,9 @@ from typing import Any
 import numpy
 
 from reprokit import rundir, trails
-from reprokit.rundir import Fidelity, OutputFile, OutputsFile, ProfileFacts, ReplayOf, RunFile, write_json
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
+from reprokit.rundir import write_json
 from tests.trails import Table, list_digest
 from tests.trails import write as write_trail
 
@@ -137,7 +139,7 @@ def recording(path: Path) -> Building:
         command=["python", "train.py", "--rate", "0.1"],
         working_directory="/home/somebody/project",
         variables={"OMP_NUM_THREADS": "2"},
-        status=rundir.FINISHED,
+        status=FINISHED,
         exit_code=0,
         started="2026-01-02T03:04:05Z",
         ended="2026-01-02T03:04:15Z",

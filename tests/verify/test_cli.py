@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from reprokit import rundir
-from reprokit.rundir import OutputFile
+from reprokit.model.outputs import OutputFile
+from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
 
 from .runs import Building, digest, float32, recording, replayed, training
 
@@ -209,7 +210,7 @@ def test_show_a_finished_recording(pair: Pair) -> None:
 
 
 def test_show_a_replay(pair: Pair) -> None:
-    pair[1].run.fidelity = rundir.Fidelity(exact=999, moved=1, unused=2)
+    pair[1].run.fidelity = Fidelity(exact=999, moved=1, unused=2)
     pair[1].run.changed = ["torch is 2.12.0, was 2.13.0"]
     text = reprokit("show", pair[1].write()).stdout
     assert f"replay of {pair[0].path}" in text
@@ -220,7 +221,7 @@ def test_show_a_replay(pair: Pair) -> None:
 def test_show_a_run_in_progress(tmp_path: Path) -> None:
     building = training(tmp_path / "run")
     run = building.run
-    run.status, run.exit_code, run.duration, run.profile = rundir.RUNNING, None, None, None
+    run.status, run.exit_code, run.duration, run.profile = RUNNING, None, None, None
     run.host, run.launcher_pid, run.launcher_started = os.uname().nodename, os.getpid(), psutil.Process().create_time()
     path = building.write(sealed=False)
     with (path / rundir.METRICS).open("a") as file:
@@ -233,9 +234,9 @@ def test_show_a_run_in_progress(tmp_path: Path) -> None:
 
 def test_show_a_run_whose_launcher_died(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
-    building.run.status, building.run.exit_code = rundir.RUNNING, None
+    building.run.status, building.run.exit_code = RUNNING, None
     first = reprokit("show", building.write()).stdout.splitlines()[0]
-    assert first.endswith(f"{rundir.NO_END}; what it had recorded is shown")
+    assert first.endswith(f"{NO_END}; what it had recorded is shown")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_show_a_run_whose_launcher_died(tmp_path: Path) -> None:
     [
         ({"exit_code": 3}, "exit code 3"),
         ({"exit_code": None, "signal": "SIGSEGV"}, "killed by SIGSEGV"),
-        ({"exit_code": None, "status": rundir.FAILED}, "failed to start"),
+        ({"exit_code": None, "status": FAILED}, "failed to start"),
     ],
 )
 def test_show_a_run_that_failed(tmp_path: Path, change: dict[str, Any], state: str) -> None:
@@ -256,7 +257,7 @@ def test_show_a_run_that_failed(tmp_path: Path, change: dict[str, Any], state: s
 def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
     building.run.shim, building.run.agent = "not loaded: static Python", "not loaded: no Python process began it"
-    building.run.profile = rundir.ProfileFacts(digest=digest("p"), withheld=4, sealed=False)
+    building.run.profile = ProfileFacts(digest=digest("p"), withheld=4, sealed=False)
     building.run.warnings = ["the disk is nearly full"]
     building.outputs.append(OutputFile(path="huge", size=1, digest="", note="not read: too large"))
     text = reprokit("show", building.write()).stdout

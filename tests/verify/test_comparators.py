@@ -13,7 +13,8 @@ import pytest
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
-from reprokit.rundir import Fidelity, OutputFile
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf
 from reprokit.verify.compare import Comparison
 
 from .runs import Building, digest, float32, recording, replayed, tensor
@@ -143,7 +144,7 @@ class TestEnvironment:
 
 class TestEntropy:
     def test_a_replay_of_another_recording(self, pair: Pair, first: First) -> None:
-        pair[1].run.replay_of = rundir.ReplayOf(path="x", run_id="another", profile_digest=digest("another"))
+        pair[1].run.replay_of = ReplayOf(path="x", run_id="another", profile_digest=digest("another"))
         name, difference = first(pair)
         assert (name, difference.detail) == ("entropy", "the replay was given the entropy of another recording")
 
@@ -158,7 +159,7 @@ class TestEntropy:
     def test_two_recordings_have_entropy_of_their_own(self, pair: Pair, compared: Compare) -> None:
         right = pair[1].run
         right.kind, right.replay_of, right.fidelity = "record", None, None
-        right.profile = rundir.ProfileFacts(digest=digest("another"))
+        right.profile = ProfileFacts(digest=digest("another"))
         found = leaf(compared(pair), "entropy", "random profile")
         assert found.verdict is Verdict.INFORMATION
         assert found.detail == "two recordings, each with entropy of its own"
@@ -497,7 +498,7 @@ class TestOutputs:
     def test_files_beyond_the_bounds_are_told(self, pair: Pair, compared: Compare) -> None:
         paths = [run.write() for run in pair]
         for path, run in zip(paths, pair, strict=True):
-            rundir.write_json(path / rundir.OUTPUTS, rundir.OutputsFile(files=run.outputs, left_out=3))
+            rundir.write_json(path / rundir.OUTPUTS, OutputsFile(files=run.outputs, left_out=3))
         from reprokit.verify.compare import compare
 
         comparison = compare(*paths)
@@ -520,14 +521,14 @@ class TestExit:
         assert comparison.notes == ("both runs failed: exit code 3",)
 
     def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
-        pair[1].run.status, pair[1].run.exit_code = rundir.RUNNING, None
+        pair[1].run.status, pair[1].run.exit_code = RUNNING, None
         comparison = compared(pair)
         assert not comparison.identical
         assert comparison.notes[0].startswith("the right run did not come to its end")
 
     def test_both_crashed(self, pair: Pair, compared: Compare) -> None:
         for run in pair:
-            run.run.status, run.run.exit_code = rundir.RUNNING, None
+            run.run.status, run.run.exit_code = RUNNING, None
         comparison = compared(pair)
         assert leaf(comparison, "exit status", "status").verdict is Verdict.NOT_RECORDED
         assert len(comparison.notes) == 2

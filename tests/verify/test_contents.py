@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reprokit.difference import Difference
 from reprokit.errors import RunDamaged
-from reprokit.rundir import OutputFile
+from reprokit.model.outputs import OutputFile
 from reprokit.verify.compare import Comparison, compare
 from tests.artifacts import samples
 from tests.artifacts.test_messages import DATA, SHARD, bundle, index

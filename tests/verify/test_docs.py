@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from reprokit import rundir
 from reprokit.cli.main import reprokit
 from reprokit.difference import Verdict
 from reprokit.launch.host import Environment
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.run import Fidelity, ProfileFacts, Proof, ReplayOf, RunFile, SealedFile
 from reprokit.verify import lines
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,14 +49,14 @@ def test_the_help_text_stands_on_the_command_s_page(name: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        rundir.RunFile,
-        rundir.ProfileFacts,
-        rundir.Fidelity,
-        rundir.ReplayOf,
-        rundir.Proof,
-        rundir.SealedFile,
-        rundir.OutputFile,
-        rundir.OutputsFile,
+        RunFile,
+        ProfileFacts,
+        Fidelity,
+        ReplayOf,
+        Proof,
+        SealedFile,
+        OutputFile,
+        OutputsFile,
         Environment,
     ],
 )

@@ -23,6 +23,7 @@ from reprokit.errors import (
     RunNotFound,
     RunTooNew,
 )
+from reprokit.model.run import FORMAT, NO_END, RUNNING
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import compare
 from reprokit.verify.summary import summarise
@@ -151,7 +152,7 @@ def test_sealed_metrics_with_a_flipped_bit_at_every_byte(tmp_path: Path) -> None
 
 
 def test_a_newer_format(small: tuple[Path, Path]) -> None:
-    newer = {"format": rundir.FORMAT + 1, "runs": ["everything is different now"]}
+    newer = {"format": FORMAT + 1, "runs": ["everything is different now"]}
     rundir.write_json(small[1] / rundir.RUN, newer)
     refused(small, RunTooNew, "upgrade reprokit")
 
@@ -244,7 +245,7 @@ def test_lines_that_lack_what_their_kind_must_hold(small: tuple[Path, Path], lin
 def test_in_progress(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
     building.losses(0.5)
-    building.run.status, building.run.exit_code = rundir.RUNNING, None
+    building.run.status, building.run.exit_code = RUNNING, None
     building.run.host = os.uname().nodename
     building.run.launcher_pid, building.run.launcher_started = os.getpid(), psutil.Process().create_time()
     path = building.write(sealed=False)
@@ -256,7 +257,7 @@ def test_in_progress(tmp_path: Path) -> None:
 def test_a_launcher_that_ended_and_that_nobody_waits_for(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
     building.losses(0.5)
-    building.run.status, building.run.exit_code, building.run.host = rundir.RUNNING, None, os.uname().nodename
+    building.run.status, building.run.exit_code, building.run.host = RUNNING, None, os.uname().nodename
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
         building.run.launcher_pid = launcher.pid
         building.run.launcher_started = psutil.Process(launcher.pid).create_time()
@@ -265,7 +266,7 @@ def test_a_launcher_that_ended_and_that_nobody_waits_for(tmp_path: Path) -> None
         launcher.kill()
         os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
         assert not rundir.RunDirectory(path).in_progress
-        assert rundir.NO_END in summarise(path).state
+        assert NO_END in summarise(path).state
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_launchers_that_cannot_be(pid: int) -> None:
 def test_half_a_last_line_of_a_crashed_run_is_left_out(small: tuple[Path, Path]) -> None:
     for path in small:
         run = RunDirectory(path).run
-        run.status, run.exit_code = rundir.RUNNING, None
+        run.status, run.exit_code = RUNNING, None
         rundir.write_json(path / rundir.RUN, run)
     with (small[1] / rundir.METRICS).open("a") as file:
         file.write('{"k": "loss", "p": "0", "n"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from reprokit.difference import Difference, Verdict
-from reprokit.rundir import ProfileFacts, RunFile
+from reprokit.model.run import ProfileFacts, RunFile
 from reprokit.verify import entropy
 from tests.verify.runs import digest
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reprokit.rundir import RUN, RUNNING
+from reprokit.model.run import RUNNING
+from reprokit.rundir import RUN
 from tests.support import COMMAND, Reprokit
 
 from .runs import recording, replayed

@@ -11,7 +11,8 @@ import pytest
 
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable
-from reprokit.rundir import OutputFile, seal_file
+from reprokit.model.outputs import OutputFile
+from reprokit.rundir import seal_file
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.compare import Comparison, compare
 from reprokit.verify.logged import CATEGORY

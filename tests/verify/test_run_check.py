@@ -16,7 +16,8 @@ from reprokit.agent.capture.store import Contents as Captured
 from reprokit.agent.capture.store import Part, Store
 from reprokit.capture import files
 from reprokit.errors import RunDamaged
-from reprokit.rundir import CaptureAsked, RunDirectory
+from reprokit.model.run import CaptureAsked
+from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import compare, require_whole
 from reprokit.verify.run_check import check
 from tests.support import Reprokit, python

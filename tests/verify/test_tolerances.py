@@ -16,7 +16,7 @@ import pytest
 
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
-from reprokit.rundir import OutputFile
+from reprokit.model.outputs import OutputFile
 from reprokit.tolerance import QUANTITIES, Tolerance, Tolerances, tolerances, ulps
 from reprokit.verify.compare import Comparison, compare
 from tests.support import Reprokit

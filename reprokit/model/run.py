@@ -1,0 +1,239 @@
+"""run.json: what was run, how, and how it ended. docs/format.md describes every field."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+FORMAT = 6
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+FAILED: Final = "failed-to-start"
+NO_END: Final = "did not come to its end: its launcher died, or could not write the end"
+Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
+Time = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]Z)?$")]
+
+
+class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a replay answered the requests for entropy (requests and bytes, by kind of match)."""
+
+    exact: int = 0
+    moved: int = 0
+    derived: int = 0
+    live: int = 0
+    exact_bytes: int = 0
+    moved_bytes: int = 0
+    derived_bytes: int = 0
+    live_bytes: int = 0
+    unused: int = 0  # recorded events that nobody asked for
+    clock: int = 0  # reads of the clock that were given again
+    clock_past: int = 0  # and those after all the recorded ones
+
+    @property
+    def requests(self) -> int:
+        return self.exact + self.moved + self.derived + self.live
+
+
+class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The random profile of a recorded run in numbers, with the digest that seals it."""
+
+    digest: Digest  # over names and contents of the entropy files
+    files: int = 0
+    size: int = 0  # bytes on disk
+    processes: int = 0
+    threads: int = 0
+    events: int = 0
+    entropy: int = 0  # bytes that the training was given
+    withheld: int = 0  # requests of cryptographic libraries, whose bytes are not recorded
+    sealed: bool = True  # False: a process of the run was still alive at its end
+
+
+class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which recording a replay replayed."""
+
+    path: str
+    run_id: str
+    profile_digest: str
+
+
+class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which recipe a run was recorded with."""
+
+    path: str  # as it was named
+    digest: Digest  # over its bytes
+
+
+class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Size and digest of a file that no longer changes, so that readers notice damage."""
+
+    size: int
+    digest: Digest  # over its bytes
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What strace saw of the kernel's entropy beside the run (record --prove)."""
+
+    requests: int  # to the kernel, by every process of the run
+    accounted: int  # of them made or answered by shim and supervisor
+    unaccounted: list[str] = []  # one line each, of those that were not
+    problem: str = ""  # why there is no proof
+
+
+class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that could not reach the run directory, and that nobody answered."""
+
+    identity: str
+    reason: Annotated[
+        str, msgspec.Meta(pattern="^(plan|file|shim|unseen)$")
+    ]  # what it could not read, write, load; or it was not seen
+
+
+class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a profile run collected (reprokit profile)."""
+
+    functions: bool = True
+    operators: bool = True
+    system_calls: str = "on"  # or "off: <why>"
+    steps: int | None = None
+    seconds: float | None = None
+    confirm: int = 0
+    ended: str = ""  # the bound at which reprokit ended the training; empty where it ended by itself
+
+
+class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the run was asked to capture the state before a step (--on-nan)."""
+
+    action: Annotated[str, msgspec.Meta(pattern="^(stop|skip|rollback)$")] = "stop"
+    conditions: list[str] = []
+    max_snapshots: Annotated[int, msgspec.Meta(ge=1)] = 3
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rollback_every: Annotated[int, msgspec.Meta(ge=1)] = 100
+
+
+class CaptureUnavailable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A framework whose steps could not be captured, although the run was asked to."""
+
+    framework: str
+    version: str
+    reason: Annotated[str, msgspec.Meta(pattern="^needs-tensorflow-2$")]
+    processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # that imported it
+
+
+class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A snapshot that the run left."""
+
+    name: str  # of its directory below snapshots/
+    process: str = ""
+    step: int = 0
+    trigger: str = ""  # in words
+    digest: str = ""  # "sha256:..." over all but paths, times, host and process ids
+    problem: str = ""  # why it cannot be read
+
+
+class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A patch that the run was asked for, and what became of it."""
+
+    id: str
+    value: str = ""
+    state: Annotated[str, msgspec.Meta(pattern="^(applied|not-applied|refused)$")] = "applied"
+    why: str = ""  # in words, where there is anything to say
+    processes: int = 0  # in which Python processes it was applied; 0 where variables are all of it
+    warnings: list[str] = []  # said before the start
+    variables: dict[str, str] = {}  # that were set for the command
+
+
+class SignalSent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal that one process of the run sent to another to end it."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
+    target: Annotated[int, msgspec.Meta(ge=1)]  # id of a process, or of a group of them
+    group: bool = False
+
+
+class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The run directory was unpacked from a bundle (reprokit bundle)."""
+
+    entropy: bool  # whether the random profile was in it
+    original: Digest  # over run.json as it was recorded
+
+
+class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """run.json: what was run, how, and how it ended."""
+
+    format: int = FORMAT
+    run_id: str
+    kind: Annotated[str, msgspec.Meta(pattern="^(record|replay|run)$")]
+    reprokit: str  # version that wrote the run
+    command: list[str]
+    working_directory: str
+    fresh: str = ""  # the directory that was copied for this run alone, with the working directory in it
+    variables: dict[str, str] = msgspec.field(default_factory=dict)
+    policy: Annotated[str, msgspec.Meta(pattern="^(strict|derive|live)$")] = "derive"
+    key: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = (
+        ""  # hex, 32 bytes: from which derived bytes come; secret
+    )
+    status: Annotated[str, msgspec.Meta(pattern="^(running|finished|failed-to-start)$")] = RUNNING
+    exit_code: Annotated[int, msgspec.Meta(le=255)] | None = None
+    signal: Annotated[str, msgspec.Meta(pattern="^SIG[A-Z0-9+-]{1,16}$")] | None = None
+    started: Time = ""  # ISO 8601, UTC
+    ended: Time | None = None
+    duration: float | None = None  # seconds; shown, never compared
+    launcher_pid: int = 0
+    launcher_started: float = 0.0  # with the pid it names one process of one machine
+    host: str = ""
+    address_randomization: str = ""  # "off", or "on: <why>"
+    environment_size: int = 0  # bytes of the environment handed to the command
+    keyed: bool = False  # every request was answered from the key; nothing else is stored
+    clock: bool = False  # the real-time clock was recorded, and process ids were stood in for
+    include_crypto: bool = False  # so were the bytes given to cryptographic libraries
+    hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
+    supervisor: str = ""  # "on", "on: <what it means>", or "off: <why>"
+    trail: str = ""  # "on", "on: <with what more>", or "off: <why>"
+    shim: str = ""  # "loaded", or "not loaded: <why>"
+    agent: str = ""  # "loaded", or "not loaded: <why>"
+    replay_of: ReplayOf | None = None
+    profile: ProfileFacts | None = None
+    fidelity: Fidelity | None = None
+    metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
+    trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
+    evaluation: SealedFile | None = None  # the files of evaluation/, likewise
+    environment: SealedFile | None = None  # environment.json, likewise
+    outputs: SealedFile | None = None  # outputs.json, likewise
+    signals: list[SignalSent] = msgspec.field(default_factory=list)
+    proof: Proof | None = None  # --prove
+    patches: list[PatchApplied] = msgspec.field(default_factory=list)
+    profiling: ProfilingFacts | None = None  # reprokit profile
+    recipe: RecipeUsed | None = None  # --recipe
+    bundled: Bundled | None = None  # it came in a bundle
+    capture: CaptureAsked | None = None  # --on-nan
+    captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
+    snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
+    out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs of which nothing is recorded
+    uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
+    changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def out_of_reach_in_words(self) -> str:
+        """Which programs nothing is known of; empty where there are none."""
+        names = list(dict.fromkeys(program.identity for program in self.out_of_reach))
+        if not names:
+            return ""
+        who, whose = (f"process {names[0]}", "its") if len(names) == 1 else (f"{len(names)} processes", "their")
+        first = "" if len(names) == 1 else f", first {names[0]}"
+        why = "another user or root, a read-only mount, or memory that may not be read"
+        return f"{who} had neither shim nor supervisor ({why}): {whose} requests and files are not recorded{first}"
+
+    @property
+    def unsupervised(self) -> str:
+        """What nobody could have seen of a recording or replay without a supervisor."""
+        if self.kind == "run" or not self.supervisor.startswith("off"):
+            return ""
+        unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
+        return f"the supervisor was {self.supervisor}: {unseen}"
+
+    @property
+    def has_profile(self) -> bool:
+        """Whether its random profile can be there: bundles leave it out unless asked."""
+        return self.bundled is None or self.bundled.entropy
