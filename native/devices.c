@@ -42,20 +42,23 @@ static inline void mark(int fd) {
 enum kind { ORDINARY = 0, DEVICE, TEXT };
 
 /* Linux: /dev/random is character device 1:8, /dev/urandom 1:9 (admin-guide/devices.txt). */
-static enum kind kind_of(int fd) {
-    struct stat status;
-    if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0) return ORDINARY;
-    if (!S_ISCHR(status.st_mode)) return rk_is_text(fd, &status) ? TEXT : ORDINARY;
-    return status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9) ? DEVICE : ORDINARY;
+static enum kind kind_by(int fd, const struct stat *status) {
+    if (!S_ISCHR(status->st_mode)) return rk_is_text(fd, status) ? TEXT : ORDINARY;
+    return status->st_rdev == makedev(1, 8) || status->st_rdev == makedev(1, 9) ? DEVICE : ORDINARY;
 }
 
-static enum kind confirmed(int fd) {
-    if (RK_LIKELY(!is_marked(fd))) return ORDINARY;
-    enum kind kind = kind_of(fd);
+static enum kind kind_of(int fd) {
+    struct stat status;
+    return rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0 ? kind_by(fd, &status) : ORDINARY;
+}
+
+static enum kind unmarked_unless(int fd, enum kind kind) {
     if (kind == ORDINARY && fd < MARKED)
         __atomic_and_fetch(&marks[fd / 64], ~(UINT64_C(1) << fd % 64), __ATOMIC_RELAXED);
     return kind;
 }
+
+static enum kind confirmed(int fd) { return RK_LIKELY(!is_marked(fd)) ? ORDINARY : unmarked_unless(fd, kind_of(fd)); }
 
 static bool is_written(int flags) {
     return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR || flags & O_TRUNC;
@@ -167,6 +170,19 @@ RK_EXPORT int __openat64_2(int directory, const char *path, int flags) {
 }
 RK_EXPORT int creat(const char *path, mode_t mode) { return opened(RK_REAL(creat)(path, mode), path, O_WRONLY); }
 RK_EXPORT int creat64(const char *path, mode_t mode) { return opened(RK_REAL(creat64)(path, mode), path, O_WRONLY); }
+
+/* ---- fstat --------------------------------------------------------------------------------------------- */
+
+/* What the program itself asks need not be asked again: Python does so for each file that it opens. */
+#define FSTAT(name, type)                                                                                \
+    RK_EXPORT int name(int fd, struct type *status) {                                                    \
+        int result = RK_REAL(name) ? rk_real_##name(fd, status) : (int)syscall(SYS_fstat, fd, status);   \
+        if (result == 0 && is_marked(fd)) unmarked_unless(fd, kind_by(fd, (const struct stat *)status)); \
+        return result;                                                                                   \
+    }
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "one layout for both");
+FSTAT(fstat, stat)
+FSTAT(fstat64, stat64)
 
 /* ---- duplicates --------------------------------------------------------------------------------------- */
 

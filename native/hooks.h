@@ -15,6 +15,7 @@
 #include <sys/ptrace.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
@@ -63,7 +64,7 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(__pread64_chk) X(preadv) X(preadv64) X(preadv2) X(preadv64v2) \
     X(open) X(open64) X(__open) X(__open64) X(__open_2) X(__open64_2) X(openat) X(openat64) \
     X(__openat_2) X(__openat64_2) X(creat) X(creat64) X(fopen) X(fopen64) X(fdopen) X(freopen) \
-    X(freopen64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
+    X(freopen64) X(fstat) X(fstat64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
     \
     X(rename) X(renameat) X(renameat2) X(link) X(linkat) X(symlink) X(symlinkat) X(truncate) X(truncate64) \
     \

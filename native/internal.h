@@ -222,6 +222,9 @@ struct rk_process {
     uint32_t looked;        /* replay: the first chunks of all streams are in slots */
     uint64_t last_opened;   /* replay: first chunk of the stream opened last */
     struct rk_slot *slots;  /* replay: where each stream has come to */
+    struct rk_notes *notes; /* lines of read.paths; NULL before there are many */
+    uint32_t making_notes;  /* another file of them is being made, or cannot be */
+    uint32_t lines;         /* of read.paths, as long as they are few */
     uint32_t begun[512];    /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
 };
 
@@ -296,6 +299,11 @@ struct rk_real {
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
 /* A read of the clock. Replay: 0 when all recorded reads of this thread were given. */
 ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real);
+
+/* ---- notes.c ---------------------------------------------------------------------------------------- */
+
+#define RK_NOTES (64u << 10)                 /* bytes of a file of lines; known to names.py */
+bool rk_note(const char *line, size_t size); /* a line of read.paths; false where it is to be appended there */
 
 /* ---- devices.c, written.c ------------------------------------------------------------------------ */
 

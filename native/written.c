@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "hooks.h"
 
@@ -17,10 +18,13 @@
 #define WAYS       4     /* places that one of them may have */
 #define MOST_READ  12288 /* lines of read.paths by one process; known to launch/data.py */
 
+#define SHORT  256 /* of names that are noted without a mapping */
+#define MOMENT 32  /* bytes of a moment, with what stands before it */
+
 /* For one line. Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
 struct scratch {
     char path[PATH_MAX], from[PATH_MAX], parent[PATH_MAX];
-    char line[4 * PATH_MAX + 32];
+    char line[4 * PATH_MAX + MOMENT];
 };
 
 static struct scratch *take_scratch(void) {
@@ -57,61 +61,64 @@ static size_t escape(char *line, const char *path) {
     return n;
 }
 
-static int open_list(const char *list) {
+void rk_append_line(const char *list, const char *line, size_t length) {
     char file[RK_RUN_PATH + 32];
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, list);
-    return rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
-}
-
-static long end_of(int fd) { return rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0); }
-
-void rk_append_line(const char *list, const char *line, size_t length) {
-    int fd = open_list(list);
+    int fd = rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
     if (fd < 0) return;
-    long end = end_of(fd);
+    long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
     if (end >= 0 && rk_within_limit((uint64_t)end + length)) rk_call(SYS_write, fd, (long)line, (long)length, 0, 0, 0);
     rk_close(fd);
 }
 
-/* The absolute name of what a descriptor means; false where it has none, or none any more. */
-static bool name_of(int fd, char path[PATH_MAX]) {
+/* "\\@", when that is, and the line's end: what was noted later was done later, in whichever process and list. */
+static size_t append_moment(char *line, size_t n) {
+    struct timespec time = {0};
+    rk_call(SYS_clock_gettime, CLOCK_MONOTONIC, (long)&time, 0, 0, 0, 0);
+    line[n++] = '\\';
+    line[n++] = '@';
+    n = rk_append_number(line, n + MOMENT - 3, n, (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec);
+    line[n++] = '\n';
+    return n;
+}
+
+/* The absolute name of what a descriptor means, and its length: 0 where it has none, or none any more, `size` and
+ * more where there is no room for it. */
+static size_t name_of(int fd, char *path, size_t size) {
     static const char gone[] = " (deleted)"; /* made by O_TMPFILE, say */
     char link[64];
     size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
     rk_append_number(link, sizeof(link), n, (uint64_t)fd);
-    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, PATH_MAX, 0, 0);
-    if (length <= 0 || length >= PATH_MAX) return false;
+    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)link, (long)path, (long)size, 0, 0);
+    if (length <= 0) return 0;
+    if ((size_t)length >= size) return size;
     path[length] = 0;
     struct stat status;
     size_t end = (size_t)length - (length < (long)sizeof(gone) ? 0 : sizeof(gone) - 1);
-    return strcmp(path + end, gone) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || status.st_nlink;
+    bool is_there =
+        strcmp(path + end, gone) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || status.st_nlink;
+    return is_there ? (size_t)length : 0;
 }
 
 #define WRITTEN "/written.paths"
 
-/* "\\<" and how long written.paths was: what stands behind that was written after this read. */
-static size_t append_position(char *line) {
-    int fd = open_list(WRITTEN);
-    long end = fd < 0 ? 0 : end_of(fd);
-    if (fd >= 0) rk_close(fd);
-    line[0] = '\\';
-    line[1] = '<';
-    return rk_append_number(line, 32, 2, end > 0 ? (uint64_t)end : 0);
+/* False where there is no room for its name. */
+static bool note_name(int fd, bool is_read, char *path, size_t size, char *line) {
+    size_t length = name_of(fd, path, size);
+    if (length == 0 || length >= size || !is_a_file_of_the_program(path)) return length < size;
+    if (!is_read && !is_new(path, length)) return true; /* names that were read are looked at before */
+    size_t n = append_moment(line, escape(line, path));
+    if (!is_read || !rk_note(line, n)) rk_append_line(is_read ? "/read.paths" : WRITTEN, line, n);
+    return true;
 }
 
 static void note_descriptor(int fd, bool is_read) {
+    char path[SHORT], line[2 * SHORT + MOMENT];
+    if (RK_LIKELY(note_name(fd, is_read, path, sizeof(path), line))) return;
     struct scratch *scratch = take_scratch();
     if (!scratch) return;
-    const char *path = scratch->path;
-    char *line = scratch->line;
-    /* Names that were read are looked at before. */
-    if (name_of(fd, scratch->path) && is_a_file_of_the_program(path) && (is_read || is_new(path, strlen(path)))) {
-        size_t n = escape(line, path);
-        if (is_read) n += append_position(line + n);
-        line[n++] = '\n';
-        rk_append_line(is_read ? "/read.paths" : WRITTEN, line, n);
-    }
+    note_name(fd, is_read, scratch->path, sizeof(scratch->path), scratch->line);
     rk_unmap(scratch, sizeof(*scratch));
 }
 
@@ -143,8 +150,9 @@ static bool is_new_name(const char *path, size_t length) {
     word = 0;
     memcpy(&word, path, length);
     hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15) | 1;
-    uint64_t *places = &seen[(hash >> 32 & (NAMES / WAYS - 1)) * WAYS];
-    unsigned free = hash >> 62;
+    /* By its highest bits: a name's last bytes reach no others. */
+    uint64_t *places = &seen[hash / (UINT64_MAX / (NAMES / WAYS) + 1) * WAYS];
+    unsigned free = hash >> 40 & (WAYS - 1);
     for (unsigned i = 0; i < WAYS; i++) {
         uint64_t other = __atomic_load_n(&places[i], __ATOMIC_RELAXED);
         if (other == hash) return false;
@@ -187,10 +195,9 @@ static bool entry_name(int directory, const char *name, char path[PATH_MAX], cha
     if (start) parent[start] = 0;
     int fd = (int)rk_call(SYS_openat, directory, (long)parent, O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
     if (fd < 0) return false;
-    bool is_known = name_of(fd, path);
+    size_t n = name_of(fd, path, PATH_MAX);
     rk_close(fd);
-    size_t n = is_known ? strlen(path) : 0;
-    if (!is_known || n + 1 + length - start >= PATH_MAX) return false;
+    if (n == 0 || n + 1 + length - start >= PATH_MAX) return false;
     if (n > 1) path[n++] = '/'; /* else it is the root */
     memcpy(path + n, name + start, length - start);
     path[n + length - start] = 0;
@@ -208,8 +215,7 @@ static void note_placed(int from_directory, const char *from, int to_directory, 
         line[n++] = '\\';
         line[n++] = '>';
         n += escape(line + n, scratch->path);
-        line[n++] = '\n';
-        if (is_new(line, n)) rk_append_line(WRITTEN, line, n);
+        if (is_new(line, n)) rk_append_line(WRITTEN, line, append_moment(line, n));
     }
     rk_unmap(scratch, sizeof(*scratch));
 }

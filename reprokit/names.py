@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -14,13 +15,16 @@ import msgspec
 
 from reprokit import rundir
 
-MAX_LIST = 64 << 20  # bytes of written.paths or read.paths that are read
+MAX_LIST = 64 << 20  # bytes of written.paths, or of all lists of what was read, that are read
+USED = struct.Struct("<Q")  # bytes of a file of lines that are used, with these: native/notes.c
+MAX_MOMENT = (1 << 64) - 1  # nanoseconds, or bytes
 MAX_BELOW = 1_000_000  # files below one directory that was put in place
 ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results
 MAX_WATCHED = 10_000  # files below the working directory that are looked at
 MAX_DEPTH = 64  # of directories below one that was put in place
 ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
-POSITION = b"\\<"  # behind the name of what was read: how much had been written
+# Names, and when they were noted. Before format 7 only what was read said how long written.paths was then.
+LINE = re.compile(rb"((?:[^\\]|\\[^@<])*)(?:\\[@<](\d{1,20}))?")
 TO = b"\0"  # between the two names of a line, when it was read; no name has it
 
 NOISE = frozenset(
@@ -55,27 +59,43 @@ def read(run: Path) -> set[str]:
 
 
 def read_at(run: Path) -> dict[str, int | None]:
-    """What was read, and how long written.paths was then for the first time; None where nobody noted it."""
+    """What was read, and the moment of the first time, as in written_at; None where nobody noted it."""
     found: dict[str, int | None] = {}
-    for line in _data(run / rundir.READ)[0].split(b"\n"):
-        name, _, digits = line.rpartition(POSITION)
-        at = int(digits) if name and digits.isdigit() else None
-        path = ESCAPED.sub(_unescaped, line if at is None else name)
-        if path.startswith(b"/") and b"\0" not in path:
-            before = found.setdefault(os.fsdecode(path), at)
+    for name, at in map(_parsed, read_lines(run)):
+        if name.startswith(b"/") and TO not in name:
+            before = found.setdefault(os.fsdecode(name), at)
             if before is not None and at is not None:
-                found[os.fsdecode(path)] = min(before, at)
+                found[os.fsdecode(name)] = min(before, at)
     return found
 
 
+def read_lines(run: Path) -> list[bytes]:
+    """What was read, a line each: in read.paths, and where processes that read much noted it by themselves."""
+    data = _data(run / rundir.READ)[0]
+    lines, left = data.split(b"\n"), MAX_LIST - len(data)
+    with suppress(OSError):
+        for name in sorted(os.listdir(run / rundir.READ_BY)):
+            data = _data(run / rundir.READ_BY / name)[0][: max(left, 0)]
+            lines += _own_lines(data)
+            left -= len(data)
+    return [line for line in lines if line]
+
+
+def _own_lines(data: bytes) -> list[bytes]:
+    """The lines of a mapped file; what stands before a zero byte was torn by a SIGKILL."""
+    used = USED.unpack_from(data)[0] if len(data) >= USED.size else 0
+    return [line.rpartition(b"\0")[2] for line in data[USED.size : used].split(b"\n")]
+
+
 def written_at(run: Path) -> dict[str, int]:
-    """Where in written.paths each name stands first that was opened for writing, or given to something."""
+    """When each name was first opened for writing, or given to something."""
     found: dict[str, int] = {}
     start = 0
     for line in _data(run / rundir.WRITTEN)[0].split(b"\n"):
-        path = ESCAPED.sub(_unescaped, line).rpartition(TO)[2]
-        if path.startswith(b"/"):
-            found.setdefault(os.fsdecode(path), start)
+        name, at = _parsed(line)
+        path = os.fsdecode(name.rpartition(TO)[2])
+        if path.startswith("/"):
+            found[path] = min(found.get(path, MAX_MOMENT), start if at is None else at)
         start += len(line) + 1
     return found
 
@@ -96,8 +116,16 @@ def written(run: Path) -> Written:
 def _lines(path: Path) -> tuple[set[bytes], bool]:
     """The lines of a list without their escapes, and whether these are all."""
     data, is_whole = _data(path)
-    lines = {ESCAPED.sub(_unescaped, line) for line in set(data.split(b"\n")) if TO not in line}
+    lines = {_parsed(line)[0] for line in set(data.split(b"\n")) if TO not in line}
     return {line for line in lines if line.startswith((b"/", TO))}, is_whole
+
+
+def _parsed(line: bytes) -> tuple[bytes, int | None]:
+    """A line without its escapes, and the moment that it tells."""
+    found = LINE.fullmatch(line)
+    if found is None:
+        return ESCAPED.sub(_unescaped, line), None
+    return ESCAPED.sub(_unescaped, found[1]), None if found[2] is None else int(found[2])
 
 
 def _data(path: Path) -> tuple[bytes, bool]:

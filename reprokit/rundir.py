@@ -46,6 +46,7 @@ SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the ag
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 READ = "read.paths"
+READ_BY = "reads"  # the same of processes that read much, files of their own
 MODULES = "modules.paths"
 FINDINGS = "findings.json"
 SYSTEM_CALLS = "profile/system-calls.json"
@@ -79,7 +80,7 @@ FILES = frozenset(
         RESERVE,
     }
 )
-DIRECTORIES = frozenset({PROFILE, ENTROPY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending.DIRECTORY})
+DIRECTORIES = frozenset({PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending.DIRECTORY})
 
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl

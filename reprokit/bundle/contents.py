@@ -21,6 +21,7 @@ from reprokit.rundir import (
     OUTPUTS,
     PROFILE,
     READ,
+    READ_BY,
     RESERVE,
     RUN,
     SEEDS,
@@ -46,8 +47,8 @@ HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
 JSON = (RUN, ENVIRONMENT, OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
-# signals in run.json.
-NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, SIGNALS, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
+# signals in run.json, what single processes read in read.paths.
+NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, SIGNALS, READ_BY, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
 
 MAX_FILES = 100_000
 MAX_SIZE = 1 << 40  # bytes of all files

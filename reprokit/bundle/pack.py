@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import private_keys, rundir
+from reprokit import names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import contents
 from reprokit.bundle.contents import Contents, Packed
@@ -87,9 +87,8 @@ def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
     if run.has(rundir.METRICS):
         _metrics(run, directory / rundir.METRICS, normaliser)
     for name in contents.TEXTS:
-        if run.has(name):
-            text = os.fsdecode(run.read(name, rundir.MAX_JSON))
-            (directory / name).write_bytes(os.fsencode(normaliser.text(text)))
+        if text := _text(run, name):
+            (directory / name).write_bytes(os.fsencode(normaliser.text(os.fsdecode(text))))
     outputs = _outputs(run)
     if outputs is not None:
         _rewrite(directory / rundir.OUTPUTS, normaliser.value(msgspec.to_builtins(outputs)))
@@ -174,6 +173,12 @@ def _remove_private_keys(copies: Path) -> None:
         with open(path, "rb") as copy:
             if private_keys.is_private_key(copy):
                 path.unlink()
+
+
+def _text(run: RunDirectory, name: str) -> bytes:
+    if name == rundir.READ:
+        return b"".join(line + b"\n" for line in names.read_lines(run.path))
+    return run.read(name, rundir.MAX_JSON) if run.has(name) else b""
 
 
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import names, rundir
+from reprokit import names
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
 DECLARED_WHOLE = 1 << 30  # bytes of one that was named
@@ -88,17 +88,9 @@ def with_seen(
     files = sorted(path for path in paths if _is_data(path) and not _is_known(path, known))
     entries = [_described(path, directory, stop, WHOLE) for path in files[:MAX_FILES]]
     more = max(0, len(files) - MAX_FILES)
-    incomplete = more > 0 or _lines(run / rundir.READ) >= MAX_NOTED
+    incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     found = _gathered([entry for entry in entries if entry is not None], incomplete)
     return named + [msgspec.to_builtins(entry) for entry in found], more
-
-
-def _lines(path: Path) -> int:
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            return file.read(names.MAX_LIST).count(b"\n")
-    except OSError:
-        return 0
 
 
 def paths_written(run: Path) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-FORMAT = 6
+FORMAT = 7
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"

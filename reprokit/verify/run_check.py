@@ -48,6 +48,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.EVALUATION: [(r"[0-9a-f]{16}-[0-9]+\.npy", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
+    rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],
     pending.DIRECTORY: [(_NUMBERED, False)],
 }

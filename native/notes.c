@@ -1,0 +1,95 @@
+/* notes.c - lines of read.paths by a process that reads many files, without a system call for each: in mapped files of
+ * its own, REPROKIT_RUN/reads/PID-N, where they outlive a SIGKILL.
+ *
+ * Nothing waits here, as signal handlers come through it: who finds no room appends to read.paths instead.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "internal.h"
+
+#ifndef MADV_DONTFORK
+#define MADV_DONTFORK 10
+#endif
+
+#define FEW   8   /* lines that are appended to read.paths: most processes read no more */
+#define TRIES 100 /* for a name, where process ids come again */
+
+struct rk_notes {
+    uint64_t used; /* bytes, with these */
+    char lines[RK_NOTES - sizeof(uint64_t)];
+};
+_Static_assert(sizeof(struct rk_notes) == RK_NOTES, "the layout of a file of lines");
+
+/* The number of the last one stands behind the directory. */
+static int create(char path[RK_RUN_PATH + 64]) {
+    size_t n = rk_append(path, RK_RUN_PATH + 64, 0, rk_run);
+    n = rk_append(path, RK_RUN_PATH + 64, n, "/reads");
+    rk_call(SYS_mkdirat, AT_FDCWD, (long)path, 0700, 0, 0, 0);
+    n = rk_append(path, RK_RUN_PATH + 64, n, "/");
+    n = rk_append_number(path, RK_RUN_PATH + 64, n, (uint64_t)rk_getpid());
+    n = rk_append(path, RK_RUN_PATH + 64, n, "-");
+    int fd = -EEXIST;
+    for (uint64_t number = 0; fd == -EEXIST && number < TRIES; number++) {
+        rk_append_number(path, RK_RUN_PATH + 64, n, number);
+        fd = rk_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    }
+    return fd;
+}
+
+/* A forked child has none of it, whatever rights it has then. */
+static struct rk_notes *map(int fd) {
+    struct rk_notes *notes = rk_map(RK_NOTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!notes) return NULL;
+    rk_call(SYS_madvise, (long)notes, RK_NOTES, MADV_DONTFORK, 0, 0, 0);
+    notes->used = offsetof(struct rk_notes, lines);
+    return notes;
+}
+
+static struct rk_notes *make(void) {
+    char path[RK_RUN_PATH + 64];
+    int fd = create(path);
+    if (fd < 0) return NULL;
+    struct rk_notes *notes = rk_reserve(fd, 0, RK_NOTES) == 0 ? map(fd) : NULL;
+    rk_close(fd);
+    if (!notes) rk_call(SYS_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0);
+    return notes;
+}
+
+/* Where that fails it is not tried again. The one before stays: another thread may be writing into it. */
+static struct rk_notes *next(void) {
+    if (__atomic_exchange_n(&rk_process->making_notes, 1, __ATOMIC_ACQUIRE)) return NULL;
+    struct rk_notes *notes = make();
+    if (!notes) return NULL;
+    __atomic_store_n(&rk_process->notes, notes, __ATOMIC_RELEASE);
+    __atomic_store_n(&rk_process->making_notes, 0, __ATOMIC_RELEASE);
+    return notes;
+}
+
+static char *claim(struct rk_notes *notes, size_t size) {
+    if (!notes) return NULL;
+    uint64_t used = __atomic_load_n(&notes->used, __ATOMIC_RELAXED);
+    do
+        if (used + size > RK_NOTES) return NULL;
+    while (!__atomic_compare_exchange_n(&notes->used, &used, used + size, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return (char *)notes + used;
+}
+
+/* From the second byte on, then the first: a line without it was torn. */
+static void put(volatile char *at, const char *line, size_t size) {
+    for (size_t i = 1; i < size; i++) at[i] = line[i];
+    at[0] = line[0];
+}
+
+bool rk_note(const char *line, size_t size) {
+    if (__atomic_load_n(&rk_process->lines, __ATOMIC_RELAXED) < FEW &&
+        __atomic_fetch_add(&rk_process->lines, 1, __ATOMIC_RELAXED) < FEW)
+        return false;
+    char *room = claim(__atomic_load_n(&rk_process->notes, __ATOMIC_ACQUIRE), size);
+    if (!room) room = claim(next(), size);
+    if (!room) return false;
+    put(room, line, size);
+    return true;
+}

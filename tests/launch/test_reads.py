@@ -1,0 +1,174 @@
+"""The names of files that were read: none is lost, torn or noted again, whoever reads them and however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit import inherited, names
+from reprokit.rundir import RunDirectory
+from tests.support import COMMAND, Reprokit, python
+
+READ = "import os\ndef read(name): os.close(os.open(f'data/{name}', os.O_RDONLY))\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("files")
+    for number in range(3000):
+        (place / str(number)).touch()
+    return place
+
+
+@pytest.fixture(autouse=True)
+def data(reprokit: Reprokit, files: Path) -> Path:
+    (reprokit.directory / "data").symlink_to(files)
+    return files
+
+
+def noted(run: Path, data: Path) -> list[str]:
+    """The names of the data files, one for each line of the run."""
+    lines = (os.fsdecode(line.rpartition(rb"\@")[0]) for line in names.read_lines(run))
+    return [line.removeprefix(f"{data}/") for line in lines if line.startswith(f"{data}/")]
+
+
+def read(reprokit: Reprokit, code: str) -> list[str]:
+    """What is noted of a program that calls read(name)."""
+    done = reprokit.record(*python(READ + code))
+    assert done.returncode == 0, done.stderr
+    return noted(reprokit.last, (reprokit.directory / "data").resolve())
+
+
+def test_each_of_many_names_is_noted_once_however_often_it_is_read(reprokit: Reprokit) -> None:
+    found = read(reprokit, "for _ in range(5):\n    for number in range(1000): read(number)")
+    assert sorted(map(int, found)) == list(range(1000))
+    assert len((reprokit.last / "read.paths").read_bytes().splitlines()) < 50
+    assert reprokit.run("check", "last").returncode == 0
+
+
+def test_no_line_is_torn_by_other_threads_or_handlers_of_signals(reprokit: Reprokit) -> None:
+    code = """
+import itertools, signal, threading
+rest = itertools.count(1000)
+signal.signal(signal.SIGALRM, lambda *_: read(next(rest)))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+def some(first):
+    for number in range(first, 1000, 4): read(number)
+threads = [threading.Thread(target=some, args=(first,)) for first in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(next(rest))
+"""
+    found = sorted(map(int, read(reprokit, code)))
+    assert found == list(range(len(found)))
+    assert len(found) >= 1000
+
+
+def test_forked_children_note_for_themselves_and_do_not_hold_what_their_parent_noted(reprokit: Reprokit) -> None:
+    code = """
+for number in range(100): read(number)
+own = os.environ["REPROKIT_RUN"].replace("//", "") + "/reads/"
+assert own in open("/proc/self/maps").read()
+for first in (500, 1000, 1500):
+    if not os.fork():
+        assert own not in open("/proc/self/maps").read()
+        for number in range(first, first + 100): read(number)
+        os._exit(0)
+    assert os.wait()[1] == 0
+for number in range(100, 200): read(number)
+"""
+    expected = [*range(200), *(first + number for first in (500, 1000, 1500) for number in range(100))]
+    assert sorted(map(int, read(reprokit, code))) == expected
+    assert len(list((reprokit.last / "reads").iterdir())) == 4
+
+
+def test_what_was_read_before_a_kill_is_known(reprokit: Reprokit, data: Path) -> None:
+    code = READ + "for number in range(3000):\n    read(number)\n    print(number, flush=True)"
+    with subprocess.Popen(
+        [COMMAND, "record", "-o", "run", "--", sys.executable, "-c", code + "\n    number == 900 and os.kill(0, 9)"],
+        cwd=reprokit.directory,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        told = process.stdout.read().split()
+    assert process.returncode == -signal.SIGKILL  # the launcher too
+    assert sorted(map(int, noted(reprokit.directory / "run", data))) == sorted(map(int, told)) == list(range(901))
+
+
+def test_a_program_that_may_write_no_more_goes_on(reprokit: Reprokit) -> None:
+    code = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    found = read(reprokit, code + "for number in range(3000): read(number)")
+    assert 0 < len(found) < 100
+
+
+def test_a_full_disk_ends_no_program(reprokit: Reprokit, data: Path) -> None:
+    reprokit.script(
+        "train.py",
+        f"""{READ}
+for number in range(300): read(number)
+with open("full/rest", "wb", 0) as file:
+    try:
+        while True: file.write(bytes(4096))
+    except OSError: pass
+for number in range(300, 3000): read(number)
+""",
+    )
+    record = f"{COMMAND} record -o full/run -- {sys.executable} train.py"
+    script = f"mount -t tmpfs -o size=3m x full && {record} && cp -r full/run ."
+    (reprokit.directory / "full").mkdir()
+    command = ["unshare", "-r", "-m", "sh", "-c", script]
+    done = subprocess.run(command, cwd=reprokit.directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = sorted(map(int, noted(reprokit.directory / "run", data)))
+    assert found[:300] == list(range(300))
+    assert len(found) < 3000
+
+
+def test_what_another_process_wrote_before_is_no_state_that_was_left(reprokit: Reprokit) -> None:
+    writes = "import subprocess\nsubprocess.run(['sh', '-c', 'echo 1 > data/other'])\n"
+    many = "for number in range(100): read(number)\n"
+    read(reprokit, f"{many}{writes}read('other')\nopen('data/99', 'w').close()")
+    first = {os.path.basename(path) for path in inherited.read_first(RunDirectory(reprokit.last))}
+    assert "99" in first
+    assert "other" not in first
+
+
+def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "read.paths").write_bytes(b"/old\\<70\n/older\n/a\\\\\\@5\n")
+    (tmp_path / "written.paths").write_bytes(b"/first\n/old\\\\@7\n")
+    assert names.read_at(tmp_path) == {"/old": 70, "/older": None, "/a\\": 5}
+    assert names.written_at(tmp_path) == {"/first": 0, "/old\\@7": 7}
+    (tmp_path / "reads").mkdir()
+    lines = b"/whole\\@6\n\0torn\\@6\n\0tor\0\0\0/next\\@7\n" + bytes(20)
+    for number, used in enumerate((8 + len(lines), 1 << 63)):
+        (tmp_path / "reads" / f"1-{number}").write_bytes(names.USED.pack(used) + lines)
+    (tmp_path / "reads" / "1-3").write_bytes(b"short")
+    (tmp_path / "reads" / "1-4").mkdir()
+    assert names.read_at(tmp_path) == {"/old": 70, "/older": None, "/a\\": 5, "/whole": 6, "/next": 7}
+
+
+def test_a_device_that_the_program_looked_at_is_recorded(reprokit: Reprokit) -> None:
+    code = """
+import os
+def look(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fstat(fd)
+    return fd
+fd = look("/dev/urandom")
+print(os.read(fd, 8).hex(), os.read(look("/proc/sys/kernel/random/uuid"), 36))
+os.close(fd)
+assert (other := look("data/1")) == fd
+os.read(other, 1)
+os.dup2(look("/dev/urandom"), fd)
+print(os.read(fd, 8).hex())
+"""
+    recorded = reprokit.record(*python(code))
+    replayed = reprokit.run("replay", "last", "--policy", "strict")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
