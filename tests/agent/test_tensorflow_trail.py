@@ -184,3 +184,27 @@ class Keep(keras.callbacks.Callback):
 model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
 model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[Keep()])
 """
+
+BEFORE = """
+import random, struct
+random.random(), np.random.random()
+*words, place = random.getstate()[1]
+open("python.state", "wb").write(struct.pack("<625I", place, *words))
+state = np.random.get_state()
+open("numpy.state", "wb").write(struct.pack("<625I", *state[1].tolist(), state[2]))
+model.compile("sgd", "sparse_categorical_crossentropy")
+model.fit(x, y, batch_size=80, epochs=1, shuffle=False, verbose=0)
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("has_generators", [True, False])
+def test_the_states_before_the_first_step_are_kept(tmp_path: Path, has_generators: bool) -> None:
+    head = HEAD if has_generators else HEAD.replace("layers.Dropout(0.3)", "layers.ReLU()")
+    training, _ = trained(tmp_path / "run", head + BEFORE)
+    series = named(training, "optimizer#0")
+    assert set(series.generators) == ({"python", "numpy"} if has_generators else {"torch", "python", "numpy"})
+    for name in ("python", "numpy"):
+        state = (training.directory / f"{name}.state").read_bytes()
+        assert series.generators[name] == trails.digest(state, "uint32", (625,)), name
+    assert series.untouched == [], "set_random_seed has seeded both"

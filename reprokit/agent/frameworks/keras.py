@@ -127,6 +127,7 @@ class Adapter:
                 return made
 
             def train_function(*arguments: Any) -> Any:
+                self._agent.attempt(self._records.begins, model)
                 results = function(*arguments)
                 self._steps(model, results)
                 return results

@@ -53,6 +53,7 @@ class _Steps:
         self.gradients: list[tuple[Any, Any]] = []  # of the step under way: variable and gradient
         self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that takes its gradient
         self.generators: list[Any] = []
+        self.beginning: dict[str, Any] | None = None  # the random states before the first step
 
 
 class TensorflowTrail:
@@ -87,6 +88,20 @@ class TensorflowTrail:
             for gradient, variable in pairs:
                 _take_in_graph(steps, gradient, variable)
 
+    def begins(self, optimizer: Any, model: Any) -> None:
+        """A step of Keras begins. Before the first of them the random states are taken down."""
+        steps = self._of(optimizer)
+        if steps.count == 0 and steps.beginning is None:
+            # Where Keras has generators of its own, their states are in the digest of some steps only.
+            states = {} if _generators(model) else {"torch": self._random([])}
+            states.update(python=self._state(self._words.python()), numpy=self._state(self._words.numpy()))
+            known = {name: state for name, state in states.items() if state}
+            untouched = [name for name in self._agent.generators.untouched() if name in ("python", "numpy")]
+            steps.beginning = {"generators": known, "untouched": untouched}
+
+    def _state(self, address: int) -> int:
+        return self._library.digest(address, trail.WORDS, self._words.salt) if address else 0
+
     def stepped(self, optimizer: Any, name: str, model: Any, results: Any) -> None:
         """A step was taken, which returned this; model: an object with variables, or a list of them."""
         if self._closed:
@@ -118,7 +133,9 @@ class TensorflowTrail:
         steps.tables += 1
         if steps.tables <= MAX_TABLES:
             kind, tensors = type(optimizer).__name__, list(series.named())
-            series.handle = self._library.series(self._handle, name, kind, tensors, steps.count, "tensorflow")
+            series.handle = self._library.series(
+                self._handle, name, kind, tensors, steps.count, "tensorflow", **steps.beginning or {}
+            )
         if not series.handle:
             raise RuntimeError("the trail ends here, as an optimizer's variables became others too often")
         steps.series = series

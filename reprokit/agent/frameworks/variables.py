@@ -144,6 +144,12 @@ class Records:
             self.trail = None
             self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
 
+    def begins(self, model: Any) -> None:
+        """A model of Keras begins a step."""
+        optimizer = getattr(model, "optimizer", None)
+        if self.trail is not None and optimizer is not None:
+            self._trail_does("begins", optimizer, model)
+
     def stepped(self, optimizer: Any, model: Any, results: Any = None) -> None:
         """An optimizer took a step that returned this."""
         if self._agent.observer is not None:
