@@ -55,6 +55,8 @@ def _trail_point(left: Raw, right: Raw, position: int) -> Point:
     where = numbered("epoch")(left, position)
     if left.get("epoch") != right.get("epoch"):
         return Point(f"digest {position + 1}", where, numbered("epoch")(right, position))
+    if left.get("epoch") != position:  # as where each of several loaders counts its own
+        where = f"{where} (digest {position + 1})"
     return Point(where, left["digest"], right["digest"])
 
 

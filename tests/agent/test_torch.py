@@ -338,6 +338,28 @@ for epoch in range(3):
         assert line["digest"] == object_digest(state_digests(load(training, f"epoch{number}.pt")))
 
 
+@pytest.mark.parametrize("model", ["nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"])
+def test_an_epoch_ends_where_another_loader_trains_though_its_own_lives_on(training: Training, model: str) -> None:
+    outcome = training.run(
+        HEAD
+        + f"""
+model = {model}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loaders = [DataLoader(TensorDataset(x, y), 8) for _ in range(3)]
+for number, loader in enumerate(loaders):
+    for a, b in loader:
+        optimizer.zero_grad()
+        model(a).square().mean().backward()
+        optimizer.step()
+    torch.save(model.state_dict(), f"loader{{number}}.pt")
+"""
+    )
+    assert [(line["name"], line["epoch"]) for line in outcome.of("epoch")] == [(f"loader#{n}", 0) for n in range(3)]
+    numbers = [2] if "Norm" in model else [0, 1, 2]  # whose statistics the next loader's first batch has changed
+    expected = [object_digest(state_digests(load(training, f"loader{number}.pt"))) for number in numbers]
+    assert [line["digest"] for line in outcome.of("weights", at="epoch", object="model#0")] == expected
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loader_workers_do_not_report_the_parents_models(training: Training, method: str) -> None:
     outcome = training.run(

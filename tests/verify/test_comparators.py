@@ -311,6 +311,12 @@ class TestMetrics:
         bare[1].add("loss", name="loss", step=0, value={"dtype": "float32", "bits": "3dcccccd", "decimal": 0.1})
         assert compared(bare).identical
 
+    def test_digests_of_several_loaders_are_counted_where_each_has_an_epoch_0(self, bare: Pair, first: First) -> None:
+        for run, texts in zip(bare, ("ab", "ac"), strict=True):
+            for text in texts:
+                run.add("weights", at="epoch", epoch=0, object="model#0", **{"class": "Net"}, digest=digest(text))
+        assert "weights of model#0 of process 0 differs first at epoch 0 (digest 2): " in first(bare)[1].detail
+
     @pytest.mark.parametrize(
         ("kind", "change", "sentence"),
         [

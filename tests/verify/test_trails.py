@@ -512,3 +512,34 @@ def test_where_parameters_are_not_known_of_each_step_an_update_may_be_the_cause(
         sides[1].steps[number]["loss"] += 1
     detail = first(compared(*sides)).detail
     assert "so the cause is in the forward computation, or in an update since step 17: a non-determ" in detail
+
+
+DRAWN = """
+import os, random, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(1); random.seed(1)
+class Data(Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, i): return torch.full((4,), random.random() if i >= 16 else 1.0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, batch in enumerate(DataLoader(Data(), 2)):
+    if step == 5 and "MORE" in os.environ:
+        random.random()
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.torch
+def test_a_draw_is_told_at_its_step_and_the_batch_that_it_changes_at_its_own(reprokit: Reprokit) -> None:
+    reprokit.script("train.py", DRAWN)
+    for command, more in (["record", "-o", "a", "--", sys.executable, "train.py"], {}), (["replay", "-o", "b", "a"], 1):
+        done = reprokit.run(*command, environment={"MORE": "1"} if more else {})
+        assert done.returncode == 0, done.stderr
+    comparison = compare(reprokit.directory / "a", reprokit.directory / "b")
+    told = "at step 5 the random state is the first to differ; the batch follows at step 8: another seed"
+    assert told in verdict_line(comparison)
+    assert [cause.partition(":")[0] for cause in causes(comparison)] == ["script variable MORE"]

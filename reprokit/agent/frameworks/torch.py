@@ -74,7 +74,8 @@ class Adapter:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._modules = Modules()
-        self._thread = _local()  # .backward: inside of one; .epoch: whose batch the coming steps work on
+        # .backward: inside of one; .epoch: whose batch the coming steps work on; .trained: that of the last step
+        self._thread = _local()
         self._torch: Any = None
         self._trail: TorchTrail | None = None
         self._broken: Any = None  # a trail that failed, whose worker may still read what it holds
@@ -85,7 +86,7 @@ class Adapter:
     def forget(self) -> None:
         if self._trail is not None:
             self._trail.forget()
-        self._thread.epoch = None
+        self._thread.epoch = self._thread.trained = None
         self._optimizers: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
         self._loaders: weakref.WeakKeyDictionary[Any, Epoch] = weakref.WeakKeyDictionary()
@@ -327,6 +328,11 @@ class Adapter:
         record = self._optimizers.get(optimizer)
         if record is not None:
             self._trail_does("begins", record)
+        epoch, trained = getattr(self._thread, "epoch", None), getattr(self._thread, "trained", None)
+        if epoch is not trained:
+            self._thread.trained = epoch
+            if trained is not None and trained.exhausted:
+                self._agent.attempt(self._end_epoch, trained, True)
 
     def _stepped(self, optimizer: Any) -> None:
         record = self._optimizers.get(optimizer)
@@ -416,7 +422,8 @@ class Adapter:
         self._agent.computed(epoch.name, "loader", {"workers": getattr(loader, "num_workers", None)})
         return epoch
 
-    def _end_epoch(self, epoch: Epoch) -> None:
+    def _end_epoch(self, epoch: Epoch, late: bool = False) -> None:
+        """Write what an epoch came to; late: another loader's first step has computed its gradients."""
         if not epoch.steps:
             return
         self._flush()
@@ -425,7 +432,8 @@ class Adapter:
         thread = on_thread("")  # another thread's models are in the midst of their training
         records: list[ModelRecord | OptimizerRecord] = [*self._models.values(), *self._optimizers.values()]
         for record in records:
-            if record.thread == thread:
+            has_changed = late and isinstance(record, ModelRecord) and any(record.buffers())
+            if record.thread == thread and not has_changed:
                 self._agent.attempt(self._write_weights, record, "epoch", epoch.number)
         epoch.next()
 
