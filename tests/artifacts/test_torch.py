@@ -263,6 +263,18 @@ def refused(data: bytes, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_call_in_place_of_a_flag_counts() -> None:
+    """Whether a parameter needs gradients may be said by nothing but a truth value."""
+    data = saved({"x": torch.nn.Parameter(torch.ones(2))})
+
+    def calling(letter: bytes) -> bytes:
+        call = b"cos\nsystem\nX\x01\0\0\0" + letter + b"\x85R"
+        return rewritten(data, lambda n, d: d.replace(b"\x88", call) if n.endswith("data.pkl") else d)
+
+    assert b"cos\nsystem" in calling(b"a")
+    assert named(calling(b"a"), calling(b"b"), "a.pt")
+
+
 def test_damaged_archives() -> None:
     data = saved({"x": torch.arange(5.0), "y": torch.arange(3)})
     refused(

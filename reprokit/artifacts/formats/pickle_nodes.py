@@ -1,7 +1,7 @@
-"""What a pickle builds here: inert nodes instead of objects, in which names stay text and calls are never made.
+"""What a pickle describes: inert nodes instead of objects, in which names stay text and calls are never made.
 
-None, truth values, numbers and short strings stand for themselves. All else is a node, and the same node wherever
-the pickle means the same object. Nothing here is ever hashed or compared by its contents.
+None, truth values, numbers and short strings stand for themselves, lists and tuples are Python's own. All else is a
+node, and the same node wherever the pickle means the same object. Nothing of it is ever hashed or compared by contents.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from reprokit.artifacts.parts import Source
 from reprokit.artifacts.sources import BLOCK
@@ -23,7 +23,7 @@ class OldString(bytes):
 
 
 @dataclass(frozen=True)
-class Global:
+class GlobalName:
     """The name of a class or function, which is never looked up."""
 
     module: str
@@ -36,29 +36,36 @@ class Global:
 
 
 @dataclass(eq=False, slots=True)
-class Sequence:
-    """A list, tuple, set or frozenset."""
+class PickledSet:
+    """A set or frozenset: its elements as they were added."""
 
     kind: str
     items: list[Item]
 
+    def add(self, item: Item) -> None:
+        self.items.append(item)
+
 
 @dataclass(eq=False, slots=True)
-class Mapping:
+class PickledDict:
     """A dict: its pairs as they were set, the same key twice if that is what the pickle does."""
 
     items: list[tuple[Item, Item]]
 
+    def __setitem__(self, key: Item, value: Item) -> None:
+        self.items.append((key, value))
+
 
 @dataclass(eq=False, slots=True)
-class Octets:
-    """Long bytes, a bytearray or a long string: where they stand."""
+class LongString:
+    """Long bytes, a bytearray, a long string or number: where they stand."""
 
-    kind: str  # bytes, bytearray, str, string (of Python 2)
+    kind: str  # bytes, bytearray, str, string (of Python 2), int
     source: Source
+    as_bytes: Any = None  # what it is as Latin-1, once that was asked for
 
 
-class How(Enum):
+class Creation(Enum):
     """How an object comes to be."""
 
     CALL = "call"  # function(*arguments)
@@ -70,19 +77,29 @@ class How(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Object:
+class PickledObject:
     """What a call would return, and what is done to it afterwards."""
 
-    how: How
+    creation: Creation
     function: Item
-    arguments: list[Item]
-    keywords: Mapping | None = None
+    arguments: tuple[Item, ...]
+    keywords: PickledDict | None = None
     number: int = 0  # of the calls of a pickle, from one on; 0 for what is no call
     changes: list[tuple[str, Item, Item]] = field(default_factory=list)  # state, append, set or add, with key and value
+    array_type: Any = None  # the type of NumPy that it describes, if it does
+
+    def append(self, item: Item) -> None:
+        self.changes.append(("append", None, item))
+
+    def add(self, item: Item) -> None:
+        self.changes.append(("add", None, item))
+
+    def __setitem__(self, key: Item, value: Item) -> None:
+        self.changes.append(("set", key, value))
 
     def called(self, *names: str) -> bool:
         """Whether it comes of a call of one of these functions, written module.name."""
-        return self.how is How.CALL and isinstance(self.function, Global) and str(self.function) in names
+        return self.creation is Creation.CALL and isinstance(self.function, GlobalName) and str(self.function) in names
 
     def state(self) -> Item:
         """What one BUILD sets, where nothing else is done to it; else None."""
@@ -92,17 +109,53 @@ class Object:
 
 
 @dataclass(eq=False, slots=True)
-class Array:
+class JoblibArray:
     """A NumPy array whose elements follow the object that describes it, as joblib writes them."""
 
-    description: Object
+    description: PickledObject
+    layout: Any  # what the description says
     elements: Source | None
     objects: Item = None  # instead of elements
 
 
-Node: TypeAlias = "Sequence | Mapping | Octets | Object | Array"
-Atom: TypeAlias = "bool | int | float | str | bytes | OldString | Global | None"
+Node: TypeAlias = "list[Any] | tuple[Any, ...] | PickledSet | PickledDict | LongString | PickledObject | JoblibArray"
+Atom: TypeAlias = "bool | int | float | str | bytes | OldString | GlobalName | None"
 Item: TypeAlias = "Node | Atom"
+NODES = (list, tuple, PickledSet, PickledDict, LongString, PickledObject, JoblibArray)
+
+
+def children(item: Item) -> list[Item] | tuple[Item, ...]:
+    """What stands directly below a node, except that of objects."""
+    if isinstance(item, (list, tuple)):
+        return item
+    if isinstance(item, PickledSet):
+        return item.items
+    if isinstance(item, PickledDict):
+        return [one for pair in item.items for one in pair]
+    return [item.description, item.objects] if isinstance(item, JoblibArray) else []
+
+
+def calls_in_order(root: Item) -> list[int]:
+    """The numbers of the calls that the tree below a node holds, in the order in which a pickler makes them."""
+    found: list[int] = []
+    seen: dict[int, bool] = {}  # nodes by identity, with whether their call was counted
+    waiting = [root]
+    while waiting:
+        item = waiting.pop()
+        if not isinstance(item, NODES):
+            continue
+        if id(item) in seen:
+            if isinstance(item, PickledObject) and not seen[id(item)]:
+                seen[id(item)] = True
+                found.append(item.number)
+            continue
+        seen[id(item)] = not isinstance(item, PickledObject) or not item.number
+        if isinstance(item, PickledObject):
+            changed = [one for _, key, value in item.changes for one in (key, value)]
+            waiting += [*reversed(changed), item, item.keywords, item.arguments, item.function]
+        else:
+            waiting += reversed(children(item))
+    return found
 
 
 @dataclass(frozen=True)
@@ -154,13 +207,11 @@ def exact(item: Item) -> str | None:
         return f"str8 {bytes(item)!r}"
     if isinstance(item, int) and not isinstance(item, bool):
         return repr(item) if item.bit_length() < 10_000 else hex(item)  # repr takes quadratic time
-    if isinstance(item, Global):
+    if isinstance(item, GlobalName):
         return f"<{item}>"
-    if isinstance(item, (Mapping, Octets, Object, Array)):
-        return None
-    if isinstance(item, Sequence):
+    if isinstance(item, (list, tuple)):
         return exact_tuple(item)
-    return repr(item)
+    return None if isinstance(item, NODES) else repr(item)
 
 
 def exact_float(number: float) -> str:
@@ -171,14 +222,14 @@ def exact_float(number: float) -> str:
     return "nan" if bits == "7ff8000000000000" else f"nan {bits}"
 
 
-def exact_tuple(item: Sequence) -> str | None:
+def exact_tuple(items: list[Item] | tuple[Item, ...]) -> str | None:
     """A tuple or list of up to eight short atoms."""
-    if item.kind not in ("tuple", "list") or len(item.items) > 8:
+    if len(items) > 8:
         return None
-    texts = [exact(one) if not isinstance(one, Sequence) else None for one in item.items]
+    texts = [None if isinstance(one, (list, tuple)) else exact(one) for one in items]
     known = [text for text in texts if text is not None]
     if len(known) < len(texts) or sum(map(len, known)) > ATOM:
         return None
-    if item.kind == "list":
+    if isinstance(items, list):
         return f"[{', '.join(known)}]"
     return f"({known[0]},)" if len(known) == 1 else f"({', '.join(known)})"

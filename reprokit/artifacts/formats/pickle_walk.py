@@ -8,85 +8,66 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from reprokit.artifacts.formats.pickle_machine import Pickle
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
-    Array,
-    Global,
-    How,
+    NODES,
+    Creation,
+    GlobalName,
     Item,
-    Mapping,
-    Object,
-    Octets,
+    LongString,
     OldString,
-    Sequence,
+    PickledDict,
+    PickledObject,
+    PickledSet,
     exact,
 )
+from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value
 from reprokit.artifacts.sources import Memory, piece, whole
 from reprokit.errors import ArtifactDamaged
 
 ROOT = "(root)"
+ORDERED = "collections.OrderedDict"
 LONGEST_SEGMENT = 120  # characters of one level of a name
 LONGEST_ORDER = 2000  # characters of keys that are listed one by one
 NUMBERS = 32  # a list of more numbers of one type is a tensor
 SHORT_STRING = 256  # characters or bytes that are shown as a value
 OVER_AND_OVER = 4  # how often the bytes of a file may be shown by several tensors
 
-
-@dataclass(frozen=True)
-class Made:
-    """Stands in the walk where a call would be made."""
-
-    object: Object
+Step: TypeAlias = "tuple[str, Item]"
+Seen: TypeAlias = "tuple[Iterable[Part], Iterable[Step]]"
+Recognizer: TypeAlias = "Callable[[PickleWalk, str, Any], Seen | None]"
 
 
-Step: TypeAlias = "tuple[str, Item | Made]"
-Seen: TypeAlias = "tuple[Iterable[Part], Iterator[Step] | None]"
-Recogniser: TypeAlias = "Callable[[Walk, str, Object], Seen | None]"
-
-
-class Walk:
+class PickleWalk:
     """One walk over the nodes of a file: the names given so far and what it may still yield."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        size: int,
-        recognisers: Iterable[Recogniser] = (),
-        array: Callable[[Walk, str, Array], Seen] | None = None,
-    ):
+    def __init__(self, limits: Limits, size: int, recognizers: Iterable[Recognizer] = ()):
         self.limits = limits
-        self.recognisers = tuple(recognisers)
-        self.array = array
+        self.recognizers = tuple(recognizers)
         self.room = OVER_AND_OVER * size + limits.header
         self.held = 0
         self.names: dict[str, int] = {}  # each name given, with how many were asked for
         self.nodes: dict[str, int] = {}
         self.seen: dict[int, str] = {}
-        self.made: set[int] = set()
-        self.last = 0
-        self.in_order = True
-        self.known: dict[int, tuple[Item, object]] = {}  # what was made out of nodes before
         self.keep: list[object] = []  # of what seen knows by its id
 
-    def pickle(self, found: Pickle, source: Source, path: str = "") -> Iterator[Part]:
+    def pickle(self, loaded: InertUnpickler, root: Item, path: str = "") -> Iterator[Part]:
         """All that a pickle means; and all of its opcodes where that is not all of what it does."""
-        self.made, self.last, self.in_order = set(), 0, True
-        yield from self.tree(under(path, root_name(found.root)), found.root)
-        missed = len(found.calls.made) - len(self.made)
-        if missed or found.revised or not self.in_order:
-            what = (
-                f"{missed} results of calls are thrown away" if missed else "objects change after calls that know them"
-            )
+        yield from self.tree(under(path, root_name(root)), root)
+        if loaded.lost or loaded.revised:
+            lost = f"{loaded.lost} results of calls are thrown away"
+            what = lost if loaded.lost else "objects change after calls that know them"
             yield self.value(under(path, "(opcodes)"), what)
-            yield self.blob(under(path, "(all opcodes)"), piece(source, found.start, found.stop - found.start))
+            opcodes = piece(loaded.stream.source, loaded.start, loaded.stop - loaded.start)
+            yield self.blob(under(path, "(all opcodes)"), opcodes)
+        frames = f", {loaded.frames} frames" if loaded.frames else ""
+        yield Noise(self.named(under(path, "(protocol)")), f"{loaded.proto}{frames}")
 
     def tree(self, path: str, root: Item) -> Iterator[Part]:
         """One node and all below it."""
@@ -100,37 +81,30 @@ class Walk:
                 raise ArtifactDamaged(f"objects are nested more than {self.limits.nesting} levels deep")
             parts, below = self.node(*step)
             yield from parts
-            if below is not None:
-                steps.append(below)
+            steps.append(iter(below))
 
-    def node(self, path: str, item: Item | Made) -> Seen:
+    def node(self, path: str, item: Item) -> Seen:
         """The parts of one node, and the steps to those below it."""
-        if isinstance(item, Made):
-            self.meet(item.object)
-            return (), None
-        if isinstance(item, (Sequence, Mapping, Octets, Object, Array)):
-            return self.new_node(path, item)
-        return self.atom(path, item), None
-
-    def new_node(self, path: str, item: Sequence | Mapping | Octets | Object | Array) -> Seen:
+        if not isinstance(item, NODES) or item == ():
+            return self.atom(path, item), ()
         before = self.first_seen(item, path)
         if before is not None:
-            return (self.value(path, f"the same object as {before}"),), None
-        if isinstance(item, Sequence):
+            return (self.value(path, f"the same object as {before}"),), ()
+        if isinstance(item, (list, tuple)):
             return self.sequence(path, item)
-        if isinstance(item, Mapping):
-            return self.mapping(path, item)
-        if isinstance(item, Octets):
-            return self.octets(path, item.kind, item.source), None
-        if isinstance(item, Array):
-            if self.array is None:
-                raise ArtifactDamaged(f"{path or ROOT}: an array of joblib where none can be")
-            return self.array(self, path, item)
-        for recogniser in self.recognisers:
-            found = recogniser(self, path, item)
-            if found is not None:
-                return found
-        return self.object(path, item)
+        if isinstance(item, PickledSet):
+            return self.set(path, item)
+        if isinstance(item, PickledDict):
+            keys = [key for key, _ in item.items]
+            return self.keyed(path, f"dict of {len(keys)}", keys), self.pairs(path, item.items)
+        if isinstance(item, LongString):
+            return self.string(path, item.kind, item.source), ()
+        recognized = (recognizer(self, path, item) for recognizer in self.recognizers)
+        found = next((one for one in recognized if one is not None), None)
+        if found is None:
+            assert isinstance(item, PickledObject)  # as joblib's arrays are recognized wherever they are found
+            found = self.ordered_dict(path, item) or self.object(path, item)
+        return found
 
     def first_seen(self, item: object, path: str) -> str | None:
         """The name under which this very node came before, if it did."""
@@ -139,18 +113,6 @@ class Walk:
         self.seen[id(item)] = unused(self.nodes, path or ROOT)
         self.keep.append(item)
         return None
-
-    def meet(self, item: Object) -> None:
-        """Take note that a call has its place in the tree."""
-        if not item.number or item.number in self.made:
-            return
-        self.made.add(item.number)
-        self.in_order &= item.number > self.last
-        self.last = item.number
-
-    def pass_over(self, item: Object) -> None:
-        """Take note of a call without effects of its own, wherever it is made."""
-        self.made.add(item.number)
 
     # Parts
 
@@ -186,26 +148,16 @@ class Walk:
     def tensor(self, path: str, tensor: Tensor, size: int) -> Tensor:
         """The tensor under a name of its own; size in bytes."""
         self.spend(path, size)
-        return Tensor(
-            self.named(path),
-            tensor.dtype,
-            tensor.shape,
-            tensor.source,
-            tensor.offset,
-            tensor.strides,
-            tensor.big_endian,
-        )
+        return replace(tensor, name=self.named(path))
 
     def atom(self, path: str, item: Item) -> Iterable[Part]:
         if isinstance(item, (str, bytes)) and len(item) > SHORT_STRING:
             kind = "str" if isinstance(item, str) else "string" if isinstance(item, OldString) else "bytes"
             data = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else bytes(item)
-            return self.octets(path, kind, Memory(data))
-        text = exact(item)
-        assert text is not None
-        return (self.value(path, text),)
+            return self.string(path, kind, Memory(data))
+        return (self.value(path, "tuple of 0" if item == () else exact(item) or ""),)
 
-    def octets(self, path: str, kind: str, source: Source) -> Iterator[Part]:
+    def string(self, path: str, kind: str, source: Source) -> Iterator[Part]:
         if source.size <= SHORT_STRING:
             yield self.value(path, f"{kind} {whole(source, ATOM)!r}")
         else:
@@ -214,43 +166,41 @@ class Walk:
 
     # Containers
 
-    def sequence(self, path: str, item: Sequence) -> Seen:
-        text = exact(item)
-        if text is not None and item.items:
-            return (self.value(path, text),), None
-        if item.kind in ("set", "frozenset"):
-            return self.set(path, item)
-        numbers = numbers_of(item.items) if len(item.items) > NUMBERS else None
+    def sequence(self, path: str, items: list[Item] | tuple[Item, ...]) -> Seen:
+        text = exact(items) if items else None
+        if text is not None:
+            return (self.value(path, text),), ()
+        kind = "list" if isinstance(items, list) else "tuple"
+        numbers = numbers_of(items) if len(items) > NUMBERS else None
         if numbers is not None:
-            return self.numbers(path, item, *numbers), None
-        said = (self.value(path, f"{item.kind} of {len(item.items)}"),)
-        return said, ((under(path, str(i)), one) for i, one in enumerate(item.items))
+            return self.numbers(path, f"{kind} of {len(items)} numbers", numbers), ()
+        return (self.value(path, f"{kind} of {len(items)}"),), self.elements(path, items)
 
-    def numbers(self, path: str, item: Sequence, dtype: str, data: bytes) -> Iterator[Part]:
-        self.hold(len(data))
-        yield self.value(f"{path or ROOT} (type)", f"{item.kind} of {len(item.items)} numbers")
-        yield self.tensor(path, Tensor("", dtype, (len(item.items),), Memory(data)), len(data))
+    def elements(self, path: str, items: Iterable[Item]) -> Iterator[Step]:
+        return ((under(path, str(i)), one) for i, one in enumerate(items))
 
-    def set(self, path: str, item: Sequence) -> Seen:
+    def numbers(self, path: str, what: str, tensor: Tensor) -> Iterator[Part]:
+        size = tensor.source.size
+        self.hold(size)
+        yield self.value(f"{path or ROOT} (type)", what)
+        yield self.tensor(path, tensor, size)
+
+    def set(self, path: str, item: PickledSet) -> Seen:
         """A set, whose order is noise; where it cannot be sorted, it is compared in the order of the file."""
         texts = sorted_texts(item.items, self.limits.header - self.held)
+        what = f"{item.kind} of {len(item.items)}"
         if texts is None:
-            said = self.value(path, f"{item.kind} of {len(item.items)}, in this order")
-            return (said,), ((under(path, str(i)), one) for i, one in enumerate(item.items))
-        return (self.value(path, f"{item.kind} of {len(texts)}: {self.listed(texts)}"),), None
-
-    def mapping(self, path: str, item: Mapping) -> Seen:
-        keys = [key for key, _ in item.items]
-        return self.keyed(path, f"dict of {len(keys)}", keys), self.pairs(path, item.items)
+            return (self.value(path, f"{what}, in this order"),), self.elements(path, item.items)
+        return (self.value(path, f"{what}: {self.listed(texts)}"),), ()
 
     def keyed(self, path: str, what: str, keys: list[Item]) -> Iterator[Part]:
         yield self.value(path, what)
         if keys:
-            yield self.value(f"{path or ROOT} (order of keys)", self.keys(keys))
+            yield self.order(path, "keys", keys)
 
-    def keys(self, keys: list[Item]) -> str:
-        """The keys in order, as text."""
-        return self.listed(key_text(key, number) for number, key in enumerate(keys))
+    def order(self, path: str, what: str, keys: list[Item]) -> Part:
+        texts = (exact(key) or f"(key {number})" for number, key in enumerate(keys))
+        return self.value(f"{path or ROOT} (order of {what})", self.listed(texts))
 
     def listed(self, texts: Iterable[str]) -> str:
         return listed(texts, self.limits.header - self.held)
@@ -265,49 +215,45 @@ class Walk:
 
     # Objects
 
-    def object(self, path: str, item: Object) -> Seen:
-        """What would make an object, and what would be done to it."""
-        simple = self.simple(item)
-        if simple is not None:
-            self.meet(item)
-            return (self.value(path, simple),), None
-        return self.described(path, item), self.below(path, item)
-
-    def simple(self, item: Object) -> str | None:
-        """A call with few short arguments and nothing after it, as one text."""
-        if (
-            item.changes
-            or item.keywords is not None
-            or not (item.function is None or isinstance(item.function, Global))
-        ):
+    def ordered_dict(self, path: str, item: PickledObject) -> Seen | None:
+        """An OrderedDict, whose items stand below it like those of a dict."""
+        if not item.called(ORDERED) or item.keywords is not None or any(how != "set" for how, _, _ in item.changes):
             return None
-        given = exact(Sequence("tuple", item.arguments))
-        return None if given is None else f"{item.how.value} {item.function or ''}{given}"
+        pairs = given_pairs(item)
+        if pairs is None:
+            return None
+        later = [(key, value) for _, key, value in item.changes]
+        keys = [key for key, _ in [*pairs, *later]]
+        below = itertools.chain(self.pairs(path, pairs), self.pairs(path, later))
+        return self.keyed(path, f"OrderedDict of {len(keys)}", keys), below
 
-    def described(self, path: str, item: Object) -> Iterator[Part]:
-        function = str(item.function) if isinstance(item.function, Global) else "(function)" if item.function else ""
-        words = [f"{item.how.value} {function}".strip(), f"{len(item.arguments)} arguments"]
+    def object(self, path: str, item: PickledObject) -> Seen:
+        """What would make an object, and what would be done to it."""
+        named = item.function is None or isinstance(item.function, GlobalName)
+        said = f"{item.creation.value} {'(function)' if not named else str(item.function or '')}"
+        given = exact(item.arguments)
+        if given is not None and named and not (item.changes or item.keywords):
+            return (self.value(path, f"{said}{given}"),), ()
+        return self.described(path, item, said.strip()), self.below(path, item)
+
+    def described(self, path: str, item: PickledObject, said: str) -> Iterator[Part]:
+        words = [said, f"{len(item.arguments)} arguments"]
         if item.keywords is not None:
             words.append(f"{len(item.keywords.items)} keywords")
         yield self.value(path, ", ".join([*words, *changes_of(item)]))
         keys = [key for how, key, _ in item.changes if how == "set"]
         if keys:
-            yield self.value(f"{path or ROOT} (order of keys)", self.keys(keys))
+            yield self.order(path, "keys", keys)
         state = next((value for how, _, value in item.changes if how == "state"), None)
-        if isinstance(state, Mapping) and id(state) not in self.seen:
-            yield self.value(f"{path or ROOT} (order of attributes)", self.keys([key for key, _ in state.items]))
+        if isinstance(state, PickledDict) and id(state) not in self.seen:
+            yield self.order(path, "attributes", [key for key, _ in state.items])
 
-    def below(self, path: str, item: Object) -> Iterator[Step]:
-        if item.function is not None and not isinstance(item.function, Global):
+    def below(self, path: str, item: PickledObject) -> Iterator[Step]:
+        if item.function is not None and not isinstance(item.function, GlobalName):
             yield under(path, "(function)"), item.function
-        for number, argument in enumerate(item.arguments):
-            yield under(path, f"(arguments)/{number}"), argument
+        yield from self.elements(under(path, "(arguments)"), item.arguments)
         if item.keywords is not None:
             yield under(path, "(keywords)"), item.keywords
-        yield "", Made(item)
-        yield from self.changes(path, item)
-
-    def changes(self, path: str, item: Object) -> Iterator[Step]:
         counts = {"append": 0, "add": 0, "set": 0, "state": 0}
         for how, key, value in item.changes:
             number = counts[how]
@@ -321,7 +267,8 @@ class Walk:
 
     def state(self, path: str, value: Item, number: int) -> Iterator[Step]:
         """An object's attributes stand right below it, where they are a dict of its own."""
-        if isinstance(value, Mapping) and number == 0 and self.first_seen(value, under(path, "(attributes)")) is None:
+        attributes = under(path, "(attributes)")
+        if isinstance(value, PickledDict) and number == 0 and self.first_seen(value, attributes) is None:
             yield from self.pairs(path, value.items)
         else:
             yield under(path, "(state)"), value
@@ -340,8 +287,9 @@ def unused(names: dict[str, int], name: str) -> str:
 
 def root_name(item: Item) -> str:
     """The class of an object; nothing for anything else, whose parts are named by their keys alone."""
-    if isinstance(item, Object) and isinstance(item.function, Global) and item.how in (How.NEW, How.INSTANCE):
-        return segment(item.function.name)
+    named = isinstance(item, PickledObject) and isinstance(item.function, GlobalName)
+    if named and item.creation in (Creation.NEW, Creation.INSTANCE):  # type: ignore[union-attr]
+        return segment(item.function.name)  # type: ignore[union-attr]
     return ""
 
 
@@ -357,11 +305,6 @@ def segment(key: Item) -> str:
         text = key.decode("ascii", "backslashreplace")
     text = text[: LONGEST_SEGMENT + 1].encode("utf-8", "backslashreplace").decode("utf-8") or "''"
     return text if len(text) <= LONGEST_SEGMENT else f"{text[:LONGEST_SEGMENT]}..."
-
-
-def key_text(key: Item, number: int) -> str:
-    text = exact(key)
-    return f"(key {number})" if text is None else text
 
 
 def listed(texts: Iterable[str], most: int) -> str:
@@ -381,59 +324,48 @@ def listed(texts: Iterable[str], most: int) -> str:
     return f"{', '.join(shown)} and more, in all of SHA-256 {digest.hexdigest()}"
 
 
-def changes_of(item: Object) -> list[str]:
+def changes_of(item: PickledObject) -> list[str]:
     """What is done to an object, in order, with how often."""
     words = {"state": "state", "append": "appended", "add": "added", "set": "set"}
-    runs: list[tuple[str, int]] = []
-    for how, _, _ in item.changes:
-        if runs and runs[-1][0] == how:
-            runs[-1] = (how, runs[-1][1] + 1)
-        else:
-            runs.append((how, 1))
-    return [f"{count} {words[how]}" for how, count in runs]
+    runs = itertools.groupby(how for how, _, _ in item.changes)
+    return [f"{len(list(run))} {words[how]}" for how, run in runs]
 
 
-def numbers_of(items: list[Item]) -> tuple[str, bytes] | None:
-    """Many numbers of one type as the elements of a tensor."""
+def given_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:
+    """What an OrderedDict is made with: nothing, or as Python 2 writes it a list of pairs."""
+    if not item.arguments:
+        return []
+    given = item.arguments[0]
+    if len(item.arguments) != 1 or not isinstance(given, list):
+        return None
+    pairs = [tuple(pair) for pair in given if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    return pairs if len(pairs) == len(given) else None
+
+
+def numbers_of(items: list[Item] | tuple[Item, ...]) -> Tensor | None:
+    """Many numbers of one type as a tensor."""
     kind = type(items[0])
     if kind not in (float, int) or any(type(item) is not kind for item in items):
         return None
+    dtype, letter = ("float64", "d") if kind is float else ("int64", "q")
     try:
-        if kind is float:
-            return "float64", struct.pack(f"<{len(items)}d", *items)
-        return "int64", struct.pack(f"<{len(items)}q", *items)
+        return Tensor("", dtype, (len(items),), Memory(struct.pack(f"<{len(items)}{letter}", *items)))
     except struct.error:  # beyond 64 bits
         return None
 
 
 def sorted_texts(items: list[Item], most: int) -> list[str] | None:
     """The elements of a set in one order; None where that is not clear, or where some of them are equal."""
-    texts: list[str | None] = []
+    texts: list[str] = []
     for item in items:
-        texts.append(exact(item))
-        most -= len(texts[-1] or "")
+        text = exact(item)
+        if text is None or (isinstance(item, (list, tuple)) and any(type(one) is not str for one in item)):
+            return None
+        texts.append(text)
+        most -= len(text)
         if most < 0:
             raise ArtifactDamaged("the elements of a set come to more than are read")
-    known = [text for text in texts if text is not None]
-    numbers = [item for item in items if isinstance(item, (int, float))]
-    if len(known) < len(texts) or any(isinstance(item, Sequence) for item in items):
-        return None if not only_tuples_of_text(items) else sorted_if_unlike(known)
-    if any(isinstance(number, float) and math.isnan(number) for number in numbers):
-        return None
-    numbers.sort()
-    if any(one == other for one, other in itertools.pairwise(numbers)):
-        return None
-    return sorted_if_unlike(known)
-
-
-def sorted_if_unlike(texts: list[str]) -> list[str] | None:
-    found = sorted(texts)
-    return None if any(one == other for one, other in itertools.pairwise(found)) else found
-
-
-def only_tuples_of_text(items: list[Item]) -> bool:
-    """Whether all are short tuples of text, which are equal only when they are the same."""
-    return all(
-        isinstance(item, Sequence) and exact(item) is not None and all(type(one) is str for one in item.items)
-        for item in items
-    )
+    numbers = sorted(item for item in items if isinstance(item, (int, float)) and item == item)
+    texts.sort()
+    equal = any(one == other for found in (numbers, texts) for one, other in itertools.pairwise(found))
+    return None if equal else texts

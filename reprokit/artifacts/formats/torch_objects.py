@@ -1,15 +1,13 @@
-"""Runs the pickles of PyTorch, and shows their objects and the tensors in them."""
+"""Reads the pickles of PyTorch, and shows their objects and the tensors in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.formats.pickle import protocol
-from reprokit.artifacts.formats.pickle_machine import Cursor, Machine, Pickle
-from reprokit.artifacts.formats.pickle_nodes import Global, Item, Sequence
-from reprokit.artifacts.formats.pickle_numpy import recognise
-from reprokit.artifacts.formats.pickle_others import recognise_others
-from reprokit.artifacts.formats.pickle_walk import Walk, under
+from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item
+from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
+from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
+from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
 from reprokit.artifacts.formats.torch_storages import Storage, reference, text
 from reprokit.artifacts.formats.torch_tensors import Tensors
 from reprokit.artifacts.formats.zip import Member
@@ -28,50 +26,44 @@ def unpickled(
     size = sum(storage.source.size for storage in storages.values())
     tensors = Tensors(storages, member.source.size + size, big_endian=big_endian)
     try:
-        found = load(member.source, 0, limits, tensors)
+        loaded = unpickler_of(member.source, 0, limits, tensors)
+        root = loaded.load()
         walk = walk_of(tensors, limits, member.source.size + size)
-        yield from walk.pickle(found, member.source, prefix)
+        yield from walk.pickle(loaded, root, prefix)
         yield from sources_of(walk, tensors, prefix)
         yield from tensors.rest(walk)
-        yield protocol(walk, found, prefix)
-        if found.stop < member.source.size:
-            yield walk.blob(
-                under(prefix, "(after the end)"),
-                piece(member.source, found.stop, member.source.size - found.stop),
-            )
+        if loaded.stop < member.source.size:
+            rest = piece(member.source, loaded.stop, member.source.size - loaded.stop)
+            yield walk.blob(under(prefix, "(after the end)"), rest)
     except ArtifactDamaged as error:
         raise ArtifactDamaged(f"{member.name[:80]}: {error}") from None
 
 
-def walk_of(tensors: Tensors, limits: Limits, size: int) -> Walk:
+def walk_of(tensors: Tensors, limits: Limits, size: int) -> PickleWalk:
     """A walk that knows tensors and arrays."""
-    return Walk(limits, size, (tensors.recognise, recognise, recognise_others))
+    return PickleWalk(limits, size, (tensors.recognize, recognize_numpy))
 
 
-def load(source: Source, at: int, limits: Limits, tensors: Tensors) -> Pickle:
-    """Run a pickle of PyTorch; the classes of modules, which stand there with their source code, become names."""
-    machine = Machine(Cursor(source, at), limits)
+def unpickler_of(source: Source, at: int, limits: Limits, tensors: Tensors) -> InertUnpickler:
+    """Reads PyTorch's pickles; the classes of modules, which stand there with their source code, become names."""
+    unpickler = InertUnpickler(source, at, limits)
 
     def persistent_load(identity: Item) -> Item:
         found = reference(identity)
         if found is not None:
             tensors.references.setdefault(found.key, found)
-        if (
-            isinstance(identity, Sequence)
-            and len(identity.items) == MODULE_FIELDS
-            and text(identity.items[0]) == "module"
-        ):
-            _, class_, file, code = identity.items
-            if isinstance(class_, Global):
-                tensors.classes.append((class_, Sequence("tuple", [file, code])))
+        if isinstance(identity, tuple) and len(identity) == MODULE_FIELDS and text(identity[0]) == "module":
+            _, class_, file, code = identity
+            if isinstance(class_, GlobalName):
+                tensors.classes.append((class_, (file, code)))
                 return class_
         return None
 
-    machine.persistent_load = persistent_load
-    return machine.run()
+    unpickler.resolve = persistent_load
+    return unpickler
 
 
-def sources_of(walk: Walk, tensors: Tensors, prefix: str) -> Iterator[Part]:
+def sources_of(walk: PickleWalk, tensors: Tensors, prefix: str) -> Iterator[Part]:
     """The source code of classes, which old files carry along."""
     for class_, pair in tensors.classes:
         path = under(prefix, f"(source of {str(class_)[:SHORT]})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reprokit.artifacts.formats.pickle_nodes import Global, How, Item, Object, OldString, Sequence
+from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, OldString, PickledObject, exact
 from reprokit.artifacts.parts import Source
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -46,14 +46,16 @@ STORAGES = {
 
 def storage_type(item: Item) -> Type | None:
     """The type of a class of storages, such as torch.FloatStorage or torch.cuda.FloatStorage."""
-    if not isinstance(item, Global) or not item.name.endswith("Storage") or item.module.partition(".")[0] != "torch":
+    if not isinstance(item, GlobalName) or item.module.partition(".")[0] != "torch":
+        return None
+    if not item.name.endswith("Storage"):
         return None
     return TYPES.get(STORAGES.get(item.name.removesuffix("Storage"), ""))
 
 
 def dtype(item: Item) -> Type | None:
     """The type that a name such as torch.float8_e5m2 means."""
-    return TYPES.get(item.name) if isinstance(item, Global) and item.module == "torch" else None
+    return TYPES.get(item.name) if isinstance(item, GlobalName) and item.module == "torch" else None
 
 
 def text(item: Item) -> str | None:
@@ -77,14 +79,14 @@ class Reference:
 
 def reference(item: Item) -> Reference | None:
     """The storage that a persistent id means; None for anything else."""
-    if not isinstance(item, Sequence) or item.kind != "tuple" or not 5 <= len(item.items) <= 6:
+    if not isinstance(item, tuple) or not 5 <= len(item) <= 6:
         return None
-    kind, type_, key, location, count = item.items[:5]
+    kind, type_, key, location, count = item[:5]
     found, name, place = storage_type(type_), text(key), text(location)
-    view = view_of(item.items[5]) if len(item.items) == 6 else None
+    view = view_of(item[5]) if len(item) == 6 else None
     if text(kind) != "storage" or found is None or name is None or place is None or type(count) is not int or count < 0:
         return None
-    untyped = isinstance(type_, Global) and type_.name == "UntypedStorage"
+    untyped = isinstance(type_, GlobalName) and type_.name == "UntypedStorage"
     return None if view == (-1, -1) else Reference(found, name, place, count, view, untyped)
 
 
@@ -92,8 +94,8 @@ def view_of(item: Item) -> tuple[int, int] | None:
     """First element and number of elements of a view; (-1, -1) for what is none."""
     if item is None:
         return None
-    if isinstance(item, Sequence) and len(item.items) == 3:
-        start, count = item.items[1:]
+    if isinstance(item, tuple) and len(item) == 3 and exact(item) is not None:
+        _, start, count = item
         if type(start) is int and type(count) is int and start >= 0 and count >= 0:
             return start, count
     return (-1, -1)
@@ -101,7 +103,7 @@ def view_of(item: Item) -> tuple[int, int] | None:
 
 def referred(item: Item) -> Reference | None:
     """The storage that a node stands for."""
-    if isinstance(item, Object) and item.how is How.PERSISTENT and not item.changes:
+    if isinstance(item, PickledObject) and item.creation is Creation.PERSISTENT and not item.changes:
         return reference(item.arguments[0])
     return None
 

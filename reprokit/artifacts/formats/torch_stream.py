@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.formats.pickle import protocol
-from reprokit.artifacts.formats.pickle_machine import Cursor, Machine
-from reprokit.artifacts.formats.pickle_nodes import Item, Mapping, Sequence, exact
-from reprokit.artifacts.formats.pickle_walk import Walk
-from reprokit.artifacts.formats.torch_objects import load, sources_of, walk_of
+from reprokit.artifacts.formats.pickle_nodes import Item, PickledDict, exact
+from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
+from reprokit.artifacts.formats.pickle_walk import PickleWalk
+from reprokit.artifacts.formats.torch_objects import sources_of, unpickler_of, walk_of
 from reprokit.artifacts.formats.torch_storages import Storage, text
 from reprokit.artifacts.formats.torch_tensors import Tensors
 from reprokit.artifacts.parts import Limits, Noise, Part, Source
@@ -19,7 +18,7 @@ MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
 
 
-class Stream:
+class TorchStream:
     """Pickles and plain bytes, one behind the other."""
 
     def __init__(self, source: Source, limits: Limits):
@@ -28,9 +27,10 @@ class Stream:
 
     def pickled(self) -> Item:
         """The object of the next pickle."""
-        found = Machine(Cursor(self.source, self.at), self.limits).run()
-        self.at = found.stop
-        return found.root
+        loaded = InertUnpickler(self.source, self.at, self.limits)
+        root = loaded.load()
+        self.at = loaded.stop
+        return root
 
     def number(self) -> int:
         found = exactly(self.source, self.at, 8)
@@ -50,13 +50,14 @@ class Stream:
 
 def streamed(source: Source, limits: Limits) -> Iterator[Part]:
     """Magic number, version, system, object, keys, then each storage behind the number of its elements."""
-    stream = Stream(source, limits)
+    stream = TorchStream(source, limits)
     if stream.pickled() != MAGIC or stream.pickled() != VERSION:
         raise ArtifactDamaged("it does not begin like a file of torch.save")
     system = stream.pickled()
     tensors = Tensors({}, source.size)
-    found = load(source, stream.at, limits, tensors)
-    stream.at = found.stop
+    loaded = unpickler_of(source, stream.at, limits, tensors)
+    root = loaded.load()
+    stream.at = loaded.stop
     for key in keys_of(stream.pickled()):
         if key not in tensors.references or key in tensors.storages:
             raise ArtifactDamaged(f"no tensor speaks of its storage {key[:80]!r}, or it is there twice")
@@ -64,20 +65,19 @@ def streamed(source: Source, limits: Limits) -> Iterator[Part]:
         tensors.storages[key] = stream.storage(tensors.references[key].type.size, f"storage {number}")
     walk = walk_of(tensors, limits, source.size)
     yield from written_on(walk, system)
-    yield from walk.pickle(found, source)
+    yield from walk.pickle(loaded, root)
     yield from sources_of(walk, tensors, "")
     yield from tensors.rest(walk)
-    yield protocol(walk, found, "")
     if stream.at < source.size:
         yield walk.blob("(after the end)", piece(source, stream.at, source.size - stream.at))
 
 
-def written_on(walk: Walk, system: Item) -> Iterator[Part]:
+def written_on(walk: PickleWalk, system: Item) -> Iterator[Part]:
     """What the file says of the machine that wrote it, which changes nothing: its numbers are little-endian always."""
-    known = Mapping([("protocol_version", VERSION), ("little_endian", True)])
-    if isinstance(system, Mapping) and system.items[:2] == known.items and len(system.items) == 3:
+    known = [("protocol_version", VERSION), ("little_endian", True)]
+    if isinstance(system, PickledDict) and system.items[:2] == known and len(system.items) == 3:
         name, sizes = system.items[2]
-        if name == "type_sizes" and isinstance(sizes, Mapping) and len(sizes.items) < 10:
+        if name == "type_sizes" and isinstance(sizes, PickledDict) and len(sizes.items) < 10:
             texts = [f"{exact(key)}: {exact(value)}" for key, value in sizes.items]
             yield Noise(walk.named("(system)"), ", ".join(texts))
             return
@@ -86,9 +86,9 @@ def written_on(walk: Walk, system: Item) -> Iterator[Part]:
 
 def keys_of(item: Item) -> list[str]:
     """The keys of the storages that follow."""
-    if not isinstance(item, Sequence) or item.kind != "list":
+    if not isinstance(item, list):
         raise ArtifactDamaged("its storages have no list of keys")
-    keys = [text(key) for key in item.items]
+    keys = [text(key) for key in item]
     known = [key for key in keys if key is not None]
     if len(known) < len(keys):
         raise ArtifactDamaged("the key of a storage is no text")

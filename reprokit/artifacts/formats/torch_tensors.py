@@ -1,14 +1,15 @@
-"""Recognises PyTorch's tensors among the nodes of a pickle, and shows each by its elements."""
+"""Recognizes PyTorch's tensors among the nodes of a pickle, and shows each by its elements."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reprokit.artifacts.formats.pickle_nodes import Global, How, Item, Mapping, Object, Sequence, exact
-from reprokit.artifacts.formats.pickle_numpy import shape_of, steps_of
-from reprokit.artifacts.formats.pickle_walk import ROOT, Made, Seen, Step, Walk, under
+from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, PickledDict, PickledObject, exact
+from reprokit.artifacts.formats.pickle_numpy import strides_of
+from reprokit.artifacts.formats.pickle_types import shape_of
+from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, Step, under
 from reprokit.artifacts.formats.torch_storages import Reference, Storage, Type, dtype, referred
 from reprokit.artifacts.parts import Part, Tensor
 from reprokit.errors import ArtifactDamaged
@@ -53,14 +54,14 @@ class Tensors:
         self.storages = storages
         self.big_endian = big_endian
         self.room = AGAIN_AND_AGAIN * size
-        self.classes: list[tuple[Global, Item]] = []  # with file and source code
+        self.classes: list[tuple[GlobalName, Item]] = []  # with file and source code
         self.references: dict[str, Reference] = {}  # one to each storage
 
-    def recognise(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def recognize(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """A tensor, a parameter or a storage."""
-        if item.how is How.PERSISTENT:
+        if item.creation is Creation.PERSISTENT:
             return self.storage(walk, path, item)
-        if item.how is not How.CALL or not isinstance(item.function, Global) or item.keywords is not None:
+        if item.creation is not Creation.CALL or not isinstance(item.function, GlobalName) or item.keywords is not None:
             return None
         name = str(item.function)
         if name == "torch._tensor._rebuild_from_type_v2":
@@ -73,7 +74,7 @@ class Tensors:
         }.get(name.removeprefix(REBUILD))  # fmt: skip
         return handler(walk, path, item) if handler else None
 
-    def tensor(self, walk: Walk, path: str, item: Object, kind: str = "") -> Seen | None:
+    def tensor(self, walk: PickleWalk, path: str, item: PickledObject, kind: str = "") -> Seen | None:
         """_rebuild_tensor(storage, offset, size, stride, requires_grad, hooks, [dtype,] metadata)"""
         given = list(item.arguments)
         type_ = None
@@ -87,33 +88,27 @@ class Tensors:
         grad = exact(given[4]) if len(given) > 4 else "False"
         if view is None or grad not in ("True", "False"):
             return None
-        for one in (given[0], *given[5:6]):
-            if isinstance(one, Object):
-                walk.meet(one)
-        walk.meet(item)
         view = replace(view, properties=f"{kind or 'tensor'}, requires_grad {grad}, on {view.storage.location}")
         metadata = given[6] if len(given) > 6 else None
-        return self.shown(walk, path, view), iter([] if metadata is None else [(under(path, "(metadata)"), metadata)])
+        return self.shown(walk, path, view), [] if metadata is None else [(under(path, "(metadata)"), metadata)]
 
-    def quantised(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def quantised(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_qtensor(storage, offset, size, stride, quantizer_params, requires_grad, hooks)"""
         given = item.arguments
         view = view_of(given[:4], None)
-        if len(given) != 7 or view is None or not is_empty(given[6]):
+        if len(given) != 7 or view is None or not is_empty(given[6]) or exact(given[5]) is None:
             return None
-        if isinstance(given[0], Object):
-            walk.meet(given[0])
         view = replace(
             view, properties=f"{view.type.name}, requires_grad {exact(given[5])}, on {view.storage.location}"
         )
-        steps: list[Step] = [(under(path, "(quantizer)"), given[4])]
-        steps += [("", Made(one)) for one in (given[6], item) if isinstance(one, Object)]
-        return self.shown(walk, path, view), iter(steps)
+        return self.shown(walk, path, view), [(under(path, "(quantizer)"), given[4])]
 
-    def parameter(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def parameter(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_parameter(data, requires_grad, hooks), perhaps with a state"""
         given = item.arguments
-        if not 3 <= len(given) <= 4 or not isinstance(given[0], Object) or not is_empty(given[2]):
+        if not 3 <= len(given) <= 4 or not isinstance(given[0], PickledObject) or not is_empty(given[2]):
+            return None
+        if exact(given[1]) is None:
             return None
         data = given[0]
         if not is_plain_tensor(data) or data.changes or id(data) in walk.seen:
@@ -123,11 +118,9 @@ class Tensors:
             return None
         walk.first_seen(data, under(path, "(data)"))
         parts, below = found
-        steps = [*(below or ()), *(("", Made(one)) for one in given[2:3] if isinstance(one, Object))]
-        steps += [(under(path, "(state)"), one) for one in given[3:]]
-        return parts, iter([*steps, ("", Made(item))])
+        return parts, [*below, *((under(path, "(state)"), one) for one in given[3:])]
 
-    def sparse(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def sparse(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_sparse_tensor(layout, data)"""
         names = {
             "sparse_coo": ("indices", "values", "size", "coalesced"),
@@ -139,43 +132,41 @@ class Tensors:
         if len(item.arguments) != 2:
             return None
         layout, data = layout_of(item.arguments[0]), item.arguments[1]
-        if layout not in names or not isinstance(data, Sequence) or not 3 <= len(data.items) <= 4:
+        if layout not in names or not isinstance(data, tuple) or not 3 <= len(data) <= 4:
             return None
         if walk.first_seen(data, under(path, "(data)")) is not None:
             return None
-        said = walk.value(path, f"tensor of layout {layout}, {len(data.items)} parts")
+        said = walk.value(path, f"tensor of layout {layout}, {len(data)} parts")
         first: list[Step] = [(under(path, "(layout)"), item.arguments[0])]
-        below = [(under(path, name), one) for name, one in zip(names[layout], data.items, strict=False)]
-        return (said,), iter([*first, *below, ("", Made(item))])
+        below = [(under(path, name), one) for name, one in zip(names[layout], data, strict=False)]
+        return (said,), [*first, *below]
 
-    def of_type(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def of_type(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_from_type_v2(function, type, arguments, state)"""
         if len(item.arguments) != 4 or item.changes:
             return None
         function, type_, given, state = item.arguments
-        if not isinstance(given, Sequence) or not isinstance(type_, Global) or not isinstance(function, Global):
+        if not isinstance(given, tuple) or not isinstance(type_, GlobalName) or not isinstance(function, GlobalName):
             return None
-        inner = Object(How.CALL, function, given.items)
-        found = self.recognise(walk, path, inner) if str(function) != str(item.function) else None
+        inner = PickledObject(Creation.CALL, function, given)
+        found = self.recognize(walk, path, inner) if str(function) != str(item.function) else None
         if found is None:
             return None
         parts, below = found
-        steps = [step for step in below or () if not (isinstance(step[1], Made) and step[1].object is inner)]
-        steps += [(under(path, "(state)"), state), ("", Made(item))]
-        return [walk.value(f"{path or ROOT} (type)", str(type_)), *parts], iter(steps)
+        steps = [*below, (under(path, "(state)"), state)]
+        return [walk.value(f"{path or ROOT} (type)", str(type_)), *parts], steps
 
-    def storage(self, walk: Walk, path: str, item: Object) -> Seen | None:
+    def storage(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """A storage by itself: all of its elements."""
         found = referred(item)
         if found is None:
             return None
-        walk.meet(item)
         count = found.count if found.view is None else found.view[1]
         kind = "untyped storage" if found.untyped else "storage"
         view = View(found, found.type, 0, (count,), (1,), f"{kind} of {found.type.name}, on {found.location}")
-        return self.shown(walk, path, view), None
+        return self.shown(walk, path, view), ()
 
-    def shown(self, walk: Walk, path: str, view: View) -> Iterator[Part]:
+    def shown(self, walk: PickleWalk, path: str, view: View) -> Iterator[Part]:
         """The elements of a tensor, and what they alone do not say."""
         storage = self.storages.get(view.storage.key)
         if storage is None:
@@ -200,7 +191,7 @@ class Tensors:
         )  # fmt: skip
         yield walk.tensor(path, tensor, 0)
 
-    def notes(self, walk: Walk, path: str, view: View, storage: Storage, start: int) -> Iterator[Part]:
+    def notes(self, walk: PickleWalk, path: str, view: View, storage: Storage, start: int) -> Iterator[Part]:
         """Which storage a tensor shares, which part of it the tensor is, and how it lies there."""
         storage.type = storage.type or view.type
         if storage.first:
@@ -209,16 +200,16 @@ class Tensors:
             storage.first = under(path, "") or ROOT
             if view.extent * view.type.size != storage.source.size:
                 yield walk.value(f"{path or ROOT} (storage)", f"from byte {start} of {storage.source.size}")
-        if view.count > 1 and lying(view) != lying(replace(view, strides=steps_of(view.shape, False))):
+        if view.count > 1 and lying(view) != lying(replace(view, strides=strides_of(view.shape, False))):
             yield walk.noise(f"{path or ROOT} (strides)", f"{view.strides}")
 
-    def whole(self, walk: Walk, path: str, view: View, storage: Storage) -> Iterator[Part]:
+    def whole(self, walk: PickleWalk, path: str, view: View, storage: Storage) -> Iterator[Part]:
         """A view whose elements overlap: how it looks, and all of its storage once."""
         text = f"{view.type.name}, shape {view.shape}, strides {view.strides}, from element {view.offset}"
         yield walk.value(path, f"a view of {text}")
         yield from self.entire(walk, storage)
 
-    def entire(self, walk: Walk, storage: Storage) -> Iterator[Part]:
+    def entire(self, walk: PickleWalk, storage: Storage) -> Iterator[Part]:
         """All elements of a storage, once."""
         if storage.entirely or storage.type is None:
             return
@@ -231,7 +222,7 @@ class Tensors:
             tensor = Tensor("", storage.type.elements, (count,), storage.source, 0, None, self.big_endian)
             yield walk.tensor(name, tensor, storage.source.size)
 
-    def rest(self, walk: Walk) -> Iterator[Part]:
+    def rest(self, walk: PickleWalk) -> Iterator[Part]:
         """Storages of which tensors show but a part, and those of which nobody speaks."""
         for key, storage in self.storages.items():
             if not storage.first:
@@ -245,7 +236,7 @@ def lying(view: View) -> tuple[int, ...]:
     return tuple(stride for length, stride in zip(view.shape, view.strides, strict=True) if length > 1)
 
 
-def view_of(given: list[Item], type_: Type | None) -> View | None:
+def view_of(given: Sequence[Item], type_: Type | None) -> View | None:
     """Storage, offset, size and stride as a view."""
     if len(given) != 4:
         return None
@@ -256,7 +247,7 @@ def view_of(given: list[Item], type_: Type | None) -> View | None:
     return View(storage, type_ or storage.type, offset, shape, strides)
 
 
-def is_plain_tensor(item: Object) -> bool:
+def is_plain_tensor(item: PickledObject) -> bool:
     return item.called(*(f"{REBUILD}tensor{version}" for version in ("", "_v2", "_v3")))
 
 
@@ -264,14 +255,16 @@ def is_empty(item: Item) -> bool:
     """Whether these hooks are none: an empty OrderedDict, which PyTorch always writes."""
     if item is None:
         return True
-    if isinstance(item, Mapping):
+    if isinstance(item, PickledDict):
         return not item.items
-    return isinstance(item, Object) and item.called("collections.OrderedDict") and not (item.arguments or item.changes)
+    if not isinstance(item, PickledObject) or not item.called("collections.OrderedDict"):
+        return False
+    return not (item.arguments or item.changes)
 
 
 def layout_of(item: Item) -> str:
     """The name of a layout, without its module."""
-    if isinstance(item, Object) and item.called("torch.serialization._get_layout") and len(item.arguments) == 1:
+    if isinstance(item, PickledObject) and item.called("torch.serialization._get_layout") and len(item.arguments) == 1:
         item = item.arguments[0]
-    text = item if isinstance(item, str) else str(item) if isinstance(item, Global) else ""
+    text = item if isinstance(item, str) else str(item) if isinstance(item, GlobalName) else ""
     return text.removeprefix("torch.")

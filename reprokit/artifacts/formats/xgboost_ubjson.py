@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reprokit.artifacts.formats.forward_reader import ForwardReader
 from reprokit.artifacts.formats.json import escaped
-from reprokit.artifacts.formats.pickle_machine import Cursor
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.pickle_walk import unused
 from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, source: Source, limits: Limits):
         self.source, self.limits = source, limits
-        self.cursor = Cursor(source)
+        self.cursor = ForwardReader(source, "the document")
         self.levels: list[Level] = []
         self.names: dict[str, int] = {}
         self.read = 0
@@ -70,9 +70,9 @@ class Reader:
 
     def marker(self) -> bytes:
         """The next type; no-operations are passed over."""
-        found = self.cursor.take(1)
+        found = self.cursor.read(1)
         while found == b"N":
-            found = self.cursor.take(1)
+            found = self.cursor.read(1)
         return found
 
     def next_in(self, level: Level) -> tuple[str, bytes] | None:
@@ -100,14 +100,14 @@ class Reader:
 
     def number(self, type_: bytes) -> float | int:
         form = NUMBERS[type_][1]
-        number: float | int = struct.unpack(form, self.cursor.take(struct.calcsize(form)))[0]
+        number: float | int = struct.unpack(form, self.cursor.read(struct.calcsize(form)))[0]
         return number
 
     def text(self, length: int) -> str:
         if length > self.limits.text:
             raise self.fail(f"a text has {length} bytes")
         try:
-            return self.cursor.take(length).decode("utf-8")
+            return self.cursor.read(length).decode("utf-8")
         except UnicodeError:
             raise self.fail("a text is not in UTF-8") from None
 
@@ -142,11 +142,11 @@ class Reader:
     def optimised(self, level: Level) -> None:
         """The type and the count of a container, where it has them."""
         if self.source.read(self.cursor.at, 1) == b"$":
-            self.cursor.take(1)
-            level.type = self.cursor.take(1)
+            self.cursor.read(1)
+            level.type = self.cursor.read(1)
         if self.source.read(self.cursor.at, 1) == b"#":
-            self.cursor.take(1)
-            level.count = self.length(self.cursor.take(1))
+            self.cursor.read(1)
+            level.count = self.length(self.cursor.read(1))
         elif level.type:
             raise self.fail("a container has a type but no count")
 
