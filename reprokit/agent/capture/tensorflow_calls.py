@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tensorflow_steps import Step
-    from .tensorflow_stretch import Stretch
     from .tensorflow_window import Window
 
     Function = Callable[..., Any]
@@ -28,7 +27,7 @@ MAX_FETCHED = 64
 class Traced:
     """What is known of a function that eager code calls, since its graphs were built."""
 
-    __slots__ = ("differentiates", "graph", "stretch", "trains", "updates", "written")
+    __slots__ = ("differentiates", "graph", "trains", "updates", "written")
 
     def __init__(self) -> None:
         self.trains: bool | None = None  # whether it has an update; None: it was not called yet
@@ -36,7 +35,6 @@ class Traced:
         self.updates: str | None = None  # when
         self.graph: Callable[[], Any] = _none  # that computes the gradients
         self.written: dict[int, Any] = {}  # by resource_id: variables that it writes to before an update
-        self.stretch: Stretch | None = None  # of calls, where XLA compiles what it calls
 
     @property
     def adds_up(self) -> bool:

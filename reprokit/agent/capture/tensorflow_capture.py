@@ -19,12 +19,11 @@ from .tensorflow_compiled import Compiled, one_of
 from .tensorflow_drawn import watch
 from .tensorflow_eager import EagerTest
 from .tensorflow_found import Found, in_fit, local_batch, loss_scale, places
-from .tensorflow_graph import batch_in_graph, building, call_host, in_loop, in_xla
-from .tensorflow_refusal import Refusal, Refusals, can_be_asserted
+from .tensorflow_graph import batch_in_graph, building, call_host, has_numbers, in_loop, in_xla, numbers_given_to
 from .tensorflow_replicas import OF_THE_FIRST, Round, replica, wait_for_workers, worker
 from .tensorflow_reveal import Reveals
 from .tensorflow_saved_model import watch_saving
-from .tensorflow_state import as_array, eager_state, plain, put_variable, read, resource_id
+from .tensorflow_state import as_array, digest, eager_state, plain, put_variable, read, resource_id
 from .tensorflow_steps import Steps, put
 from .tensorflow_update import LAST_LOSSES, Test, conditional, flagged, put_back
 from .tensorflow_window import Window, unread
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 class TensorFlowCapture:
     """The part for TensorFlow and Keras."""
 
-    holds_each = False  # call of a compiled step: none may be made again from those before it
-    redoes = False  # a step, in the place of some call
-
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
         self._settings = capture.settings
@@ -57,8 +53,6 @@ class TensorFlowCapture:
         self._reveals = Reveals(self._steps)
         self._test = EagerTest(None, self._conditions)
         self._compiled = Compiled(self, self._reveals)
-        self._refusals = Refusals()
-        self._sees_all_calls = False  # of functions, however they are made
         self.forget()
 
     def forget(self) -> None:
@@ -95,14 +89,12 @@ class TensorFlowCapture:
         self._test = EagerTest(library, self._conditions)
         self._steps.begins = self._begins
         self._steps.differentiates = self._differentiates
-        self._steps.writes = self._compiled.written
         modules, python = sys.modules, "tensorflow.python."
         self._steps.watch_tapes(modules[python + "eager.backprop"].GradientTape)
         variables = modules[python + "ops.resource_variable_ops"]
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             if "assign" in vars(owner):  # methods are copied from class to class there
                 self._steps.watch_writes(owner)
-        self._steps.watch_restores(variables)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
         self.capture.attempt(watch, self.drew)
         self.capture.attempt(watch_saving, lambda: [one for known in self._order for one in known.remembering])
@@ -119,7 +111,6 @@ class TensorFlowCapture:
         module = sys.modules.get("tensorflow.python.eager.polymorphic_function.concrete_function")
         if module is not None:  # TensorFlow 2.13
             put(module.ConcreteFunction, "__call__", self._make_concrete_call)
-            self._sees_all_calls = True
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         for owner in _classes(module):
@@ -168,11 +159,7 @@ class TensorFlowCapture:
             by = compiled.call if function._jit_compile else original
             if here.call is None and executing_eagerly():
                 return self._outermost(Call("function", None, function, arguments, keywords, by))
-            try:
-                return by(function, *arguments, **keywords)
-            except Exception as error:
-                self._stop_within(error)
-                raise
+            return by(function, *arguments, **keywords)
 
         return call
 
@@ -183,21 +170,9 @@ class TensorFlowCapture:
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.here.call is None and executing_eagerly():
                 return self._outermost(Call("function", None, function, arguments, keywords, original))
-            try:
-                return original(function, *arguments, **keywords)
-            except Exception as error:
-                self._stop_within(error)
-                raise
+            return original(function, *arguments, **keywords)
 
         return call
-
-    def _stop_within(self, error: Exception) -> None:
-        """A call within an outermost one has failed; the script may catch what it raises, if it was not our doing."""
-        call = self.here.call
-        refusal = self.capture.attempt(self._refusals.ended, error)
-        if call is not None and refusal is not None:
-            ending = call.pending = self._refused(call, refusal)
-            raise ending from None
 
     def _outermost(self, call: Call) -> Any:
         """Make an outermost call. What was captured in it ends the training behind it, also where the call then fails.
@@ -208,26 +183,11 @@ class TensorFlowCapture:
         if not self._begins_call(call):
             return call.run()
         try:
-            if self.redoes:
-                result = self.outermost(call)
-            elif call.by is None:
-                result = call.function(*call.arguments)
-            else:
-                result = call.by(call.function, *call.arguments, **call.keywords)
-            if call.traced.stretch is not None:  # perhaps since this call
-                call.traced.stretch.calls += 1
-        except BaseException as error:
-            refusal = self.capture.attempt(self._refusals.ended, error)
-            if refusal is not None:
-                call.pending = self._refused(call, refusal)
-            elif self._compiled.refused(call, error):
-                result = self._compiled.undone(call)
-            else:
-                if len(self.calls) == 1:
-                    self.capture.attempt(self._refusals.clear)
-                if call.pending is not None and isinstance(error, Exception):
-                    raise call.pending from None
-                raise
+            result = self.outermost(call)
+        except Exception:
+            if call.pending is not None:
+                raise call.pending from None
+            raise
         finally:
             self._leaves_call(call)
         if call.pending is not None:
@@ -235,18 +195,6 @@ class TensorFlowCapture:
         if self._settings.action == ROLLBACK and call.trains:
             self.capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
-
-    def _refused(self, call: Call, refusal: Refusal) -> BaseException:
-        """A graph has ended at a step that must not be applied; what ends the training."""
-        self._compiled.written()
-        self.capture.attempt(refusal.tell)
-        if call.pending is not None:
-            return call.pending
-        try:  # it could not be told, which is said
-            self.capture.captured(self._updates(), "it is not finite", None)
-        except SystemExit as error:
-            return error
-        raise AssertionError("training stops at captured steps where graphs are refused")
 
     def _begins_call(self, call: Call) -> bool:
         """Whether it is an outermost one."""
@@ -257,8 +205,6 @@ class TensorFlowCapture:
             self._random.keep()
         else:
             self._opens_window(call)
-        if self._compiled.has_stretches:
-            self._compiled.begins(call)
         here.call = call
         self.calls.append(call)
         return True
@@ -461,23 +407,15 @@ class TensorFlowCapture:
         else:
             if site.model is not None:
                 self._hold_metrics(step, site.model)
+            stops = self._settings.action == STOP
             before, moved = step.before, [*step.held.values(), *step.updated.values()]
+            if stops:  # the call begins at the state that the snapshot holds
+                moved = list(before.values())
             known.moved.update({key: variable for key, (variable, _) in before.items()})
             self.capture.attempt(step.hold_updated, _updated(known))
             on_host, seen = self._for_host(site, step, gradients, before)
-            if self._can_refuse(step, call):
-                refusal = Refusal(on_host, {str(key): variable for key, (variable, _) in before.items()})
-                self._refusals.add(refusal).build(step, test, update, seen)
-            else:
-                conditional(step, test, update, lambda: call_host(on_host, seen), moved)
+            conditional(step, test, update, lambda: call_host(on_host, seen), moved, stops=stops)
         step.applied = True
-
-    def _can_refuse(self, step: Step, call: Call | None) -> bool:
-        """Whether the call may end where the step must not be applied: training stops then, by who made the call."""
-        if self._settings.action != STOP or self.redoes or not self._sees_all_calls:
-            return False
-        is_own = call is not None and call is self.here.call
-        return is_own and building() is step.graph and not in_loop() and can_be_asserted()
 
     def _hold_metrics(self, step: Step, model: Any) -> None:
         """Metrics are moved while the host looks at a step."""
@@ -546,7 +484,6 @@ class TensorFlowCapture:
 
     def _begins(self, step: Step) -> None:
         """An eager step begins."""
-        self._compiled.written()
         if self.here.call is None:
             self._random.keep()
         step.random = eager_state
@@ -570,7 +507,7 @@ class TensorFlowCapture:
             found.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms:
             found.norm_limit = self._conditions.gradient_jump * known.mean
-        pending = self._handle(found, known, sys._getframe(1))
+        pending = self._handle(found, known, self.current(), sys._getframe(1))
         step.passes = True
         put_back([*step.held.values(), *step.updated.values()])
         step.passes = False
@@ -579,9 +516,8 @@ class TensorFlowCapture:
         if self._settings.action == ROLLBACK and self.here.call is None:
             self.capture.attempt(self._keep_or_go_back, True)
 
-    def _handle(self, found: Found, known: Known, frame: Any) -> BaseException | None:
+    def _handle(self, found: Found, known: Known, call: Call | None, frame: Any) -> BaseException | None:
         """Complete what was found and have it captured; what is to end the training, if that is to happen."""
-        call = self.current()
         self.capture.attempt(self._complete, found, known, call, frame)
         try:
             self.found(found)
@@ -648,13 +584,14 @@ class TensorFlowCapture:
             "activations": [finite for _, finite in step.activations],
         }
         seen["drawn"] = site.drawn()
+        seen["given"] = numbers_given_to(step.graph)
         origins = [origin for origin, _ in batches]
         loops = in_loop()
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
             found.held = {int(key): value for key, value in seen["held"].items()}
-            self.end_behind(site, found, loops=loops)
+            self.end_behind(site, found, loops=loops, call=self._call_with(seen["given"]))
 
         return on_host, seen
 
@@ -697,16 +634,28 @@ class TensorFlowCapture:
             found.norm_limit = self._conditions.gradient_jump * mean
         return found
 
-    def end_behind(self, site: Site, found: Found, *, loops: bool) -> None:
+    def _call_with(self, given: list[Any]) -> Call | None:
+        """The call under way that was given these numbers: threads may call the same graph at once."""
+        if self.here.call is None and len(self.calls) > 1:
+            wanted = [digest(one) for one in given]
+            for call in self.calls:
+                flat = sys.modules["tensorflow"].nest.flatten([call.arguments, call.keywords], expand_composites=True)
+                if wanted == [digest(one) for one in flat if has_numbers(one)]:
+                    return call
+        return self.current()
+
+    def end_behind(self, site: Site, found: Found, *, loops: bool, call: Call | None = None) -> None:
         """Handle what was found; the training ends when its call has come back, or at once where a graph loops."""
-        call = self.current()
+        call = call or self.current()
+        if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
+            return
         if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
             site.known.skipped += 1
             return
         if call is not None:
             call.captured = site.step
         frame = None if call is None else sys._current_frames().get(call.thread)
-        pending = self._handle(found, site.known, frame)
+        pending = self._handle(found, site.known, call, frame)
         if pending is None:
             return
         if found.place is not None:

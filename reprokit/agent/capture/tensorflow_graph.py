@@ -47,6 +47,38 @@ def batch_in_graph() -> list[tuple[str, Any]]:
     return []
 
 
+def branch(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Return what one of two functions gives when the graph runs.
+
+    On one device it stays a call of a function. Else TensorFlow takes it apart into operations of control flow, and
+    runs the whole graph by a slower executor.
+    """
+    tensorflow = sys.modules["tensorflow"]
+    result = tensorflow.cond(condition, then, otherwise)
+    if not hasattr(result, "_numpy") and len(tensorflow.config.list_logical_devices()) == 1:
+        operation = result.op
+        while operation.type not in ("If", "StatelessIf") and operation.inputs:
+            operation = operation.inputs[0].op
+        no = sys.modules["tensorflow.core.framework.attr_value_pb2"].AttrValue(b=False)
+        operation._set_attr("_lower_using_switch_merge", no)
+    return result
+
+
+def numbers_given_to(graph: Any) -> list[Any]:
+    """The tensors of numbers that a function's graph is called with."""
+    captured = set(map(id, graph.internal_captures))
+    return [one for one in graph.inputs if id(one) not in captured and has_numbers(one)]
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether it is a tensor or an array of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        hasattr(value, "shape")
+        and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
+    ) or getattr(dtype, "kind", "") in "iufc"
+
+
 def call_host(on_host: Callable[..., None], seen: Any) -> None:
     """In a graph: call a function on the host with the values of all tensors in a nested value."""
     tensorflow = sys.modules["tensorflow"]

@@ -48,8 +48,6 @@ FINITE = "the step was finite this time; its gradients are not known then"
 class TensorFlowRedo(TensorFlowCapture):
     """Waits for the first step of the script."""
 
-    holds_each = redoes = True
-
     def __init__(self, capture: Capture) -> None:
         super().__init__(capture)
         self.redoing = Redoing(capture)

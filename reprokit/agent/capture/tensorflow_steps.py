@@ -103,7 +103,6 @@ class Steps:
         self.here = Here()
         self.begins: Function = _nobody  # called with each eager step
         self.differentiates: Function = _nobody  # called where a step asks for gradients
-        self.writes: Callable[[], None] = _nothing  # called where eager code writes to a variable
 
     # Which step
 
@@ -205,11 +204,7 @@ class Steps:
             put(owner, name, self._make_write)
 
     def _make_write(self, original: Function) -> Function:
-        executing_eagerly = _context().executing_eagerly
-
         def write(variable: Any, *arguments: Any, **keywords: Any) -> Any:
-            if executing_eagerly():
-                self.writes()
             step = self.current()
             if step is not None and not step.passes:
                 self._hold(step, variable)
@@ -222,18 +217,6 @@ class Steps:
             step.hold(variable)
         except Exception:  # a variable without a value, as at its first assignment
             pass
-
-    def watch_restores(self, module: Any) -> None:
-        """Checkpoints are read into variables by a function of their own."""
-
-        def make(original: Function) -> Function:
-            def assign(*arguments: Any, **keywords: Any) -> Any:
-                self.writes()
-                return original(*arguments, **keywords)
-
-            return assign
-
-        put(module, "shape_safe_assign_variable_handle", make)
 
     def watch_generators(self, owner: Any) -> None:
         """Know every tf.random.Generator."""
@@ -251,10 +234,6 @@ class Steps:
 
 def _nobody(_step: Step) -> None:
     """Nobody wants to know that a step begins."""
-
-
-def _nothing() -> None:
-    """Nobody wants to know of writes."""
 
 
 def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from .tensorflow_staging import Last
+from .tensorflow_graph import branch, building
 from .tensorflow_state import as_array
 
 TYPE_CHECKING = False
@@ -43,7 +43,6 @@ class Memory:
             self.losses = variable(nothing, trainable=False, name="reprokit_losses")
             self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
             self.good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
-        self._last: Last | None = None
         self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
 
     @property
@@ -51,17 +50,9 @@ class Memory:
         """All of them."""
         return [self.losses, self.norms, self.good]
 
-    @property
-    def last(self) -> Last:
-        """Losses of graphs that need no variable for them."""
-        if self._last is None:
-            self._last = Last(LAST_LOSSES)
-        return self._last
-
     def last_losses(self) -> list[float]:
         """All that are remembered."""
-        of_variable = as_array(self.losses).tolist()
-        numbers = of_variable if self._last is None else [*of_variable, *self._last.numbers()]
+        numbers = as_array(self.losses).tolist()
         return [number for number in numbers if number == number][-LAST_LOSSES:]
 
     def is_flagged(self) -> bool:
@@ -94,10 +85,6 @@ class Test:
         """Sums tell it in one pass; where one is not finite, which may be an overflow, each number is looked at."""
         return self._good(self._summed)
 
-    def without_branches(self) -> Any:
-        """Products of few rows and one sum tell it, in a graph without any condition."""
-        return self._good(self._summed_small)
-
     def in_xla(self) -> Any:
         """Small sums tell it where XLA is fast at them; else each number is looked at."""
         return self._good(self._multiplied)
@@ -116,7 +103,7 @@ class Test:
             return self._each(others)
         sums = [tensorflow.cast(tensorflow.reduce_sum(one), tensorflow.float32) for one in wide]
         good = tensorflow.math.is_finite(tensorflow.add_n(sums))
-        good = tensorflow.cond(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
+        good = branch(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
         return tensorflow.logical_and(good, self._each(others)) if others else good
 
     def _multiplied(self, tensors: list[Any]) -> Any:
@@ -130,23 +117,6 @@ class Test:
         others = [one for one in tensors if id(one) not in known]
         sums = [tensorflow.cast(_small_sum(tensorflow, one), tensorflow.float32) for one in large]
         good = tensorflow.math.is_finite(tensorflow.add_n(sums))
-        return tensorflow.logical_and(good, self._each(others)) if others else good
-
-    def _summed_small(self, tensors: list[Any]) -> Any:
-        tensorflow, rows, others = self._tensorflow, [], []
-        for one in tensors:
-            size = one.shape.num_elements()
-            if one.dtype is tensorflow.float32 and size is not None and size < MULTIPLIED:
-                rows.append(tensorflow.reshape(one, [1, -1]))
-            elif one.dtype is tensorflow.float32 and one.shape.rank and one.shape[-1]:
-                matrix = one if one.shape.rank == 2 else tensorflow.reshape(one, [-1, one.shape[-1]])
-                part = tensorflow.fill([1, matrix.shape[0] or tensorflow.shape(matrix)[0]], tensorflow.constant(SMALL))
-                rows.append(tensorflow.matmul(part, matrix))
-            else:
-                others.append(one)
-        if not rows:
-            return self._each(others)
-        good = tensorflow.math.is_finite(tensorflow.reduce_sum(tensorflow.concat(rows, 1) * SMALL))
         return tensorflow.logical_and(good, self._each(others)) if others else good
 
     def _each(self, tensors: list[Any]) -> Any:
@@ -175,13 +145,6 @@ class Test:
         known = self._memory.losses.read_value()
         losses = self._tensorflow.concat([known[1:], [self._loss()]], 0)
         return [(self._memory.losses, losses), *self._norms()]
-
-    def remember_without_variable(self) -> None:
-        """In the graph that is being built: the same of a good step of a graph that XLA does not compile."""
-        if self._losses:
-            self._memory.last.put(self._loss())
-        for variable, value in self._norms():
-            variable.assign(value)
 
     def _loss(self) -> Any:
         return _wide(self._tensorflow, self._tensorflow.reduce_mean(self._losses[-1]))
@@ -224,9 +187,14 @@ def _small_sum(tensorflow: Any, value: Any) -> Any:
     return tensorflow.reduce_sum(tensorflow.linalg.matvec(tensorflow.reshape(value, [-1, width]), part))
 
 
-def conditional(step: Step, test: Test, update: Function, host: Function, moved: list[tuple[Any, Any]]) -> None:
-    """In a graph: the update, or the call on the host and then what the step had moved before put back."""
-    tensorflow = sys.modules["tensorflow"]
+def conditional(
+    step: Step, test: Test, update: Function, host: Function, moved: list[tuple[Any, Any]], *, stops: bool
+) -> None:
+    """In a graph: the update, or the call on the host and then what the step had moved before put back.
+
+    Where training stops at such a step, later steps of the graph are not applied either.
+    """
+    tensorflow, graph = sys.modules["tensorflow"], building()
 
     def applied() -> Any:
         for variable, value in test.remember():
@@ -240,11 +208,13 @@ def conditional(step: Step, test: Test, update: Function, host: Function, moved:
         return tensorflow.constant(0)
 
     finite = test.in_graph()
-    graph = sys.modules["tensorflow.python.framework.ops"].get_default_graph()
+    if stops:
+        earlier = getattr(graph, "_reprokit_finite", None)
+        finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
     step.finite = finite if graph is step.graph else None
     step.passes = True
     try:
-        tensorflow.cond(finite, applied, kept)
+        branch(finite, applied, kept)
     finally:
         step.passes = False
 
