@@ -57,7 +57,7 @@ def gpu() -> None:
     """The kernel's bandwidth, where there is a GPU."""
     import torch
 
-    from reprokit.agent.frameworks.torch_devices import Kernel
+    from reprokit.agent.pytorch.devices import Kernel
 
     if not torch.cuda.is_available():
         print("no GPU: the kernel's bandwidth was not measured")

@@ -84,9 +84,13 @@ class Agent:
         try:
             return function(*arguments)
         except Exception as error:
-            where = getattr(function, "__qualname__", repr(function))
-            self.warn(f"{where}: {type(error).__name__}: {error}")
+            self.failed(function, error)
             return None
+
+    def failed(self, function: Callable[..., Any], error: Exception) -> None:
+        """Write down that a function of the agent has failed."""
+        where = getattr(function, "__qualname__", repr(function))
+        self.warn(f"{where}: {type(error).__name__}: {error}")
 
     def warn(self, text: str) -> None:
         """Write down, once, what could not be done."""

@@ -16,6 +16,7 @@ from _thread import allocate_lock
 
 from .held import Held
 from .text import to_json
+from .values import from_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ class Journal:
         self.written = self.written or not aside
         self._take(kind in HELD, line)
 
-    def write_loss(self, name: str, step: int, value: Mapping[str, object]) -> None:
+    def write_loss(self, name: str, step: int, dtype: str, number: Any) -> None:
         """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
+        value = from_number(dtype, number)
         if self._identity is None or not self._announced or "bits" not in value:
             self.write("loss", {"name": name, "step": step, "value": value})
             return

@@ -1,246 +1,452 @@
-"""The trail of this process: for each optimizer step the digests of what it was made of (docs/format.md).
+"""The trail of a training: what each optimizer step was made of, digested beside the training.
 
-A library of C digests tensors where they lie, in a thread of its own beside the training, and writes the file.
-This module is what all frameworks share: it loads that library and knows where random states lie.
+Gradients do not change from one step to the next backward, nor parameters to the next step, as a rule; until then
+the worker of the library may read them where they lie. Whoever is about to change them waits for it: backward,
+zero_grad, step, load_state_dict. A training that changes them in between by itself is found out in its first steps,
+which are digested at once and looked at again, and by the version counters of its tensors; its steps are then
+digested before it goes on.
+
+A listener: it knows no framework, and asks the framework's reader where tensors lie.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
 import struct
-import sys
+from _thread import _local
+
+from . import trail_library as library
+from .events import (
+    BackwardEnded,
+    BatchFetched,
+    LossComputed,
+    OptimizerEnded,
+    OptimizerMade,
+    OptimizerNamed,
+    TensorsChange,
+    UpdateDone,
+    UpdateDue,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Protocol
 
-ABI = 4  # RKT_ABI of native/trail/trail.h
-BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
-BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
-HERE, LATER = 1, 2
-SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
-MAX_NAME = 1000  # characters of a parameter's name that are kept
-WORDS = 2500  # bytes of the state of a Mersenne Twister
-ITEMS = 16  # tensors of batch and loss that a step takes itself
-KNOWN = 15  # words of struct rkt_facts before its items
-FACTS = KNOWN + 3 * ITEMS
-STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
-MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
-_MASK = (1 << 64) - 1
+    from .agent import Agent
+    from .events import Event, Events, Handler
 
-# By dtype, what the library knows of numbers that can be not finite (enum rkt_format); all others always are.
-FORMATS = {
-    "float16": 1,
-    "bfloat16": 2,
-    "float32": 3,
-    "complex64": 3,
-    "float64": 4,
-    "complex128": 4,
-    "float8_e4m3fn": 5,
-    "float8_e5m2": 6,
-    "float8_e4m3fnuz": 7,
-    "float8_e5m2fnuz": 7,
-    "float8_e4m3b11fnuz": 7,
-    "float8_e8m0fnu": 8,
-}
+    class Contents(Protocol):
+        """Digests of what trainings pass around."""
 
+        missed: bool
 
-def salt(dtype: str, shape: Sequence[int]) -> int:
-    """What stands for dtype and shape in a digest."""
-    head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join([str(size) for size in shape]))
-    return int.from_bytes(hashlib.sha256(head.encode()).digest()[:8], "little")
+        def are_tensors(self, values: Any) -> bool:
+            """Whether these are plain tensors."""
 
+        def items(self, tensors: Sequence[Any]) -> list[int] | None:
+            """Address, size and salt of each."""
 
-def mix(value: int) -> int:
-    """The bijection of 64 bits under the digests."""
-    value &= _MASK
-    value = ((value ^ value >> 30) * MULTIPLIERS[0]) & _MASK
-    value = ((value ^ value >> 27) * MULTIPLIERS[1]) & _MASK
-    return value ^ value >> 31
+        def parameters(self, parameters: Sequence[Any]) -> int | None:
+            """The digest of a list of parameters."""
 
+        def tensor(self, digest: int, tensor: Any) -> int:
+            """The digest so far, and this tensor."""
 
-_TEXT = salt("text", ())
-_WORDS_SALT = salt("uint32", (625,))
+        def value(self, digest: int, value: Any) -> int:
+            """The digest so far, and anything."""
 
+    class Reader(Protocol):
+        """What a framework tells of its tensors and generators."""
 
-class Library:
-    """The library's functions. What is short keeps the interpreter's lock, which costs less than to let it go."""
+        generator: Any
 
-    def __init__(self, path: str) -> None:
-        import ctypes
+        @property
+        def contents(self) -> Contents:
+            """What digests tensors."""
 
-        number, pointer, word, text = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
-        held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
-        if held.reprokit_trail_abi() != ABI:
-            raise RuntimeError(f"{path} does not fit this agent")
-        self._ctypes = ctypes
+        def without_overrides(self) -> Any:
+            """A context in which what is called is not seen by the training."""
 
-        def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            found = library["reprokit_trail_" + name]
-            found.restype, found.argtypes = result, arguments
-            return found  # type: ignore[no-any-return]
+        def track(self, parameters: list[Any]) -> Any:
+            """What points at these and their gradients."""
 
-        self.digest = function(held, "digest", number, number, number, number)
-        self.fold = function(held, "fold", number, number, number, number, number)
-        self._digest_bytes = function(held, "digest", number, ctypes.c_char_p, number, number)
-        self._list = function(held, "list", number, ctypes.c_char_p, number)
-        self._open = function(held, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
-        self._series = function(held, "series", pointer, pointer, text, number, word, text, text, number)
-        self.step = function(held, "step", number, pointer, number, number)
-        self.long_step = function(free, "step", number, pointer, number, number)
-        self.parameters = function(free, "parameters", number, pointer, number)
-        self.folded = function(held, "folded", number, number, number, number)
-        self.given = function(held, "given", None, pointer, number, number, number)
-        self.changed = function(free, "changed", word, pointer, word)
-        self.unsteady = function(held, "unsteady", None, pointer, word)
-        self._done = function(held, "done", pointer, pointer)
-        self.wait = function(free, "wait", None, pointer, number)
-        self.pause = function(held, "pause", None, pointer)
-        self.close = function(held, "close", None, pointer, pointer)
-        self.finite = function(held, "finite", number, number, number, number)
-        self.long_finite = function(free, "finite", number, number, number, number)
-        self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
-        self.keep = function(held, "keep", None, number, number, number)
+        def changes(self, tensors: list[Any]) -> int:
+            """How often these were changed in place."""
 
-    def text(self, text: str) -> int:
-        """The digest of something that is no tensor."""
-        data = text.encode("utf-8", "backslashreplace")
-        return self._digest_bytes(data, len(data), _TEXT)  # type: ignore[no-any-return]
+        def buffers(self, models: list[Any]) -> Any:
+            """The buffers of these models."""
 
-    def of_list(self, digests: Sequence[int]) -> int:
-        """The digest of a list of digests."""
-        return self._list(struct.pack("<%dQ" % len(digests), *digests), len(digests))  # type: ignore[no-any-return]
+        def device_generators(self) -> list[int]:
+            """The states of the generators of devices."""
 
-    def open(self, run: str, identity: str) -> int:
-        """The trail of this process."""
-        error = self._ctypes.c_int()
-        found = self._open(run.encode(errors="surrogateescape"), identity.encode(), self._ctypes.byref(error))
-        if not found:
-            raise OSError(error.value, "no trail is kept, as its file cannot be written")
-        return found  # type: ignore[no-any-return]
+        def is_recording(self) -> bool:
+            """Whether nothing may be read now."""
 
-    def done(self, trail: int) -> Any:
-        """The number of the last ticket that is done, as it changes."""
-        return self._ctypes.c_uint64.from_address(self._done(trail))
+        def is_plain(self, tensor: Any) -> bool:
+            """Whether it has values of its own to read."""
 
-    def series(
-        self,
-        trail: int,
-        name: str,
-        kind: str,
-        tensors: Sequence[Named],
-        first: int,
-        framework: str = "torch",
-        **facts: object,
-    ) -> int:
-        """A series of steps that update these tensors, from that step on; 0 where there is no room."""
-        listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
-        known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
-        text = json.dumps(known).encode()
-        sizes = [size for _, _, _, size in tensors] * 2
-        salts = [salt(dtype, shape) for _, dtype, shape, _ in tensors] * 2
-        words = "<%dQ" % len(sizes)
-        data = struct.pack(words, *sizes), struct.pack(words, *salts)
-        return self._series(trail, text, len(text), len(tensors), *data, first) or 0
+        def is_here(self, tensor: Any) -> bool:
+            """Whether it lies on this side."""
 
-    def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
-        """How many numbers there are not finite, and the place of the first of them."""
-        first = self._ctypes.c_uint64(0)
-        found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
-        return found, first.value
+        def far_loss(self, loss: Any) -> Any:
+            """A loss on a device that is digested with the step."""
 
-    def buffer(self, words: int) -> tuple[Any, int]:
-        """Room for words of 64 bits that stays where it is, and its address."""
-        room = (self._ctypes.c_uint64 * words)()
-        return room, self._ctypes.addressof(room)
+        def devices(self) -> Any:
+            """What digests on devices."""
+
+        def forget(self) -> None:
+            """In a forked child."""
 
 
-if TYPE_CHECKING:
-    # Name, dtype, shape and bytes of a tensor.
-    Named = tuple[str, str, Sequence[int], int]
+PROBATION = 16  # steps that are looked at again
+AGAIN_EACH = 256  # and one in so many later
+MAX_TABLES = 64  # of one optimizer: its tensors may change that often
+MAX_TENSORS = library.ITEMS // 2  # of batch or loss that wait for the step
+LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
+LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
+_PUT = [struct.Struct("<%dQ" % (library.KNOWN + 3 * items)).pack_into for items in range(library.ITEMS + 1)]
+_SEQUENCES = frozenset([list, tuple])
 
 
-class Words:
-    """Where the states of Python's and NumPy's global generators lie in memory: copies of them are slow to make.
-
-    Each place is believed only after what stands there was compared with what the generator says.
-    """
-
-    salt = _WORDS_SALT
+class Gathered:
+    """What comes together until the step: a digest so far, and tensors that the step takes with it."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, Any] = sys.modules
-        self._python: tuple[Any, int] = (None, 0)
-        self._other: tuple[Any, int] = (None, 0)
-        self._numpy: tuple[Any, int] = (None, 0)
+        self.known = False
+        self.is_partial = False  # so that it is not known after all
+        self.digest = 0
+        self.tensors: list[Any] = []
 
-    def both(self) -> tuple[int, int]:
-        """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
-        instance = getattr(self._modules.get("random"), "_inst", None)
-        if instance is not self._python[0]:
-            self._python = (instance, _python_address(instance))
-        module = self._modules.get("numpy.random.mtrand")
-        generator = None if module is None else getattr(getattr(module, "_rand", None), "_bit_generator", None)
-        if generator is not self._numpy[0]:
-            self._numpy = (generator, 0 if generator is None else _numpy_address(generator))
-        return self._python[1], self._numpy[1]
+    def fold(self, contents: Contents) -> None:
+        """Digest the tensors now."""
+        tensors, self.tensors = self.tensors, []
+        for tensor in tensors:
+            self.take(contents, tensor)
 
-    def python(self) -> int:
-        """The first of them."""
-        return self.both()[0]
+    def take(self, contents: Contents, value: Any) -> None:
+        """Digest anything."""
+        self.digest = contents.value(self.digest, value)
+        self.is_partial, contents.missed = self.is_partial or contents.missed, False
 
-    def numpy(self) -> int:
-        """The second of them."""
-        return self.both()[1]
-
-    def of(self, instance: Any) -> int:
-        """Likewise of another generator of Python's."""
-        if instance is not self._other[0]:
-            self._other = (instance, _python_address(instance))
-        return self._other[1]
+    def clear(self) -> None:
+        self.known, self.is_partial, self.digest, self.tensors = False, False, 0, []
 
 
-def _read(address: int) -> Sequence[int]:
-    from ctypes import string_at
+class StepFacts(_local):
+    """What a thread has gathered for its next step."""
 
-    return struct.unpack("<625I", string_at(address, WORDS))
-
-
-def _python_address(instance: Any) -> int:
-    """Of the position and the words inside the object; CPython only."""
-    random: Any = sys.modules["random"]
-    if sys.implementation.name != "cpython" or type(instance) is not random.Random:
-        return 0
-    if random.Random.__mro__[1].__basicsize__ < object.__basicsize__ + WORDS:
-        return 0
-    address = id(instance) + object.__basicsize__
-    position, *words = _read(address)
-    return address if instance.getstate()[1] == (*words, position) else 0
+    def __init__(self, loaded: library.Library) -> None:
+        self.facts, self.address = loaded.buffer(library.FACTS)
+        self.batch = Gathered()
+        self.loss = Gathered()
+        self.far_losses: list[Any] = []  # on a device
+        self.pending: list[StepSeries] = []  # whose tensors are still read
 
 
-def _numpy_address(generator: Any) -> int:
-    if type(generator).__name__ != "MT19937":
-        return 0
-    address: int = generator.ctypes.state_address
-    state = generator.state["state"]
-    return address if list(_read(address)) == [*state["key"].tolist(), state["pos"]] else 0
+class StepSeries:
+    """The steps of one optimizer with the tensors that it has."""
+
+    def __init__(self, tensors: Any, handle: int, loaded: library.Library) -> None:
+        size = sum(tensors.sizes)
+        self.tensors = tensors
+        self.handle = handle
+        self.steps = 0
+        self.counted = 0  # changes to the parameters until the last step ended
+        self.here = False  # digest before the training goes on
+        self.probing = False
+        self.ticket = 0
+        self.is_small = size <= LOOKED_AT
+        self.step = loaded.step if 2 * size <= library.SMALL else loaded.long_step
+        self.whole = True  # all of the last step could be read
+        self.is_told = False
 
 
-def load(run: str) -> Library | None:
-    """The library, where the launcher names one: not with --no-trail."""
-    path = _plan(run).get("trail")
-    return Library(path) if path else None
+class OptimizerTrail:
+    """What the trail keeps of one optimizer."""
+
+    def __init__(self, generators: dict[str, int], untouched: list[str]) -> None:
+        self.series: StepSeries | None = None
+        self.tables = 0  # of tensors that the series had
+        self.steps = 0
+        self.found = (0, 0)  # of the parameters that a step found: flags and digest
+        self.buffers: Any = None  # of the models whose parameters it has
+        self.generators = generators  # the digests of random states when it was made
+        self.untouched = untouched  # those that nobody had seeded or drawn from
 
 
-def wants_gradients_in_graphs(run: str) -> bool:
-    """Whether --trail-gradients was given."""
-    return "trail_gradients" in _plan(run)
+class StepTrail:
+    """The trail of this process, as far as optimizers make it."""
 
+    def __init__(self, agent: Agent, events: Events, loaded: library.Library, reader: Reader) -> None:
+        self._agent, self._events, self._library, self._reader = agent, events, loaded, reader
+        self._contents = reader.contents
+        self._words = library.Words()
+        self._random = random = reader.generator
+        agent.generators.begin("torch", lambda: loaded.digest(random.state(), random.size, random.salt))
+        self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
+        self._is_broken = False
+        os.register_at_fork(before=self._pause)
+        self.forget()
 
-def _plan(run: str) -> dict[str, Any]:
-    with open(run + "/plan.json", encoding="utf-8") as file:
-        plan: dict[str, Any] = json.load(file)
-    return plan
+    def forget(self) -> None:
+        """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._state = StepFacts(self._library)
+        self._reader.forget()
+        self._handle = 0
+        self._done: Any = None
+        self._last = 0
+        self._reading = 0  # steps whose tensors are still read
+        self._closed = False
+
+    def handlers(self) -> dict[type[Event], Handler]:
+        return {
+            BatchFetched: self._batch_fetched,
+            LossComputed: self._loss_computed,
+            BackwardEnded: self._backward_ended,
+            TensorsChange: self._tensors_change,
+            OptimizerMade: self._optimizer_made,
+            OptimizerNamed: self._optimizer_named,
+            UpdateDue: self._update_due,
+            UpdateDone: self._update_done,
+            OptimizerEnded: self._optimizer_ended,
+        }
+
+    def failed(self, error: Exception, _handler: Handler) -> None:
+        """The trail ends, with a warning. It is not let go of: its worker may still read what it holds."""
+        self._is_broken = True
+        self._events.remove(self)
+        self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
+
+    # What comes together until the step
+
+    def _batch_fetched(self, event: BatchFetched) -> None:
+        """Tensors are digested with the step, to which they are as they came, as a rule."""
+        batch: Any = event.batch
+        gathered = self._state.batch
+        gathered.known = True
+        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
+        if are_few and not gathered.tensors:
+            gathered.tensors = list(batch)
+        else:
+            with self._reader.without_overrides():
+                gathered.fold(self._contents)
+                gathered.take(self._contents, batch)
+
+    def _loss_computed(self, event: LossComputed) -> None:
+        loss = event.loss
+        if not self._reader.is_plain(loss):
+            return
+        if self._reader.is_here(loss):
+            gathered = self._state.loss
+            gathered.known = True
+            if gathered.tensors:
+                gathered.fold(self._contents)
+            gathered.tensors.append(loss)  # with its graph, as the script's own variable holds it: a copy costs more
+        elif len(self._state.far_losses) < MAX_TENSORS:
+            far = self._reader.far_loss(loss)
+            if far is not None:
+                self._state.far_losses.append(far)
+
+    def _backward_ended(self, event: BackwardEnded) -> None:
+        """Let go of a graph that backward() has not freed."""
+        if not event.freed_graph:
+            loss = self._state.loss
+            loss.tensors = [tensor.detach() for tensor in loss.tensors]
+
+    # Who is about to change what is read
+
+    def _tensors_change(self, _event: TensorsChange) -> None:
+        if self._reading:
+            with self._reader.without_overrides():
+                self._settle_all()
+
+    def _settle_all(self) -> None:
+        """Wait until nothing that this thread's steps left behind is read any more."""
+        pending = self._state.pending
+        while pending:
+            self._settle(pending.pop())
+
+    def _settle(self, series: StepSeries) -> None:
+        if self._closed or not series.tensors.is_watched:  # let go of already
+            return
+        if series.ticket > self._done.value:
+            self._library.wait(self._handle, series.ticket)
+        probing, every = series.probing, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
+        changed = self._library.changed(series.handle, every) if probing else 0
+        seen, series.ticket = series.tensors.let_go(), 0
+        self._reading -= 1
+        if seen and not probing:
+            self._library.unsteady(series.handle, seen * library.UNSTEADY_GRADIENTS)
+        series.here = series.here or bool(changed or seen)
+
+    # Steps
+
+    # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
+
+    def _optimizer_made(self, event: OptimizerMade) -> None:
+        event.optimizer.trail = OptimizerTrail(self._generators(), self._agent.generators.untouched())
+
+    def _optimizer_named(self, event: OptimizerNamed) -> None:
+        if event.models:
+            event.optimizer.trail.buffers = self._reader.buffers(event.models)
+
+    def _update_due(self, event: UpdateDue) -> None:
+        record = event.optimizer
+        record.trail.found = self._found(record.trail, record.parameters())
+
+    def _found(self, kept: OptimizerTrail, parameters: list[Any]) -> tuple[int, int]:
+        """What is said of the parameters before a step, and their digest where it is taken.
+
+        That no change was counted is believed of large ones that were not seen to change without being counted.
+        """
+        series = kept.series
+        if series is None:
+            digest = self._contents.parameters(parameters)
+            return (0, 0) if digest is None else (library.BEFORE, digest)
+        tensors = series.tensors
+        if tensors.device is not None or len(parameters) != len(tensors.parameters):
+            return 0, 0
+        same = library.UNCHANGED if series.counted == self._reader.changes(parameters) else 0
+        if (same and not series.here and not series.is_small) or not tensors.lie_still(parameters):
+            return same, 0
+        return same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
+
+    def _generators(self) -> dict[str, int]:
+        """The digests of the random states as they are now."""
+        random, loaded = self._random, self._library
+        torch = loaded.digest(random.state(), random.size, random.salt)
+        others = self._device_generators()
+        addresses = zip(("python", "numpy"), self._words.both())  # noqa: B905
+        words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
+        return {"torch": library.mix(torch + others) if others else torch, **words}
+
+    def _device_generators(self) -> int:
+        numbers = self._reader.device_generators()
+        return self._library.of_list(numbers) if numbers else 0
+
+    def _update_done(self, event: UpdateDone) -> None:
+        if self._closed or self._reader.is_recording():
+            return
+        state, record = self._state, event.optimizer
+        if state.pending:
+            self._settle_all()
+        kept, parameters = record.trail, record.parameters()
+        series = kept.series
+        if series is not None and series.tensors.is_watched:
+            self._settle(series)  # another thread's step left it
+        if series is None or not series.tensors.are(parameters):
+            if not parameters:
+                return
+            series = self._begin(record, kept, parameters)
+        self._last = series.handle
+        if series.tensors.device is not None:
+            self._step_far(kept, series, parameters)
+        else:
+            self._step_here(state, kept, series, parameters)
+        state.batch.clear()
+        state.loss.clear()
+        series.steps += 1
+        kept.steps += 1
+        if not (series.whole or series.is_told):
+            series.is_told = True
+            self._agent.warn(f"{record.name} is in the trail in part: {LEFT_OUT}")
+
+    def _step_here(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
+        tensors = series.tensors
+        probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
+        here = probing or series.here or self._alone
+        series.whole = tensors.point(parameters)
+        series.counted = self._reader.changes(parameters)
+        self._gather(state, kept, series.whole, library.HERE if here else 0)
+        ticket = series.step(series.handle, state.address, tensors.address)
+        if ticket or (probing and not series.here):
+            series.ticket, series.probing = ticket, probing
+            tensors.watch(parameters)
+            state.pending.append(series)
+            self._reading += 1
+        else:
+            tensors.forget()
+
+    def _step_far(self, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
+        """A step on a device, whose digests come later."""
+        devices, device, state = self._reader.devices(), series.tensors.device, self._state
+        tensors, series.whole = series.tensors.far_tensors(parameters)
+        losses, state.far_losses = state.far_losses, []
+        self._gather(state, kept, series.whole, library.LATER)
+        self._library.step(series.handle, state.address, series.tensors.address)
+        is_due = devices.is_due(device, series.steps)
+        if losses or is_due:
+            devices.begin(series.handle, kept.steps, device, tensors if is_due else [], losses)
+        self._take_in(devices.arrived())
+
+    def _take_in(self, arrived: Iterable[Any]) -> None:
+        """Write down what has arrived from devices."""
+        for late in arrived:
+            loss = 0
+            for tensor in late.losses:
+                loss = self._contents.tensor(loss, tensor)
+            self._library.given(late.handle, late.step, loss, 0 if late.digests is None else late.digests.data_ptr())
+
+    def _begin(self, record: Any, kept: OptimizerTrail, parameters: list[Any]) -> StepSeries:
+        if kept.series is not None:
+            self._end(kept.series)
+        if not self._handle:
+            self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
+            self._done = self._library.done(self._handle)
+        tensors, handle = self._reader.track(parameters), 0
+        kept.tables += 1
+        if kept.tables <= MAX_TABLES:
+            known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
+            described = tensors.described(record.parameter_names())
+            handle = self._library.series(self._handle, record.name, record.kind, described, kept.steps, **known)
+        if not handle:
+            raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
+        kept.series = StepSeries(tensors, handle, self._library)
+        return kept.series
+
+    def _gather(self, state: StepFacts, kept: OptimizerTrail, whole: bool, how: int) -> None:
+        """Put together what is known beside the tensors of the series. The tensors live on in batch and loss."""
+        flags, before = kept.found
+        buffers = kept.buffers.digest() if kept.buffers is not None else None
+        flags |= (0 if whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
+        batch, loss, random = state.batch, state.loss, self._random
+        items = self._contents.items(batch.tensors + loss.tensors)
+        if items is None:
+            batch.fold(self._contents)
+            loss.fold(self._contents)
+            items = []
+        python, numpy = self._words.both()
+        flags |= library.TORCH | library.BATCH * (batch.known and not batch.is_partial) | library.LOSS * loss.known
+        flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
+        seen = batch.digest, loss.digest, before, buffers or 0
+        facts = (flags, how, *seen, random.state(), random.size, random.salt, self._device_generators())
+        numbers = self._words.salt, len(batch.tensors), len(loss.tensors)
+        _PUT[len(items) // 3](state.facts, 0, *facts, python, numpy, *numbers, *items)
+
+    # The end
+
+    def _optimizer_ended(self, event: OptimizerEnded) -> None:
+        kept = event.optimizer.trail
+        if kept is not None and kept.series is not None:
+            self._end(kept.series)
+
+    def _end(self, series: StepSeries) -> None:
+        """Its optimizer is gone, or has other tensors now."""
+        if series in self._state.pending:
+            self._state.pending.remove(series)
+        self._settle(series)
+
+    def _pause(self) -> None:
+        """Before a fork: the worker ends what it does, and is made again when it is needed."""
+        if self._handle and not self._is_broken:
+            self._library.pause(self._handle)
+
+    def finish(self) -> None:
+        """Wait for all that is read, and give back the room that the file has at its end."""
+        if self._handle and not self._is_broken:
+            self._settle_all()
+            self._take_in(self._reader.devices().arrived(all_of_them=True))
+            self._closed = True
+            handle, self._handle = self._handle, 0
+            self._library.close(handle, self._last)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.frameworks import torch_devices as devices
-from reprokit.agent.frameworks.torch_trail import Contents, Random
-from reprokit.agent.trail import Library
+from reprokit.agent.pytorch import devices
+from reprokit.agent.pytorch.contents import Contents
+from reprokit.agent.pytorch.generators import DefaultGenerator
+from reprokit.agent.trail_library import Library
 from reprokit.native import trail_path
 from tests import trails
 from tests.interpreters import ROOT
@@ -287,7 +288,7 @@ def test_a_change_of_pytorch_s_random_state_is_seen_however_it_came_about() -> N
     import torch
 
     kept = torch.get_rng_state()
-    state = Random(torch)
+    state = DefaultGenerator(torch)
     changes: list[Callable[[], object]] = [lambda: torch.manual_seed(5), lambda: torch.set_rng_state(kept)]
     changes += [lambda: torch.rand(1), lambda: torch.rand(1000), lambda: torch.randperm(7)]
     changes += [lambda: torch.randn(1)] * 4 + [lambda: torch.ones(1).exponential_(), lambda: torch.empty(3).normal_()]

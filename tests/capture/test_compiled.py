@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail
+from reprokit.agent import trail_library as trail
 from reprokit.agent.capture import compiled
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_gradients import Gradients, Table

@@ -101,6 +101,22 @@ def test_the_agent_imports_the_standard_library_only() -> None:
     assert wrong == []
 
 
+# Listeners: what a run keeps of the events of any framework.
+LISTENERS = {"events", "metrics", "trail", "trail_library"}
+
+
+def test_listeners_know_no_framework() -> None:
+    folders = {path.name for path in (PACKAGE / "agent").iterdir() if path.is_dir()}
+    wrong = []
+    for name in LISTENERS:
+        path = PACKAGE / "agent" / f"{name}.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                targets = (node.module or "").split(".")[:1] + [alias.name for alias in node.names if not node.module]
+                wrong += [f"{name} imports {target}" for target in targets if target in folders]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("absent", ["fcntl", "resource", "pty", "termios", "pwd", "grp"])
 def test_what_only_reads_runs_is_imported_without_a_posix_module(absent: str) -> None:
     code = f"""

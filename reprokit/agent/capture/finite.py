@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from ..trail import FORMATS, SMALL
+from ..trail_library import FORMATS, SMALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..trail import Library
+    from ..trail_library import Library
 
 
 class Finite:

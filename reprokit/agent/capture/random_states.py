@@ -10,14 +10,14 @@ import functools
 import struct
 import sys
 
-from ..trail import WORDS, Words
+from ..trail_library import WORDS, Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..trail import Library
+    from ..trail_library import Library
 
 _WORDS = struct.Struct("<625I")
 _GAUSS = struct.Struct("<i4xd")  # of NumPy: whether there is a second normal number, and which

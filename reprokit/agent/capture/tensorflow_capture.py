@@ -699,7 +699,7 @@ def _variables(held: dict[int, tuple[Any, Any]]) -> list[Any]:
 
 
 def _library(path: str | None) -> Any:
-    from ..trail import Library
+    from ..trail_library import Library
 
     return None if path is None else Library(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..frameworks.torch_records import named_tensors, parts_of
+from ..pytorch.state import named_tensors, parts_of
 from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, ROLLBACK, STOP, condition_trigger
 from .torch_held import Held
 from .torch_state import Copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from ..frameworks.torch_tensors import is_nested, is_tensor
+from ..pytorch.tensors import is_nested, is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

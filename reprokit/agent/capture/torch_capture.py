@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..frameworks.torch_tensors import is_tensor
 from ..patching import replace
+from ..pytorch.tensors import is_tensor
 from .torch_beginnings import HOOK
 from .torch_compiling import Compiling
 
@@ -103,7 +103,7 @@ class TorchCapture(Compiling):
 
     def _instrument_dynamo(self, module: Any) -> None:
         """What dynamo runs of ours between its graphs must not be compiled in its turn."""
-        from ..frameworks.torch import own_code
+        from ..pytorch.compiling import own_code
 
         for code in own_code():
             module.skip_code(code)

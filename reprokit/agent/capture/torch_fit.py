@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..frameworks.torch_records import Modules, named_tensors, parts_of, unwrapped
+from ..pytorch.state import Modules, named_tensors, parts_of, unwrapped
 from .torch_state import Reader, put_model, put_optimizer, put_random, put_scaler, put_schedule
 
 TYPE_CHECKING = False

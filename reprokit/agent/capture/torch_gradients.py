@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 
-from ..frameworks.torch_tensors import dtype_name
-from ..trail import FORMATS
+from ..pytorch.tensors import dtype_name
+from ..trail_library import FORMATS
 from .finite import Finite
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..trail import Library
+    from ..trail_library import Library
 
 MAX_TABLES = 64  # sets of gradients that an optimizer is known to have
 

@@ -7,7 +7,7 @@ from _thread import _local, get_ident
 from collections import deque
 from collections.abc import Mapping
 
-from ..frameworks.torch_records import parts_of
+from ..pytorch.state import parts_of
 from .torch_state import has_memory
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..trail import Library
+    from ..trail_library import Library
     from .random_states import RandomStates
 
 SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied

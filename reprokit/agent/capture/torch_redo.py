@@ -14,8 +14,8 @@ import sys
 import weakref
 from _thread import _local
 
-from ..frameworks.torch_records import Modules
 from ..observing.torch_inputs import tensors as tensors_in
+from ..pytorch.state import Modules
 from . import torch_hooks
 from .bisection import Search
 from .reading import SnapshotError, SnapshotFile, require_condition

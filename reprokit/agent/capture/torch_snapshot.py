@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..frameworks.torch_records import named_tensors, parts_of, unwrapped
-from ..frameworks.torch_tensors import is_nested, is_plain, is_tensor
+from ..pytorch.state import named_tensors, parts_of, unwrapped
+from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from .torch_gradients import values_of
 from .torch_state import (
     Tensors,

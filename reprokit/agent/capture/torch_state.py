@@ -6,8 +6,8 @@ import copy
 import sys
 from array import array
 
-from ..frameworks.torch_records import named_tensors, parts_of
-from ..frameworks.torch_tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
+from ..pytorch.state import named_tensors, parts_of
+from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .reading import SnapshotError, saved_optimizers
 from .store import Part

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from .. import trail
-from ..frameworks.torch_records import Modules
+from .. import trail_library as trail
+from ..pytorch.state import Modules
 from . import compiled
 from .random_states import RandomStates
 from .settings import ROLLBACK

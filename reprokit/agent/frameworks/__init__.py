@@ -57,7 +57,13 @@ _WAITS_FOR = {
     "python": ["random"],
     "numpy": ["numpy", "numpy.random"],
     "jax": ["jax", "jax.random"],
-    "torch": ["torch", "torch.random", "torch.cuda.random", "torch.utils.data.dataloader", "torch._dynamo.eval_frame"],
+    "pytorch": [
+        "torch",
+        "torch.random",
+        "torch.cuda.random",
+        "torch.utils.data.dataloader",
+        "torch._dynamo.eval_frame",
+    ],
     "tensorflow": ["tensorflow"]
     + [
         f"tensorflow.python.{name}"
@@ -80,6 +86,7 @@ _WAITS_FOR = {
         "wandb.sdk.lib.runid",
     ],
 }
+_FOLDERS = frozenset(["pytorch"])  # beside this one
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 
 
@@ -87,5 +94,6 @@ def load(name: str) -> Callable[[Agent], Adapter]:
     """The adapter of this name."""
     from importlib import import_module
 
-    adapter: Callable[[Agent], Adapter] = import_module(f"{__name__}.{name}").Adapter
+    place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"
+    adapter: Callable[[Agent], Adapter] = import_module(place).Adapter
     return adapter

@@ -106,7 +106,7 @@ class Adapter:
                     replace(owner, method, getattr(self, f"_make_{_METHODS[method]}"))
 
     def _begin_trail(self) -> None:
-        from .. import trail
+        from .. import trail_library as trail
 
         library = trail.load(self._agent.run) if self._records.trail is None else None
         if library is not None:

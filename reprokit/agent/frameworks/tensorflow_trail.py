@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from .. import trail
+from .. import trail_library as trail
 from .variables import NotReadableError, is_eager, name_of, read
 
 TYPE_CHECKING = False

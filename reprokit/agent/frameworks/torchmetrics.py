@@ -14,7 +14,7 @@ from _thread import _local
 from ..evaluation import aligned
 from ..parts import described
 from ..patching import replace
-from .torch_tensors import is_plain
+from ..pytorch.tensors import is_plain
 from .version_only import VersionOnly
 
 TYPE_CHECKING = False

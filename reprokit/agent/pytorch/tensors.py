@@ -6,7 +6,7 @@ import ctypes
 import sys
 
 from ..digests import object_digest, tensor_digest, text_entry
-from ..values import from_number
+from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def is_plain(tensor: Any) -> bool:
             return False
         if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
             return False
-    functorch = getattr(torch._C, "_functorch", None)
-    wrapped = functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
+    wrapped = private_api.is_functorch_wrapped(torch, tensor)
     return not (wrapped or is_nested(tensor)) and tensor.device.type != "meta"
 
 
@@ -52,9 +51,22 @@ def is_nested(tensor: Any) -> bool:
     return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none
 
 
-def scalar(tensor: Any) -> dict[str, object]:
-    """The VALUE of a tensor of one element."""
-    return from_number(dtype_name(tensor), tensor.item())
+def is_here(tensor: Any) -> bool:
+    """Whether it lies in the memory of this side."""
+    return tensor.device.type == "cpu"  # type: ignore[no-any-return]
+
+
+def number(tensor: Any) -> tuple[str, Any] | None:
+    """Dtype and value of a tensor of one element, wherever it lies; None of more."""
+    return (dtype_name(tensor), tensor.item()) if tensor.numel() == 1 else None
+
+
+def later(tensor: Any) -> Any:
+    """A copy where it lies; None while a CUDA graph is being recorded, into which nothing of ours may get."""
+    capturing = getattr(sys.modules["torch"].cuda, "is_current_stream_capturing", None)
+    if tensor.device.type == "cuda" and capturing is not None and capturing():
+        return None
+    return tensor.detach().clone()
 
 
 def entry(name: str, tensor: Any) -> Tensor:
@@ -74,7 +86,7 @@ def components_of(tensor: Any) -> dict[str, Any]:
     """The plain tensors that a sparse or quantised tensor is made of."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
-        return {"indices": tensor._indices(), "values": tensor._values()}
+        return private_api.sparse_parts(tensor)
     if layout in ("sparse_csr", "sparse_bsr"):
         return {"crow": tensor.crow_indices(), "col": tensor.col_indices(), "values": tensor.values()}
     if layout in ("sparse_csc", "sparse_bsc"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from operator import is_
 
-from .. import trail
+from .. import trail_library as trail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .torch_trail import Contents
+    from .contents import Contents
 
 
 class Buffers:

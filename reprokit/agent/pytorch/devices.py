@@ -10,8 +10,8 @@ import ctypes
 import os
 from collections import deque
 
-from ..trail import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
-from .torch_tensors import dtype_name
+from ..trail_library import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
+from .tensors import dtype_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

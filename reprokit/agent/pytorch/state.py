@@ -1,4 +1,4 @@
-"""What is kept of PyTorch's models and optimizers so that their end can be told after their death.
+"""The models and optimizers of a training: what is kept of them so that their end can be told after their death.
 
 Only the containers of tensors are held (the dicts of a module, the groups and state of an optimizer), and
 only as long as their owner lives: no lifetime grows and no cycle arises.
@@ -7,20 +7,32 @@ only as long as their owner lives: no lifetime grows and no cycle arises.
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 from ..agent import on_thread
 from ..digests import distinct, text_entry
-from .torch_tensors import entry, is_tensor
+from ..events import (
+    ModelEnded,
+    OptimizerEnded,
+    OptimizerMade,
+    OptimizerNamed,
+    TensorsChange,
+    UpdateDone,
+    UpdateDue,
+    tell,
+)
+from . import private_api
+from .tensors import entry, is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from ..agent import Agent
     from ..digests import Tensor
-    from .torch_buffers import Buffers
-    from .torch_trail import Series
+    from ..events import Events
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
 _MAX_SEARCHES = 8  # of the whole heap: 50 ms each
@@ -54,7 +66,7 @@ class Modules:
     def _roots(self, wanted: set[int]) -> list[Any]:
         found = [reference() for reference in list(self._references.values())]
         alive = [module for module in found if module is not None]
-        children = {id(child) for module in alive for child in module._modules.values()}
+        children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
         roots = [module for module in alive if id(module) not in children]
         held = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
         return _without_graphs([root for root in roots if held[id(root)]], held)
@@ -62,7 +74,7 @@ class Modules:
     def _search(self, module_class: type) -> None:
         """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
         for candidate in gc.get_objects():
-            if issubclass(type(candidate), module_class) and "_modules" in vars(candidate):
+            if issubclass(type(candidate), module_class) and private_api.is_module(candidate):
                 self.registered(candidate, "", None)
 
 
@@ -78,15 +90,16 @@ def _without_graphs(roots: list[Any], held: dict[int, set[int]]) -> list[Any]:
 
 def unwrapped(module: Any) -> Any:
     """What a wrapper of one module wraps."""
-    while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
-        (module,) = module._modules.values()
+    while type(module).__name__ in _WRAPPERS and len(private_api.containers(module)[2]) == 1:
+        (module,) = private_api.containers(module)[2].values()
     return module
 
 
 def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
     """Prefix, parameters and buffers of the module and all below it, each path to a shared one."""
-    parts = [(prefix, module._parameters, module._buffers)]
-    for name, child in module._modules.items():
+    parameters, buffers, children = private_api.containers(module)
+    parts = [(prefix, parameters, buffers)]
+    for name, child in children.items():
         if child is not None and id(child) not in above:
             parts += parts_of(child, f"{prefix}{name}.", (*above, id(module)))
     return parts
@@ -109,6 +122,7 @@ class ModelRecord:
         self.thread = on_thread("")
         self.kind = type(module).__name__
         self.module = weakref.ref(module)
+        self.ended = False
         self._parts = parts_of(module)
 
     def refresh(self) -> None:
@@ -120,15 +134,21 @@ class ModelRecord:
     def named(self) -> Iterator[tuple[str, Any]]:
         return named_tensors(self._parts)
 
+    @property
+    def has_buffers(self) -> bool:
+        return any(self.buffers())
+
     def buffers(self) -> list[dict[str, Any]]:
         return [buffers for _, _, buffers in self._parts if buffers]
 
     def tensors(self) -> list[Tensor]:
-        return distinct(entry(name, tensor) for name, tensor in self.named())
+        return _read(self.name, lambda: (entry(name, tensor) for name, tensor in self.named()))
 
 
 class OptimizerRecord:
     """An optimizer and how often it stepped."""
+
+    has_buffers = False
 
     def __init__(self, optimizer: Any, generation: int) -> None:
         self.name = ""  # until it has stepped
@@ -137,13 +157,7 @@ class OptimizerRecord:
         self.generation = generation
         self.steps = 0
         self.ended = False
-        self.series: Series | None = None  # of the trail
-        self.tables = 0  # of tensors that the series had
-        self.trailed = 0  # steps in the trail
-        self.found = (0, 0)  # of the parameters that a step found: flags and digest, for the trail
-        self.buffers: Buffers | None = None  # of the models whose parameters it has
-        self.generators: dict[str, int] = {}  # the digests of random states when it was made
-        self.untouched: list[str] = []  # those that nobody had seeded or drawn from
+        self.trail: Any = None  # what the trail keeps of it
         self._groups = optimizer.param_groups
         self._state = optimizer.state
         self._names: dict[int, str] = {}
@@ -176,7 +190,7 @@ class OptimizerRecord:
                 yield self._names.get(id(parameter)) or f"param_groups.{number}.params.{position}"
 
     def tensors(self) -> list[Tensor]:
-        return distinct(self._entries())
+        return _read(self.name, self._entries)
 
     def _entries(self) -> Iterator[Tensor]:
         for number, group in enumerate(self._groups):
@@ -204,3 +218,99 @@ def _entries(name: str, value: Any) -> Iterator[Tensor]:
     else:
         text = repr(value)
         yield text_entry(name, f"<{type(value).__qualname__}>" if " at 0x" in text else text)
+
+
+def _read(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{name} was not read, as a CUDA graph is being recorded")
+    with torch.no_grad(), private_api.without_overrides(torch):
+        return distinct(entries())
+
+
+class Records:
+    """The records of this process, and the events of optimizers and models."""
+
+    def __init__(self, agent: Agent, events: Events, torch: Any) -> None:
+        self._agent, self._events, self._torch = agent, events, torch
+        self.modules = Modules()
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: drop what the parent noted."""
+        self._optimizers: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
+        self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
+
+    def current(self, thread: str) -> Iterator[ModelRecord | OptimizerRecord]:
+        """Those of a thread that take part in its training, as they are now."""
+        for model in list(self._models.values()):
+            if model.thread == thread:
+                model.refresh()
+                yield model
+        for optimizer in list(self._optimizers.values()):
+            if optimizer.thread == thread and optimizer.used:
+                if not optimizer.name:
+                    self.adopt(optimizer)  # it stepped in compiled code only
+                yield optimizer
+
+    def made(self, optimizer: Any) -> OptimizerRecord:
+        """An optimizer is there, be it a copy, which was not initialized."""
+        record = self._optimizers[optimizer] = OptimizerRecord(optimizer, self._agent.generation)
+        tell(self._events.optimizer_made, OptimizerMade(record))
+        weakref.finalize(optimizer, self._agent.attempt, self._optimizer_ends, record).atexit = False
+        return record
+
+    def due(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        events = self._events
+        if events.tensors_change:
+            tell(events.tensors_change, TensorsChange())
+        if events.update_due:
+            record = self._optimizers.get(optimizer) or self.made(optimizer)
+            with private_api.without_overrides(self._torch):
+                tell(events.update_due, UpdateDue(record))
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        record = self._optimizers.get(optimizer) or self.made(optimizer)
+        record.stepped(optimizer)
+        with private_api.without_overrides(self._torch):
+            if not record.name:
+                self.adopt(record)
+            tell(self._events.update_done, UpdateDone(record))
+
+    def adopt(self, record: OptimizerRecord) -> None:
+        """Name the optimizer, and the models whose parameters it has, at its first step."""
+        record.name = self._agent.name("optimizer")
+        models = [self._model(module) for module in self.modules.owners(record.parameters(), self._torch.nn.Module)]
+        record.name_parameters(models)
+        tell(self._events.optimizer_named, OptimizerNamed(record, models))
+
+    def _model(self, module: Any) -> ModelRecord:
+        model = self._models.get(id(module))
+        if model is None:
+            model = ModelRecord(module, self._agent.name("model"))
+            self._models[id(module)] = model
+            weakref.finalize(module, self._agent.attempt, self._model_ends, id(module), model).atexit = False
+        return model
+
+    def _model_ends(self, key: int, record: ModelRecord) -> None:
+        if self._models.get(key) is record and not record.ended:
+            record.ended = True
+            record.refresh()
+            tell(self._events.model_ended, ModelEnded(record))
+            del self._models[key]
+
+    def _optimizer_ends(self, record: OptimizerRecord) -> None:
+        if not record.ended and record.used and record.generation == self._agent.generation:
+            record.ended = True
+            if not record.name:
+                self.adopt(record)  # it stepped in compiled code only
+            tell(self._events.optimizer_ended, OptimizerEnded(record))
+
+    def finish(self) -> None:
+        """The process ends, and all with it."""
+        for record in list(self._optimizers.values()):
+            self._agent.attempt(self._optimizer_ends, record)
+        for key, model in list(self._models.items()):
+            self._agent.attempt(self._model_ends, key, model)

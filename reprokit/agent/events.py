@@ -1,0 +1,229 @@
+"""What happens in a training, whatever its framework: events, and who listens to them.
+
+A framework's folder turns what happens there into these events; what a run keeps is listeners, which see no private
+name of a framework. Tensors, optimizers and loaders in an event are the framework's own objects, or records of them.
+Of an event that nobody listens to there is an empty tuple of handlers: it is not even made.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    Handler = Callable[[Any], object]
+
+    class Listener(Protocol):
+        """Somebody who is told of events."""
+
+        def handlers(self) -> dict[type[Event], Handler]:
+            """What to call at which event."""
+
+        def failed(self, error: Exception, handler: Handler) -> None:
+            """A handler has failed: the training, and the other listeners, go on."""
+
+    Handlers = tuple[tuple[Listener, Handler], ...]
+
+
+APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
+
+
+class Event:
+    """Something that has happened, or is about to."""
+
+    __slots__ = ()
+
+
+class LoaderBegan(Event):
+    """A data loader is about to be iterated; BatchFetched and LoaderExhausted refer to it."""
+
+    __slots__ = ("loader", "place", "series", "workers")
+
+    def __init__(self, loader: object, place: tuple[str, int], workers: int | None) -> None:
+        self.loader: object | None = loader  # None when all were told: nobody's lifetime grows
+        self.place = place  # file and line
+        self.workers = workers
+        self.series: object = None  # what a listener counts this iteration to
+
+
+class BatchFetched(Event):
+    """A data loader has given a batch."""
+
+    __slots__ = ("batch", "began")
+
+    def __init__(self, batch: object, began: LoaderBegan | None) -> None:
+        self.batch = batch
+        self.began = began
+
+
+class LoaderExhausted(Event):
+    """A data loader has no further batch; a loop that fetches ahead may have batches left."""
+
+    __slots__ = ("began",)
+
+    def __init__(self, began: LoaderBegan | None) -> None:
+        self.began = began
+
+
+class ForwardBegan(Event):
+    """A model that no other model calls is called."""
+
+    __slots__ = ("arguments", "keywords", "module")
+
+    def __init__(self, module: object, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
+        self.module = module
+        self.arguments = arguments
+        self.keywords = keywords
+
+
+class ForwardEnded(Event):
+    """It has returned."""
+
+    __slots__ = ("module", "output")
+
+    def __init__(self, module: object, output: object) -> None:
+        self.module = module
+        self.output = output
+
+
+class LossComputed(Event):
+    """A backward pass is about to begin from this loss."""
+
+    __slots__ = ("loss",)
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+
+class BackwardEnded(Event):
+    """A backward pass has ended, or failed."""
+
+    __slots__ = ("freed_graph",)
+
+    def __init__(self, freed_graph: bool) -> None:
+        self.freed_graph = freed_graph
+
+
+class TensorsChange(Event):
+    """Gradients or parameters are about to be changed in place."""
+
+    __slots__ = ()
+
+
+class OptimizerMade(Event):
+    """An optimizer was made."""
+
+    __slots__ = ("optimizer",)
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class OptimizerNamed(Event):
+    """An optimizer steps for the first time, and the models whose parameters it has are known."""
+
+    __slots__ = ("models", "optimizer")
+
+    def __init__(self, optimizer: Any, models: list[Any]) -> None:
+        self.optimizer = optimizer
+        self.models = models
+
+
+class UpdateDue(Event):
+    """An optimizer is about to update; a handler that answers SKIP prevents that."""
+
+    __slots__ = ("optimizer",)
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class UpdateDone(Event):
+    """An optimizer has updated its parameters."""
+
+    __slots__ = ("optimizer",)
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class OptimizerEnded(Event):
+    """An optimizer is gone, or the process ends."""
+
+    __slots__ = ("optimizer",)
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class ModelEnded(Event):
+    """A model is gone, or the process ends."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+
+class EpochEnded(Event):
+    """All steps on the batches of one iteration of a data loader are done."""
+
+    __slots__ = ("loader", "number", "thread")
+
+    def __init__(self, loader: str, number: int, thread: str) -> None:
+        self.loader = loader
+        self.number = number
+        self.thread = thread
+
+
+class Events:
+    """The handlers of each event: a tuple an event, in the order in which their listeners came."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._arrange()
+
+    def add(self, listener: Listener) -> None:
+        """Tell this listener from now on."""
+        self._listeners += (listener,)
+        self._arrange()
+
+    def remove(self, listener: Listener) -> None:
+        """Tell it no more."""
+        self._listeners = tuple([other for other in self._listeners if other is not listener])
+        self._arrange()
+
+    def _arrange(self) -> None:
+        tables = [(listener, listener.handlers()) for listener in self._listeners]
+
+        def of(event: type[Event]) -> Handlers:
+            return tuple([(listener, table[event]) for listener, table in tables if event in table])
+
+        self.loader_began = of(LoaderBegan)
+        self.batch_fetched = of(BatchFetched)
+        self.loader_exhausted = of(LoaderExhausted)
+        self.forward_began = of(ForwardBegan)
+        self.forward_ended = of(ForwardEnded)
+        self.loss_computed = of(LossComputed)
+        self.backward_ended = of(BackwardEnded)
+        self.tensors_change = of(TensorsChange)
+        self.optimizer_made = of(OptimizerMade)
+        self.optimizer_named = of(OptimizerNamed)
+        self.update_due = of(UpdateDue)
+        self.update_done = of(UpdateDone)
+        self.optimizer_ended = of(OptimizerEnded)
+        self.model_ended = of(ModelEnded)
+        self.epoch_ended = of(EpochEnded)
+
+
+def tell(handlers: Handlers, event: Event) -> str | None:
+    """Call the handlers; SKIP where one of them answers so."""
+    answer = None
+    for listener, handle in handlers:
+        try:
+            if handle(event) is SKIP:
+                answer = SKIP
+        except Exception as error:
+            listener.failed(error, handle)
+    return answer

@@ -1,0 +1,266 @@
+"""What every training by steps writes down: losses, epochs, and the weights of models and optimizers at their ends.
+
+A listener: it knows no framework. What tensors say of themselves it asks of the tensors' reader.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from _thread import _local
+
+from .agent import on_thread
+from .digests import weights_line
+from .events import (
+    BatchFetched,
+    EpochEnded,
+    LoaderBegan,
+    LoaderExhausted,
+    LossComputed,
+    ModelEnded,
+    OptimizerEnded,
+    UpdateDone,
+    UpdateDue,
+    tell,
+)
+from .values import from_float, from_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol
+
+    from .agent import Agent
+    from .digests import Tensor
+    from .events import Event, Events, Handler
+
+    class TensorReader(Protocol):
+        """What the metrics ask of a framework's tensors."""
+
+        def is_plain(self, tensor: Any) -> bool:
+            """Whether it has values of its own to read."""
+
+        def number(self, tensor: Any) -> tuple[str, Any] | None:
+            """Dtype and value of a tensor of one element; None of more."""
+
+        def later(self, tensor: Any) -> Any:
+            """A copy to read later of one that lies on a device; None of another, and where none can be made."""
+
+        def is_here(self, tensor: Any) -> bool:
+            """Whether it lies in the memory of this side."""
+
+        def entry(self, name: str, tensor: Any) -> Tensor:
+            """Its name, dtype, shape and digest."""
+
+    class Record(Protocol):
+        """What the metrics ask of the record of a model or optimizer."""
+
+        name: str
+        kind: str
+        thread: str
+
+        @property
+        def has_buffers(self) -> bool:
+            """Whether it has tensors that a forward computation changes."""
+
+        def tensors(self) -> list[Tensor]:
+            """Names, dtypes, shapes and digests."""
+
+    class Records(Protocol):
+        """The models and optimizers that have not ended."""
+
+        def current(self, thread: str) -> Iterator[Any]:
+            """Those of a thread that take part in its training, as they are now."""
+
+
+MAX_PENDING = 64  # losses on a device that wait to be read together
+
+
+class Epoch:
+    """What happened since a data loader was last begun."""
+
+    def __init__(self, name: str, place: tuple[str, int]) -> None:
+        self.name = name
+        self.place = place  # where it was begun first
+        self.thread = on_thread("")
+        self.number = 0
+        self.steps = 0
+        self.exhausted = False
+        self.losses: list[float] = []
+        self.last: tuple[str, Any] | None = None  # dtype and value
+
+    def values(self) -> dict[str, object]:
+        """The last loss, and the mean of all, correctly rounded whatever their order."""
+        if self.last is None:
+            return {}
+        finite = all(map(math.isfinite, self.losses))
+        mean = math.fsum(self.losses) / len(self.losses) if finite else sum(self.losses)
+        return {"loss": from_number(*self.last), "mean_loss": from_float("float64", mean)}
+
+    def next(self) -> None:
+        self.number += 1
+        self.steps = 0
+        self.exhausted = False
+        self.losses = []
+        self.last = None
+
+
+class Metrics:
+    """Writes down losses, epochs and weights."""
+
+    def __init__(self, agent: Agent, events: Events, records: Records, tensors: TensorReader) -> None:
+        self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
+        # .epoch: whose batch the coming steps work on; .trained: that of the last step
+        self._thread = _local()
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: drop what the parent noted."""
+        self._thread.epoch = self._thread.trained = None
+        self._loaders: weakref.WeakKeyDictionary[Any, Epoch] = weakref.WeakKeyDictionary()
+        self._epochs: list[Epoch] = []
+        self._pending: list[tuple[str, int, Any, Epoch | None]] = []
+
+    def handlers(self) -> dict[type[Event], Handler]:
+        return {
+            LoaderBegan: self._loader_began,
+            BatchFetched: self._batch_fetched,
+            LoaderExhausted: self._loader_exhausted,
+            LossComputed: self._loss_computed,
+            UpdateDue: self._update_due,
+            UpdateDone: self._update_done,
+            OptimizerEnded: self._optimizer_ended,
+            ModelEnded: self._model_ended,
+        }
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._agent.failed(handler, error)
+
+    # Losses
+
+    def _loss_computed(self, event: LossComputed) -> None:
+        loss, tensors = event.loss, self._tensors
+        if not tensors.is_plain(loss):
+            return
+        name, epoch = on_thread("loss"), getattr(self._thread, "epoch", None)
+        step = self._agent.number(name)
+        if tensors.is_here(loss):
+            self._write_loss(name, step, loss, epoch)
+            return
+        copy = tensors.later(loss)
+        if copy is not None:
+            self._pending.append((name, step, copy, epoch))
+            if len(self._pending) >= MAX_PENDING:
+                self._flush()
+
+    def _write_loss(self, name: str, step: int, loss: Any, epoch: Epoch | None) -> None:
+        number = self._tensors.number(loss)
+        if number is None:
+            value = {"dtype": "str", "text": self._tensors.entry("", loss)[3]}
+            self._agent.journal.write("log", {"name": name, "step": step, "epoch": None, "value": value})
+            return
+        dtype, value = number
+        self._agent.journal.write_loss(name, step, dtype, value)
+        if epoch is not None and type(value) is not complex:
+            epoch.losses.append(float(value))
+            epoch.last = number
+
+    def _flush(self) -> None:
+        """Read the losses that wait on a device."""
+        pending, self._pending = self._pending, []
+        for name, step, loss, epoch in pending:
+            self._agent.attempt(self._write_loss, name, step, loss, epoch)
+
+    # Epochs
+
+    def _loader_began(self, event: LoaderBegan) -> None:
+        loader = event.loader
+        epoch = self._loaders.get(loader)
+        if epoch is None:
+            epoch = self._loaders[loader] = self._taken_over(event.place) or self._new_epoch(event)
+        self._end_epoch(epoch)
+        for other in self._former():
+            if other.exhausted:  # nobody will begin it again to end it
+                self._end_epoch(other)
+        event.series = epoch
+
+    def _batch_fetched(self, event: BatchFetched) -> None:
+        began = event.began
+        self._thread.epoch = None if began is None else began.series
+
+    def _loader_exhausted(self, event: LoaderExhausted) -> None:
+        epoch: Any = None if event.began is None else event.began.series
+        self._thread.epoch = epoch
+        if epoch is not None:
+            epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
+
+    def _update_due(self, _event: UpdateDue) -> None:
+        epoch, trained = getattr(self._thread, "epoch", None), getattr(self._thread, "trained", None)
+        if epoch is not trained:
+            self._thread.trained = epoch
+            if trained is not None and trained.exhausted:
+                self._end_epoch(trained, late=True)
+
+    def _update_done(self, _event: UpdateDone) -> None:
+        epoch = getattr(self._thread, "epoch", None)
+        if epoch is not None:
+            epoch.steps += 1
+
+    def _former(self) -> list[Epoch]:
+        """Those of this thread's loaders that are gone."""
+        alive, thread = set(map(id, self._loaders.values())), on_thread("")
+        return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
+
+    def _taken_over(self, place: tuple[str, int]) -> Epoch | None:
+        """The epochs of a loader that is gone, where one made anew is begun at the same place: each time, as a rule."""
+        return next((epoch for epoch in self._former() if epoch.place == place), None)
+
+    def _new_epoch(self, event: LoaderBegan) -> Epoch:
+        epoch = Epoch(self._agent.name("loader"), event.place)
+        self._epochs.append(epoch)
+        self._agent.computed(epoch.name, "loader", {"workers": event.workers})
+        return epoch
+
+    def _end_epoch(self, epoch: Epoch, late: bool = False) -> None:
+        """Write what an epoch came to; late: another loader's first step has computed its gradients."""
+        if not epoch.steps:
+            return
+        self._flush()
+        line = {"name": epoch.name, "epoch": epoch.number, "values": epoch.values(), "steps": epoch.steps}
+        self._agent.journal.write("epoch", line)
+        thread = on_thread("")  # another thread's models are in the midst of their training
+        for record in self._records.current(thread):
+            if late and record.has_buffers:
+                continue  # which the forward computation has changed
+            self._agent.attempt(self._write_weights, record, "epoch", epoch.number)
+        if self._events.epoch_ended:
+            tell(self._events.epoch_ended, EpochEnded(epoch.name, epoch.number, thread))
+        epoch.next()
+
+    def _end_epochs(self, all_of_them: bool = False) -> None:
+        self._flush()
+        thread = on_thread("")  # another thread may be about to end its own
+        for epoch in list(self._epochs):
+            if all_of_them or (epoch.exhausted and epoch.thread == thread):
+                self._agent.attempt(self._end_epoch, epoch)
+
+    # The end
+
+    def _write_weights(self, record: Record, at: str, epoch: int | None) -> None:
+        line = weights_line(at, epoch, record.name, record.kind, record.tensors(), full=at == "end")
+        self._agent.journal.write("weights", line)
+
+    def _model_ended(self, event: ModelEnded) -> None:
+        self._end_epochs()
+        self._write_weights(event.model, "end", None)
+
+    def _optimizer_ended(self, event: OptimizerEnded) -> None:
+        record = event.optimizer
+        self._end_epochs()
+        self._agent.attempt(self._write_weights, record, "end", None)
+        line = {"object": record.name, "class": record.kind, "steps": record.steps}
+        self._agent.journal.write("optimizer", line)
+
+    def finish(self) -> None:
+        """The process ends: so do all epochs."""
+        self._agent.attempt(self._end_epochs, True)

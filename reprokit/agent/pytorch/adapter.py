@@ -1,0 +1,90 @@
+"""Watches PyTorch: its hooks make events, of which listeners make what a run keeps."""
+
+from __future__ import annotations
+
+import atexit
+
+from .. import trail_library
+from ..events import Events
+from ..metrics import Metrics
+from ..trail import StepTrail
+from . import tensors
+from .events import Hooks, watch_seeding
+from .state import Records
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+
+
+class Adapter:
+    """Watches a training by PyTorch."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._torch: Any = None
+        self._hooks: Hooks | None = None
+        self._early: list[tuple[str, Any]] = []  # modules that PyTorch brings before it is there itself
+        self._records: Records | None = None
+        self._metrics: Metrics | None = None
+        self._trail: StepTrail | None = None
+        atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name in ("torch.random", "torch.cuda.random"):  # before PyTorch copies their functions
+            watch_seeding(self._agent, name, module)
+        elif name == "torch":
+            self._agent.framework(name, module)
+            self._begin(module)
+        elif self._hooks is not None:
+            self._hooks.watch(name, module)
+        else:
+            self._early.append((name, module))
+
+    def _begin(self, torch: Any) -> None:
+        self._torch = torch
+        events = Events()
+        self._records = Records(self._agent, events, torch)
+        self._trail = self._agent.attempt(self._begin_trail, events)
+        self._metrics = Metrics(self._agent, events, self._records, tensors)
+        events.add(self._metrics)
+        if self._agent.observer is not None:
+            events.add(self._agent.observer)
+        self._hooks = Hooks(self._agent, events, self._records, torch)
+        for name, module in self._early:
+            self._agent.attempt(self._hooks.watch, name, module)
+
+    def _begin_trail(self, events: Events) -> StepTrail | None:
+        """First of all listeners, so that a step's facts are taken before anybody acts on them."""
+        library = trail_library.load(self._agent.run)
+        if library is None:
+            return None
+        from .reading import StepReader
+
+        trail = StepTrail(self._agent, events, library, StepReader(self._torch, library, self._agent.warn))
+        events.add(trail)
+        return trail
+
+    def _parts(self) -> list[Any]:
+        return [part for part in (self._trail, self._metrics, self._records) if part is not None]
+
+    def forget(self) -> None:
+        for part in self._parts():
+            part.forget()
+
+    def finish(self) -> None:
+        for part in self._parts():
+            self._agent.attempt(part.finish)
+
+    def random_states(self) -> None:
+        if self._torch is None:
+            return
+        self._write_state("torch", self._torch.random.get_rng_state())
+        if self._torch.cuda.is_initialized():
+            for device in range(self._torch.cuda.device_count()):
+                self._write_state(f"torch.cuda:{device}", self._torch.cuda.get_rng_state(device))
+
+    def _write_state(self, name: str, state: Any) -> None:
+        self._agent.journal.write("random_state", {"name": name, "digest": tensors.entry(name, state)[3]})

@@ -1,0 +1,74 @@
+"""What the trail asks of PyTorch at each step: where tensors and generators lie, and digests of tensors."""
+
+from __future__ import annotations
+
+from . import generators, private_api
+from .buffers import Buffers
+from .contents import Contents
+from .series import TrackedTensors
+from .tensors import is_here, is_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..trail_library import Library
+    from .devices import Devices
+
+MAX_LOSS = 1024  # elements of a loss on a GPU
+
+
+class StepReader:
+    """PyTorch's tensors for the trail."""
+
+    def __init__(self, torch: Any, library: Library, warn: Callable[[str], None]) -> None:
+        self._torch, self._library, self._warn = torch, library, warn
+        self._cuda = torch.cuda
+        self.contents = Contents(library, torch)
+        self.generator = generators.DefaultGenerator(torch)
+        self._devices: Devices | None = None
+
+    def without_overrides(self) -> Any:
+        """A context in which subclasses of tensors, and modes, do not see what is called."""
+        return private_api.without_overrides(self._torch)
+
+    def track(self, parameters: list[Any]) -> TrackedTensors:
+        """What points at these and their gradients."""
+        return TrackedTensors(parameters, self._torch, self._library)
+
+    def changes(self, tensors: list[Any]) -> int:
+        """How often these were changed in place, together."""
+        return private_api.changes_of(tensors)
+
+    def buffers(self, models: list[Any]) -> Buffers:
+        """The buffers of these models."""
+        containers = [buffers for model in models for buffers in model.buffers()]
+        return Buffers(containers, self.contents, self._library, self._torch)
+
+    def device_generators(self) -> list[int]:
+        """The states of the generators of devices that are in use."""
+        return generators.of_devices(self._torch)
+
+    def is_recording(self) -> bool:
+        """Whether a CUDA graph is being recorded, into which nothing of ours may get."""
+        return bool(private_api.uses_cuda(self._torch) and self._cuda.is_current_stream_capturing())
+
+    is_here = staticmethod(is_here)
+    is_plain = staticmethod(is_plain)
+
+    def far_loss(self, loss: Any) -> Any:
+        """A loss on a GPU, to be digested with the step; None of another, and of a large one."""
+        return loss.detach() if loss.is_cuda and loss.numel() <= MAX_LOSS else None
+
+    def devices(self) -> Devices:
+        """What digests on GPUs."""
+        if self._devices is None:
+            from .devices import Devices
+
+            self._devices = Devices(self._torch, self._warn)
+        return self._devices
+
+    def forget(self) -> None:
+        """In a forked child, which has no device of its parent's."""
+        self._devices = None

@@ -1,0 +1,247 @@
+"""The trail of this process: for each optimizer step the digests of what it was made of (docs/format.md).
+
+A library of C digests tensors where they lie, in a thread of its own beside the training, and writes the file.
+This module is what all frameworks share: it loads that library and knows where random states lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+ABI = 4  # RKT_ABI of native/trail/trail.h
+BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
+BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
+HERE, LATER = 1, 2
+CHANGED_GRADIENTS, CHANGED_PARAMETERS = 1, 2
+SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
+MAX_NAME = 1000  # characters of a parameter's name that are kept
+WORDS = 2500  # bytes of the state of a Mersenne Twister
+ITEMS = 16  # tensors of batch and loss that a step takes itself
+KNOWN = 15  # words of struct rkt_facts before its items
+FACTS = KNOWN + 3 * ITEMS
+STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
+MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
+_MASK = (1 << 64) - 1
+
+# By dtype, what the library knows of numbers that can be not finite (enum rkt_format); all others always are.
+FORMATS = {
+    "float16": 1,
+    "bfloat16": 2,
+    "float32": 3,
+    "complex64": 3,
+    "float64": 4,
+    "complex128": 4,
+    "float8_e4m3fn": 5,
+    "float8_e5m2": 6,
+    "float8_e4m3fnuz": 7,
+    "float8_e5m2fnuz": 7,
+    "float8_e4m3b11fnuz": 7,
+    "float8_e8m0fnu": 8,
+}
+
+
+def salt(dtype: str, shape: Sequence[int]) -> int:
+    """What stands for dtype and shape in a digest."""
+    head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join([str(size) for size in shape]))
+    return int.from_bytes(hashlib.sha256(head.encode()).digest()[:8], "little")
+
+
+def mix(value: int) -> int:
+    """The bijection of 64 bits under the digests."""
+    value &= _MASK
+    value = ((value ^ value >> 30) * MULTIPLIERS[0]) & _MASK
+    value = ((value ^ value >> 27) * MULTIPLIERS[1]) & _MASK
+    return value ^ value >> 31
+
+
+_TEXT = salt("text", ())
+_WORDS_SALT = salt("uint32", (625,))
+
+
+class Library:
+    """The library's functions. What is short keeps the interpreter's lock, which costs less than to let it go."""
+
+    def __init__(self, path: str) -> None:
+        import ctypes
+
+        number, pointer, word, text = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
+        held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
+        if held.reprokit_trail_abi() != ABI:
+            raise RuntimeError(f"{path} does not fit this agent")
+        self._ctypes = ctypes
+
+        def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+            found = library["reprokit_trail_" + name]
+            found.restype, found.argtypes = result, arguments
+            return found  # type: ignore[no-any-return]
+
+        self.digest = function(held, "digest", number, number, number, number)
+        self.fold = function(held, "fold", number, number, number, number, number)
+        self._digest_bytes = function(held, "digest", number, ctypes.c_char_p, number, number)
+        self._list = function(held, "list", number, ctypes.c_char_p, number)
+        self._open = function(held, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
+        self._series = function(held, "series", pointer, pointer, text, number, word, text, text, number)
+        self.step = function(held, "step", number, pointer, number, number)
+        self.long_step = function(free, "step", number, pointer, number, number)
+        self.parameters = function(free, "parameters", number, pointer, number)
+        self.folded = function(held, "folded", number, number, number, number)
+        self.given = function(held, "given", None, pointer, number, number, number)
+        self.changed = function(free, "changed", word, pointer, word)
+        self.unsteady = function(held, "unsteady", None, pointer, word)
+        self._done = function(held, "done", pointer, pointer)
+        self.wait = function(free, "wait", None, pointer, number)
+        self.pause = function(held, "pause", None, pointer)
+        self.close = function(held, "close", None, pointer, pointer)
+        self.finite = function(held, "finite", number, number, number, number)
+        self.long_finite = function(free, "finite", number, number, number, number)
+        self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
+        self.keep = function(held, "keep", None, number, number, number)
+
+    def text(self, text: str) -> int:
+        """The digest of something that is no tensor."""
+        data = text.encode("utf-8", "backslashreplace")
+        return self._digest_bytes(data, len(data), _TEXT)  # type: ignore[no-any-return]
+
+    def of_list(self, digests: Sequence[int]) -> int:
+        """The digest of a list of digests."""
+        return self._list(struct.pack("<%dQ" % len(digests), *digests), len(digests))  # type: ignore[no-any-return]
+
+    def open(self, run: str, identity: str) -> int:
+        """The trail of this process."""
+        error = self._ctypes.c_int()
+        found = self._open(run.encode(errors="surrogateescape"), identity.encode(), self._ctypes.byref(error))
+        if not found:
+            raise OSError(error.value, "no trail is kept, as its file cannot be written")
+        return found  # type: ignore[no-any-return]
+
+    def done(self, trail: int) -> Any:
+        """The number of the last ticket that is done, as it changes."""
+        return self._ctypes.c_uint64.from_address(self._done(trail))
+
+    def series(
+        self,
+        trail: int,
+        name: str,
+        kind: str,
+        tensors: Sequence[Named],
+        first: int,
+        framework: str = "torch",
+        **facts: object,
+    ) -> int:
+        """A series of steps that update these tensors, from that step on; 0 where there is no room."""
+        listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
+        known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
+        text = json.dumps(known).encode()
+        sizes = [size for _, _, _, size in tensors] * 2
+        salts = [salt(dtype, shape) for _, dtype, shape, _ in tensors] * 2
+        words = "<%dQ" % len(sizes)
+        data = struct.pack(words, *sizes), struct.pack(words, *salts)
+        return self._series(trail, text, len(text), len(tensors), *data, first) or 0
+
+    def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
+        """How many numbers there are not finite, and the place of the first of them."""
+        first = self._ctypes.c_uint64(0)
+        found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
+        return found, first.value
+
+    def buffer(self, words: int) -> tuple[Any, int]:
+        """Room for words of 64 bits that stays where it is, and its address."""
+        room = (self._ctypes.c_uint64 * words)()
+        return room, self._ctypes.addressof(room)
+
+
+if TYPE_CHECKING:
+    # Name, dtype, shape and bytes of a tensor.
+    Named = tuple[str, str, Sequence[int], int]
+
+
+class Words:
+    """Where the states of Python's and NumPy's global generators lie in memory: copies of them are slow to make.
+
+    Each place is believed only after what stands there was compared with what the generator says.
+    """
+
+    salt = _WORDS_SALT
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Any] = sys.modules
+        self._python: tuple[Any, int] = (None, 0)
+        self._other: tuple[Any, int] = (None, 0)
+        self._numpy: tuple[Any, int] = (None, 0)
+
+    def both(self) -> tuple[int, int]:
+        """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
+        instance = getattr(self._modules.get("random"), "_inst", None)
+        if instance is not self._python[0]:
+            self._python = (instance, _python_address(instance))
+        module = self._modules.get("numpy.random.mtrand")
+        generator = None if module is None else getattr(getattr(module, "_rand", None), "_bit_generator", None)
+        if generator is not self._numpy[0]:
+            self._numpy = (generator, 0 if generator is None else _numpy_address(generator))
+        return self._python[1], self._numpy[1]
+
+    def python(self) -> int:
+        """The first of them."""
+        return self.both()[0]
+
+    def numpy(self) -> int:
+        """The second of them."""
+        return self.both()[1]
+
+    def of(self, instance: Any) -> int:
+        """Likewise of another generator of Python's."""
+        if instance is not self._other[0]:
+            self._other = (instance, _python_address(instance))
+        return self._other[1]
+
+
+def _read(address: int) -> Sequence[int]:
+    from ctypes import string_at
+
+    return struct.unpack("<625I", string_at(address, WORDS))
+
+
+def _python_address(instance: Any) -> int:
+    """Of the position and the words inside the object; CPython only."""
+    random: Any = sys.modules["random"]
+    if sys.implementation.name != "cpython" or type(instance) is not random.Random:
+        return 0
+    if random.Random.__mro__[1].__basicsize__ < object.__basicsize__ + WORDS:
+        return 0
+    address = id(instance) + object.__basicsize__
+    position, *words = _read(address)
+    return address if instance.getstate()[1] == (*words, position) else 0
+
+
+def _numpy_address(generator: Any) -> int:
+    if type(generator).__name__ != "MT19937":
+        return 0
+    address: int = generator.ctypes.state_address
+    state = generator.state["state"]
+    return address if list(_read(address)) == [*state["key"].tolist(), state["pos"]] else 0
+
+
+def load(run: str) -> Library | None:
+    """The library, where the launcher names one: not with --no-trail."""
+    path = _plan(run).get("trail")
+    return Library(path) if path else None
+
+
+def wants_gradients_in_graphs(run: str) -> bool:
+    """Whether --trail-gradients was given."""
+    return "trail_gradients" in _plan(run)
+
+
+def _plan(run: str) -> dict[str, Any]:
+    with open(run + "/plan.json", encoding="utf-8") as file:
+        plan: dict[str, Any] = json.load(file)
+    return plan

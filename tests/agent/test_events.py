@@ -1,0 +1,59 @@
+"""Events of trainings: who is told, in which order, and what a failure costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reprokit.agent.events import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
+
+
+class Noting:
+    """A listener that notes what it is told."""
+
+    def __init__(self, log: list[tuple[str, object]], name: str, answer: Callable[[], object]) -> None:
+        self._log, self._name, self._answer = log, name, answer
+
+    def handlers(self) -> dict[type[Any], Callable[[Any], object]]:
+        return {UpdateDue: self._update_due}
+
+    def failed(self, error: Exception, _handler: object) -> None:
+        self._log.append((self._name, error))
+
+    def _update_due(self, event: UpdateDue) -> object:
+        self._log.append((self._name, event.optimizer))
+        return self._answer()
+
+
+def test_an_event_that_nobody_listens_to_has_no_handlers() -> None:
+    events = Events()
+    assert events.update_due == events.batch_fetched == ()
+    listener = Noting([], "one", lambda: None)
+    events.add(listener)
+    assert len(events.update_due) == 1
+    assert events.batch_fetched == ()
+    events.remove(listener)
+    assert events.update_due == ()
+
+
+def test_listeners_are_told_in_their_order_and_one_is_enough_to_skip() -> None:
+    log: list[tuple[str, object]] = []
+    events = Events()
+    for name, answer in (("first", APPLY), ("second", SKIP), ("third", None)):
+        events.add(Noting(log, name, lambda answer=answer: answer))  # type: ignore[misc]
+    assert tell(events.update_due, UpdateDue(7)) is SKIP
+    assert log == [("first", 7), ("second", 7), ("third", 7)]
+    assert tell(events.batch_fetched, BatchFetched([], None)) is None
+
+
+def test_a_listener_that_fails_is_told_so_and_the_others_go_on() -> None:
+    log: list[tuple[str, object]] = []
+    events, error = Events(), ValueError("no")
+
+    def fail() -> object:
+        raise error
+
+    events.add(Noting(log, "broken", fail))
+    events.add(Noting(log, "whole", lambda: None))
+    assert tell(events.update_due, UpdateDue(7)) is None
+    assert log == [("broken", 7), ("broken", error), ("whole", 7)]
