@@ -171,6 +171,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "format": AGENT_PLAN_FORMAT,
             "mode": self.mode,
             "shim": str(shim),
+            "library": str(trail),
             **trails,
             **pools,
             **patched,

@@ -9,7 +9,7 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         4
+#define RKT_ABI         5
 #define RKT_FORMAT      3
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
@@ -108,6 +108,12 @@ struct rkt_facts {
     struct rkt_item {
         uint64_t data, size, salt;
     } items[RKT_ITEMS]; /* go into batch and loss */
+};
+
+/* A loss that becomes a line: addresses of its parts, which end in a zero byte. */
+struct rkt_loss {
+    uint64_t to, room, head, name, number, microseconds, step, format;
+    double value;
 };
 
 struct rkt_trail;

@@ -42,6 +42,16 @@ class Held:
         self._used = used
         return True
 
+    def room(self) -> tuple[int, int]:
+        """Where a further line may be written, and how many bytes it may have; 0 where lines cannot be held."""
+        if not (self._address or self._begin()):
+            return 0, 0
+        return self._address + self._used, SIZE - 1 - self._used
+
+    def take(self, size: int) -> None:
+        """A line of this size was written there."""
+        self._used += size
+
     def lines(self) -> Any:
         """All that waits, as it lies in memory."""
         return memoryview(self._room)[: self._used] if self._used else b""

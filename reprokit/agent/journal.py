@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from .loss_lines import LossLines
+
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
 HELD = frozenset(["loss", "log"])  # kinds of lines that come with each step
+LOSSES = frozenset(["float32", "float64"])  # dtypes whose lines the library writes
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 
@@ -43,6 +46,7 @@ class Journal:
         self._epoch = time.time() - time.monotonic()
         self._broken = False
         self._held = Held(run)
+        self._losses: LossLines | None = None
         self._guard = allocate_lock()
         self._announced = True
         self.written = False
@@ -91,18 +95,31 @@ class Journal:
 
     def write_loss(self, name: str, step: int, dtype: str, number: Any) -> None:
         """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
-        value = from_number(dtype, number)
-        if self._identity is None or not self._announced or "bits" not in value:
-            self.write("loss", {"name": name, "step": step, "value": value})
-            return
-        decimal = value["decimal"]
-        line = (
-            f'{{"k":"loss","p":{self._quoted},"n":{next(self._numbers)},"t":{self._epoch + time.monotonic():.6f},'
-            f'"name":{to_json(name)},"step":{step},"value":{{"dtype":"{value["dtype"]}","bits":"{value["bits"]}",'
-            f'"decimal":{"null" if decimal is None else decimal}}}}}\n'
-        ).encode()
+        is_known = self._identity is not None and self._announced
+        if is_known and dtype in LOSSES and type(number) is float and self._guard.acquire(False):
+            try:
+                if self._hold_loss(name, step, dtype, number):
+                    return
+            finally:
+                self._guard.release()
+        self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
+
+    def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:
+        lines = self._losses or self._loss_lines()
+        place, room = self._held.room()
+        if room < lines.size(self._quoted, name):
+            return False
+        at = int((self._epoch + time.monotonic()) * 1e6)
+        names = self._quoted, name
+        self._held.take(lines.write(place, room, names, next(self._numbers), at, step, dtype, number))
         self.written = True
-        self._take(True, line)
+        return True
+
+    def _loss_lines(self) -> LossLines:
+        from .loss_lines import LossLines
+
+        self._losses = lines = LossLines(self._run)
+        return lines
 
     def _take(self, may_wait: bool, line: bytes) -> None:
         if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing

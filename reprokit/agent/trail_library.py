@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 4  # RKT_ABI of native/trail/trail.h
+ABI = 5  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 HERE, LATER = 1, 2
@@ -101,6 +101,7 @@ class Library:
         self.wait = function(free, "wait", None, pointer, number)
         self.pause = function(held, "pause", None, pointer)
         self.close = function(held, "close", None, pointer, pointer)
+        self.loss_line = function(held, "loss_line", number, pointer)
         self.finite = function(held, "finite", number, number, number, number)
         self.long_finite = function(free, "finite", number, number, number, number)
         self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
@@ -233,6 +234,12 @@ def _numpy_address(generator: Any) -> int:
 def load(run: str) -> Library | None:
     """The library, where the launcher names one: not with --no-trail."""
     path = _plan(run).get("trail")
+    return Library(path) if path else None
+
+
+def library_of(run: str) -> Library | None:
+    """The library for what goes into no trail: also with --no-trail."""
+    path = _plan(run).get("library")
     return Library(path) if path else None
 
 

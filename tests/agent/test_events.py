@@ -27,13 +27,12 @@ class Noting:
 
 def test_an_event_that_nobody_listens_to_has_no_handlers() -> None:
     events = Events()
-    assert events.update_due == events.batch_fetched == ()
+    counts = [(len(events.update_due), len(events.batch_fetched))]
     listener = Noting([], "one", lambda: None)
-    events.add(listener)
-    assert len(events.update_due) == 1
-    assert events.batch_fetched == ()
-    events.remove(listener)
-    assert events.update_due == ()
+    for change in (events.add, events.remove):
+        change(listener)
+        counts.append((len(events.update_due), len(events.batch_fetched)))
+    assert counts == [(0, 0), (1, 0), (0, 0)]
 
 
 def test_listeners_are_told_in_their_order_and_one_is_enough_to_skip() -> None:
