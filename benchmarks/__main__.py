@@ -1,14 +1,26 @@
 """python -m benchmarks [NAME...]
 
-capture, diff, patches, profile, requests, startup, supervisor, trail, training, trees; or all of these. And paper,
-alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
+capture, diff, patches, profile, recording, requests, startup, supervisor, trail, training, trees; or all of these. And
+paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from benchmarks import capture, diff, patches, profiling, requests, startup, supervisor, trail, training, trees
+from benchmarks import (
+    capture,
+    diff,
+    patches,
+    profiling,
+    recording,
+    requests,
+    startup,
+    supervisor,
+    trail,
+    training,
+    trees,
+)
 from benchmarks.measure import machine
 from benchmarks.paper import measure as paper
 
@@ -16,6 +28,7 @@ BENCHMARKS = {
     "capture": capture.main,
     "patches": patches.main,
     "profile": profiling.main,
+    "recording": recording.main,
     "requests": requests.main,
     "startup": startup.main,
     "supervisor": supervisor.main,
