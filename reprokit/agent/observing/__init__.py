@@ -13,6 +13,7 @@ import sys
 import time
 from _thread import get_ident
 
+from ..events import UpdateDone
 from ..patching import replace
 from ..places import where
 from . import settings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..events import Event, Handler
     from .functions import Functions
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
@@ -104,6 +106,12 @@ class Observer:
         self._file.put(kind, key, line)
         if self._file.is_due():
             self.flush()
+
+    def handlers(self) -> dict[type[Event], Handler]:
+        return {UpdateDone: lambda _: self.step()}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self.agent.failed(handler, error)
 
     def step(self) -> None:
         """An optimizer has taken a step."""
