@@ -57,8 +57,8 @@ class View:
 
 def show(run: str | Path = "last") -> View:
     """What a run is and what is in it."""
-    from reprokit.verify import overview
-    from reprokit.verify.summary import document, summarise
+    from reprokit.verify.show import overview
+    from reprokit.verify.show.summary import document, summarise
 
     summary = summarise(_path(run))
     is_well = summary.run.exit_code == 0 and not summary.in_progress
@@ -68,9 +68,9 @@ def show(run: str | Path = "last") -> View:
 
 def verify(left: str | Path, right: str | Path) -> View:
     """Whether two runs agree, bit for bit."""
-    from reprokit.verify.compare import compare, require_whole
-    from reprokit.verify.document import document
-    from reprokit.verify.rows import causes, rows, verdict_line
+    from reprokit.verify.compare.runs import compare, require_whole
+    from reprokit.verify.compare.verdict_rows import causes, rows, verdict_line
+    from reprokit.verify.show.document import document
 
     paths = _path(left), _path(right)
     for path in paths:
@@ -86,11 +86,11 @@ def verify(left: str | Path, right: str | Path) -> View:
 
 def ls(directory: str | Path = ".reprokit") -> View:
     """The runs in a directory, the newest first."""
-    from reprokit.verify import listed
+    from reprokit.verify.show import run_list
 
     place = Path(directory)
-    found = listed.runs(place)
-    return View(listed.headline(place, found), tuple(map(listed.cells, found)), document=listed.document(found))
+    found = run_list.runs(place)
+    return View(run_list.headline(place, found), tuple(map(run_list.cells, found)), document=run_list.document(found))
 
 
 def study(directory: str | Path) -> View:

@@ -21,7 +21,7 @@ def command(context: click.Context, run: str, as_json: bool) -> None:
     links, and files that others may read. Names what is damaged, and files that no digest is over. Exits with 0
     if the run is whole, 1 if anything is damaged, 2 if it cannot be checked.
     """
-    from reprokit.verify.run_check import check, document, print_check
+    from reprokit.verify.read.run_check import check, document, print_check
 
     result = check(run_path(run))
     if as_json:

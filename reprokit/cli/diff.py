@@ -45,12 +45,12 @@ def command(
     accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
     tree = diff(left, right, Options.within(accepted.of.get("tensors"), accepted.of.get("values")))
     if as_json:
-        from reprokit.verify.artifacts import document
+        from reprokit.verify.show.artifacts import document
 
         sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document(tree, left, right)))
         click.echo()
     else:
-        from reprokit.verify.artifacts import print_tree
+        from reprokit.verify.show.artifacts import print_tree
 
         print_tree(tree, left, right, every_leaf=every_leaf)
     context.exit(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL)

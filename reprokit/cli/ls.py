@@ -20,11 +20,11 @@ def command(directory: Path | None, as_json: bool) -> None:
     took, its name and its command. Directories that hold no run are left out; of a run that cannot be read it
     says why.
     """
-    from reprokit.verify import listed
+    from reprokit.verify.show import run_list
 
     place = directory if directory is not None else HOME
-    found = listed.runs(place)
+    found = run_list.runs(place)
     if as_json:
-        print_json(listed.document(found))
+        print_json(run_list.document(found))
     else:
-        listed.print_runs(place, found)
+        run_list.print_runs(place, found)

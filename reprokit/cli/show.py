@@ -35,13 +35,13 @@ def command(run: str, who_asked: bool, what_varies: bool, as_json: bool) -> None
     if who_asked:
         _show_askers(run, as_json)
         return
-    from reprokit.verify.summary import document, summarise
+    from reprokit.verify.show.summary import document, summarise
 
     summary = summarise(run_path(run))
     if as_json:
         print_json(document(summary))
     else:
-        from reprokit.verify.overview import print_summary
+        from reprokit.verify.show.overview import print_summary
 
         print_summary(summary)
 
@@ -63,10 +63,10 @@ def _show_findings(run: str, as_json: bool) -> None:
 
 
 def _show_askers(run: str, as_json: bool) -> None:
-    from reprokit.verify import askers
+    from reprokit.verify.show import entropy_requests
 
-    found = askers.report(run_path(run))
+    found = entropy_requests.report(run_path(run))
     if as_json:
-        print_json(askers.document(found))
+        print_json(entropy_requests.document(found))
     else:
-        askers.print_report(found)
+        entropy_requests.print_report(found)

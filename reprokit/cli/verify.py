@@ -36,7 +36,7 @@ def command(
     identical, 1 if they differ, 2 if they cannot be compared; with a tolerance also with 0 if they are
     within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions, scores, outputs.
     """
-    from reprokit.verify.compare import compare, require_whole
+    from reprokit.verify.compare.runs import compare, require_whole
 
     accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
     paths = run_path(run1), run_path(run2)
@@ -44,11 +44,11 @@ def command(
         require_whole(path)
     comparison = compare(*paths, tolerances=accepted)
     if as_json:
-        from reprokit.verify.document import document
+        from reprokit.verify.show.document import document
 
         print_json(document(comparison))
     else:
-        from reprokit.verify.report import print_comparison
+        from reprokit.verify.show.report import print_comparison
 
         print_comparison(comparison, every_leaf=every_leaf)
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

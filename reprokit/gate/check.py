@@ -44,9 +44,9 @@ from reprokit.model.run import RecipeUsed
 from reprokit.plan import RECORD, Plan, Profiling
 from reprokit.recipe import Settings
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import Comparison, compare
-from reprokit.verify.entropy import percent_exact
-from reprokit.verify.rows import sentence
+from reprokit.verify.compare.entropy import percent_exact
+from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.compare.verdict_rows import sentence
 
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile

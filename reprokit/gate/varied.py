@@ -8,9 +8,9 @@ import msgspec
 
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case
 from reprokit.rundir import RunDirectory
-from reprokit.verify.normalise import Normalisations
-from reprokit.verify.scan import Replaced, scan
-from reprokit.verify.seeds import in_words
+from reprokit.verify.compare.seeds import in_words
+from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.scan import Replaced, scan
 
 TOGETHER = "together"
 

@@ -9,7 +9,7 @@ from typing import Any
 from reprokit.artifacts.logged import is_finite
 from reprokit.report.facts import Curve, Point
 from reprokit.rundir import RunDirectory
-from reprokit.verify import logged
+from reprokit.verify.compare import tracker_metrics
 
 POINTS = 512  # kept of a curve, at least half of it filled
 MAX_CURVES = 64  # read of a run
@@ -81,7 +81,7 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
         yield from _values(line)
 
 
-def in_files(found: logged.Found) -> dict[Name, Thinned]:
+def in_files(found: tracker_metrics.Found) -> dict[Name, Thinned]:
     """The curves in the files that experiment trackers wrote; a value alone is no curve."""
     curves: dict[Name, Thinned] = {}
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):

@@ -42,11 +42,12 @@ from reprokit.report.facts import (
     Trained,
 )
 from reprokit.report.facts import Verdict as Told
-from reprokit.verify import askers, rows, seeds
-from reprokit.verify.compare import Comparison, compare, require_whole
-from reprokit.verify.entropy import in_words
-from reprokit.verify.overview import proof_in_words
-from reprokit.verify.summary import Summary, not_covered, summarise, warnings
+from reprokit.verify.compare import seeds, verdict_rows
+from reprokit.verify.compare.entropy import in_words
+from reprokit.verify.compare.runs import Comparison, compare, require_whole
+from reprokit.verify.show import entropy_requests
+from reprokit.verify.show.overview import proof_in_words
+from reprokit.verify.show.summary import Summary, not_covered, summarise, warnings
 from reprokit.version import VERSION
 
 MAX_ITEMS = 200_000  # of all categories: more are counted only
@@ -161,10 +162,10 @@ def _verdict(
     outcome = _outcome(comparison, has_failed=has_failed)
     return Told(
         outcome=outcome,
-        sentence=_sentence(rows.verdict_line(comparison), outcome),
+        sentence=_sentence(verdict_rows.verdict_line(comparison), outcome),
         counts=_counts(comparison),
-        first_difference="" if first is None else rows.sentence(first),
-        causes=tuple(text.removesuffix(": --all shows them") for text in rows.causes(comparison)),
+        first_difference="" if first is None else verdict_rows.sentence(first),
+        causes=tuple(text.removesuffix(": --all shows them") for text in verdict_rows.causes(comparison)),
     )
 
 
@@ -231,7 +232,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[Ca
             continue
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
-        summary = "" if is_alone else rows.shortened(rows.headline(child))
+        summary = "" if is_alone else verdict_rows.shortened(verdict_rows.headline(child))
         yield Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
 
 
@@ -272,7 +273,7 @@ def _environment(comparison: Comparison | None, first: Summary, *, is_alone: boo
 
 def _host(summary: Summary) -> Iterator[tuple[str, str]]:
     """The surroundings of a run that nothing was compared with."""
-    from reprokit.verify.environment import flat
+    from reprokit.verify.compare.environment import flat
 
     skipped = ("packages.", "check", "format", "imported")
     yield from (pair for pair in flat(summary.environment) if pair[1] and not pair[0].startswith(skipped))
@@ -375,7 +376,7 @@ def _packages(summary: Summary) -> Iterator[Package]:
 
 def _entropy(first: Summary, last: Summary) -> Entropy:
     run, fidelity, found = first.run, last.run.fidelity, _asking(first)
-    ordered = askers.ordered(found.asking.rows) if found is not None else []
+    ordered = entropy_requests.ordered(found.asking.rows) if found is not None else []
     profile = run.profile or ProfileFacts(digest="")
     kinds = ("exact", "moved", "derived", "live", "unused")
     return Entropy(
@@ -395,15 +396,15 @@ def _entropy(first: Summary, last: Summary) -> Entropy:
     )
 
 
-def _asking(summary: Summary) -> askers.Report | None:
+def _asking(summary: Summary) -> entropy_requests.Report | None:
     """Who asked; None where the random profile cannot be read, of which the run's warnings tell."""
     try:
-        return askers.report(summary.directory.path)
+        return entropy_requests.report(summary.directory.path)
     except RunError:
         return None
 
 
-def _asker(found: askers.Report, asker: WhoAsked, asked: HowMuch) -> Asker:
+def _asker(found: entropy_requests.Report, asker: WhoAsked, asked: HowMuch) -> Asker:
     return Asker(
         module=os.path.basename(asker.module or asker.program),
         call=found.symbols.get(asker) or f"offset {asker.offset:#x}",

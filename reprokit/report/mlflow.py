@@ -18,7 +18,7 @@ from reprokit.report import curves
 from reprokit.report.facts import NOT_COMPARED, AuditFacts
 from reprokit.report.words import OUTCOMES
 from reprokit.rundir import RunDirectory
-from reprokit.verify import scan
+from reprokit.verify.read import scan
 
 EXPERIMENT = "reprokit"
 FOLDER = "reprokit"  # of the artifacts

@@ -24,8 +24,8 @@ from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, Plan, Profiling
 from reprokit.recipe import Settings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import Comparison, compare
-from reprokit.verify.rows import causes, headline, shortened, verdict_line
+from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.compare.verdict_rows import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with

@@ -32,7 +32,7 @@ from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, 
 from reprokit.study.store import PREDICTIONS, name_of
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare import Comparison
+    from reprokit.verify.compare.runs import Comparison
 
 NOT_RUN: Final = "not run: its recording failed"
 MAX_NOTES: Final = 20
@@ -305,7 +305,7 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
     for one in (first, second):
         if one.outcome != "finished":
             return msgspec.structs.replace(bare, words=f"not compared: the {one.part} run {_went(one)}")
-    from reprokit.verify.compare import compare
+    from reprokit.verify.compare.runs import compare
 
     try:
         comparison = compare(Path(task.first.run), Path(task.second.run))
@@ -326,7 +326,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     differing = [child.name for child in children if child.verdict.differs]
     judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
     is_known = bool(differing) or not together or judged
-    from reprokit.verify.rows import shortened, verdict_line
+    from reprokit.verify.compare.verdict_rows import shortened, verdict_line
 
     words = verdict_line(comparison).removesuffix(SEE_BELOW)
     if together and comparison.identical is False and not differing:

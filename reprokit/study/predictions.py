@@ -18,9 +18,10 @@ import msgspec
 from reprokit.errors import CannotWriteRun
 from reprokit.rundir import RunDirectory, open_regular
 from reprokit.study.results import Evaluation, Label
-from reprokit.verify import inconsistent, lines, scan
-from reprokit.verify.columns import BLOCK, Column, decoder
-from reprokit.verify.near import number
+from reprokit.verify.compare import disagreement
+from reprokit.verify.compare.tolerances import number
+from reprokit.verify.read import metric_lines, scan
+from reprokit.verify.read.columns import BLOCK, Column, decoder
 
 FORMAT: Final = 1
 MAX_PREDICTIONS: Final = 1_000_000  # of a run that are kept
@@ -73,12 +74,12 @@ def read(directory: Path, name: str) -> dict[str, Kept]:
     return {key: one for key, one in content.items() if max(one.predicted, default=-1) < len(one.labels)}
 
 
-def _last(run: RunDirectory) -> dict[str, list[lines.Evaluation]]:
+def _last(run: RunDirectory) -> dict[str, list[metric_lines.Evaluation]]:
     """The lines of the last evaluation of each name: one, but for the folds of a cross-validation; in their order."""
-    found: dict[tuple[str, str], list[lines.Evaluation]] = {}
+    found: dict[tuple[str, str], list[metric_lines.Evaluation]] = {}
     for place in scan.read(run):
         line = place.line
-        if isinstance(line, lines.Evaluation):
+        if isinstance(line, metric_lines.Evaluation):
             key = place.key.process, line.name
             if key in found or len(found) < MAX_EVALUATIONS:
                 earlier = found.pop(key, [])
@@ -91,7 +92,7 @@ def _title(process: str, name: str) -> str:
     return _encodable(name if process == "0" else f"{name} of process {process}")
 
 
-def _evaluation(run: RunDirectory, title: str, told: list[lines.Evaluation], predictions: str) -> Evaluation:
+def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.Evaluation], predictions: str) -> Evaluation:
     rows = [(line, Column(run, line.predictions)) for line in told]
     right, of = (sum(line.accuracy[side] for line in told if line.accuracy is not None) for side in (0, 1))
     errors = [number(line.error) for line in told if line.error is not None]
@@ -99,7 +100,7 @@ def _evaluation(run: RunDirectory, title: str, told: list[lines.Evaluation], pre
     return Evaluation(
         name=title,
         task="regression" if told[-1].task == "regression" else "classification",
-        count=sum(column.count * inconsistent.predictions_of_row(column, line.form) for line, column in rows),
+        count=sum(column.count * disagreement.predictions_of_row(column, line.form) for line, column in rows),
         accuracy=right / of if of else None,
         labels=_classes(told),
         mae=math.fsum(known) / len(known) if known and len(known) == len(errors) else None,
@@ -107,7 +108,7 @@ def _evaluation(run: RunDirectory, title: str, told: list[lines.Evaluation], pre
     )
 
 
-def _classes(told: list[lines.Evaluation]) -> list[Label]:
+def _classes(told: list[metric_lines.Evaluation]) -> list[Label]:
     counts: dict[str, list[int]] = {}
     for line in told:
         for one in line.classes or ():
@@ -118,7 +119,7 @@ def _classes(told: list[lines.Evaluation]) -> list[Label]:
     return [Label(label=label, count=count, correct=correct) for label, (count, correct) in counts.items()]
 
 
-def _labels(run: RunDirectory, told: list[lines.Evaluation], room: int) -> list[str]:
+def _labels(run: RunDirectory, told: list[metric_lines.Evaluation], room: int) -> list[str]:
     """The predicted labels, or what stands for the values of a regression, as many as there is room for."""
     found: list[str] = []
     for line in told:
@@ -130,8 +131,8 @@ def _labels(run: RunDirectory, told: list[lines.Evaluation], room: int) -> list[
     return found
 
 
-def _of_line(column: Column, line: lines.Evaluation) -> Iterator[str]:
-    per_row, label = inconsistent.predictions_of_row(column, line.form), inconsistent.labels(line.form, line.labels)
+def _of_line(column: Column, line: metric_lines.Evaluation) -> Iterator[str]:
+    per_row, label = disagreement.predictions_of_row(column, line.form), disagreement.labels(line.form, line.labels)
     elements = max(1, math.prod(column.facts.shape[1:]))
     with column.open() as (file, width):
         size = width // elements
@@ -152,7 +153,7 @@ def _bits(data: bytes) -> str:
     return data.hex() if len(data) <= 16 else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _truth(told: list[lines.Evaluation]) -> str:
+def _truth(told: list[metric_lines.Evaluation]) -> str:
     """What tells samples, and their order, from others: some frameworks shuffle what they validate on."""
     digests = [line.truth.digest for line in told if line.truth is not None]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest() if digests else ""

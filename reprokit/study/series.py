@@ -10,8 +10,8 @@ import msgspec
 
 from reprokit.rundir import RunDirectory
 from reprokit.study.results import MAX_VALUES, Series
-from reprokit.verify import lines, scan
-from reprokit.verify.near import number
+from reprokit.verify.compare.tolerances import number
+from reprokit.verify.read import metric_lines, scan
 
 MAX_SERIES: Final = 200  # of a run
 MAX_NAME: Final = 200  # characters
@@ -35,18 +35,18 @@ def read(run: RunDirectory) -> Metrics:
     by_epoch: set[str] = set()  # series of which each epoch had a line
     for place in scan.read(run):
         process = place.key.process
-        if isinstance(place.line, lines.Weights) and place.line.at == "end":
+        if isinstance(place.line, metric_lines.Weights) and place.line.at == "end":
             weights[f"{process}\0{place.line.object}"] = place.line.digest
         for name, unit, found in _values(place.line):
-            if unit == "epoch" and isinstance(place.line, (lines.Epoch, lines.History)):
+            if unit == "epoch" and isinstance(place.line, (metric_lines.Epoch, metric_lines.History)):
                 key = f"{process}\0{place.line.name}"
                 epochs[key] = max(epochs.get(key, 0), _length(place.line))
             title = (name if process == "0" else f"{name} of process {process}")[:MAX_NAME]
             if (title, unit) not in values and len(values) >= MAX_SERIES:
                 continue
-            if isinstance(place.line, lines.Epoch):
+            if isinstance(place.line, metric_lines.Epoch):
                 by_epoch.add(title)
-            elif isinstance(place.line, lines.History) and title in by_epoch:
+            elif isinstance(place.line, metric_lines.History) and title in by_epoch:
                 continue  # it says the same once more
             series = values.setdefault((title, unit), [])
             series += found[: MAX_VALUES - len(series)]
@@ -54,23 +54,23 @@ def read(run: RunDirectory) -> Metrics:
     return Metrics(series=made, epochs=max(epochs.values(), default=None), weights=_digest(weights))
 
 
-def _length(line: lines.Epoch | lines.History) -> int:
-    if isinstance(line, lines.Epoch):
+def _length(line: metric_lines.Epoch | metric_lines.History) -> int:
+    if isinstance(line, metric_lines.Epoch):
         return line.epoch + 1
     return max(map(len, line.values.values()), default=0)
 
 
-def _values(line: lines.Line | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
+def _values(line: metric_lines.Line | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
     """The numbers of a line, by the name of their series."""
-    if isinstance(line, lines.Loss):
+    if isinstance(line, metric_lines.Loss):
         yield line.name, "step", [number(line.value)]
-    elif isinstance(line, lines.Log):
+    elif isinstance(line, metric_lines.Log):
         if line.value.text is None:
             yield line.name, "epoch" if line.step is None and line.epoch is not None else "step", [number(line.value)]
-    elif isinstance(line, lines.Epoch):
+    elif isinstance(line, metric_lines.Epoch):
         for name, value in line.values.items():
             yield f"{line.name} {name}", "epoch", [number(value)]
-    elif isinstance(line, lines.History):
+    elif isinstance(line, metric_lines.History):
         for name, several in line.values.items():
             yield f"{line.name} {name}", "epoch", [number(value) for value in several]
 

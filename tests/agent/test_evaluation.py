@@ -14,7 +14,7 @@ from sklearn import metrics
 
 from reprokit.difference import Difference, Verdict
 from reprokit.rundir import RUN, write_json
-from reprokit.verify.compare import compare
+from reprokit.verify.compare.runs import compare
 from tests.agent.training import Line, Outcome, Training
 from tests.interpreters import tf114_python
 from tests.verify.runs import recording, rows_digest

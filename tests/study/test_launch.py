@@ -12,7 +12,7 @@ from reprokit.launch.apart import Executed, execute
 from reprokit.launch.interruption import Interruption
 from reprokit.plan import RUN, Plan
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import compare
+from reprokit.verify.compare.runs import compare
 
 WRITES = """
 import os, random, subprocess, sys

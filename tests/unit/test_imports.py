@@ -72,6 +72,18 @@ def test_imports_point_downwards() -> None:
     assert wrong == []
 
 
+def test_verify_reads_then_compares_then_shows() -> None:
+    order = ("show", "compare", "read")
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {later}"
+        for number, part in enumerate(order)
+        for path in (PACKAGE / "verify" / part).glob("*.py")
+        for later in order[:number]
+        if f"reprokit.verify.{later}" in path.read_text(encoding="utf-8")
+    ]
+    assert wrong == []
+
+
 def test_the_agent_imports_nothing_of_reprokit_and_nobody_but_the_library_of_snapshots_imports_it() -> None:
     inside = [
         f"{path} imports {t}" for part, path in modules() if part == "agent" for t in imported(path) if t != "agent"

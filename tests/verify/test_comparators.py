@@ -15,7 +15,7 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf
-from reprokit.verify.compare import Comparison
+from reprokit.verify.compare.runs import Comparison
 
 from .runs import Building, digest, float32, recording, replayed, tensor
 
@@ -505,7 +505,7 @@ class TestOutputs:
         paths = [run.write() for run in pair]
         for path, run in zip(paths, pair, strict=True):
             rundir.write_json(path / rundir.OUTPUTS, OutputsFile(files=run.outputs, left_out=3))
-        from reprokit.verify.compare import compare
+        from reprokit.verify.compare.runs import compare
 
         comparison = compare(*paths)
         assert "first files beyond the bounds" in comparison.notes[0]
@@ -570,7 +570,7 @@ class TestNothingComparable:
 
 
 def test_a_run_is_told_when_it_is_compared_with_itself(pair: Pair) -> None:
-    from reprokit.verify.compare import compare
+    from reprokit.verify.compare.runs import compare
 
     path = pair[0].write()
     assert "compares a run with itself" in compare(path, path).notes[0]

@@ -9,7 +9,7 @@ import pytest
 
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import RunDamaged
-from reprokit.verify.compare import Comparison
+from reprokit.verify.compare.runs import Comparison
 
 from .runs import Building
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reprokit.difference import Difference
 from reprokit.errors import RunDamaged
 from reprokit.model.outputs import OutputFile
-from reprokit.verify.compare import Comparison, compare
+from reprokit.verify.compare.runs import Comparison, compare
 from tests.artifacts import samples
 from tests.artifacts.test_messages import DATA, SHARD, bundle, index
 from tests.verify.runs import Building, training

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import ReprokitError, RunDamaged
-from reprokit.verify.columns import decoder
-from reprokit.verify.compare import Comparison
-from reprokit.verify.compare import compare as compare_runs
-from reprokit.verify.document import document
-from reprokit.verify.rows import rows
+from reprokit.verify.compare.runs import Comparison
+from reprokit.verify.compare.runs import compare as compare_runs
+from reprokit.verify.compare.verdict_rows import rows
+from reprokit.verify.read.columns import decoder
+from reprokit.verify.show.document import document
 
 from .runs import Building, digest, float32
 

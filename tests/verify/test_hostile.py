@@ -25,8 +25,8 @@ from reprokit.errors import (
 )
 from reprokit.model.run import FORMAT, NO_END, RUNNING
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import compare
-from reprokit.verify.summary import summarise
+from reprokit.verify.compare.runs import compare
+from reprokit.verify.show.summary import summarise
 
 from .runs import recording, replayed
 
@@ -213,7 +213,7 @@ def test_an_endless_line(small: tuple[Path, Path]) -> None:
 
 
 def test_more_series_than_any_training_has(small: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from reprokit.verify import scan
+    from reprokit.verify.read import scan
 
     monkeypatch.setattr(scan, "MAX_SERIES", 1)
     log = {"k": "log", "p": "0", "t": 0, "value": {"dtype": "int", "decimal": 1}}
@@ -317,7 +317,7 @@ AS_SOMEBODY_ELSE = """
     import os, sys
     from pathlib import Path
     from reprokit.errors import ReprokitError
-    from reprokit.verify.compare import compare
+    from reprokit.verify.compare.runs import compare
     left, right, bad = (Path(name) for name in sys.argv[1:])
     assert compare(left, right).identical
     bad.chmod(0)

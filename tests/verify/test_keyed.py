@@ -6,7 +6,7 @@ import itertools
 
 from reprokit.difference import Difference, Verdict
 from reprokit.model.run import ProfileFacts, RunFile
-from reprokit.verify import entropy
+from reprokit.verify.compare import entropy
 from tests.verify.runs import digest
 
 NUMBERS = itertools.count()

@@ -14,11 +14,11 @@ from reprokit.errors import NothingComparable
 from reprokit.model.outputs import OutputFile
 from reprokit.rundir import seal_file
 from reprokit.tolerance import Tolerance, Tolerances
-from reprokit.verify.compare import Comparison, compare
-from reprokit.verify.logged import CATEGORY
-from reprokit.verify.normalise import Normalisations
-from reprokit.verify.summary import document, summarise
-from reprokit.verify.trackers import why_not_compared
+from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.compare.tracker_metrics import CATEGORY
+from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.trackers import why_not_compared
+from reprokit.verify.show.summary import document, summarise
 from tests.artifacts.test_logged import event, framed, history, version
 from tests.support import Reprokit
 

@@ -16,7 +16,7 @@ import pytest
 
 from reprokit.difference import Difference
 from reprokit.errors import NothingComparable, ReprokitError, RunError
-from reprokit.verify.compare import Comparison, compare, require_whole
+from reprokit.verify.compare.runs import Comparison, compare, require_whole
 from tests.support import Reprokit
 
 from . import mutated

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reprokit.errors import ReprokitError
-from reprokit.verify.compare import compare
+from reprokit.verify.compare.runs import compare
 
 from .runs import Building, digest, replayed, training
 

@@ -18,8 +18,8 @@ from reprokit.capture import files
 from reprokit.errors import RunDamaged
 from reprokit.model.run import CaptureAsked
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import compare, require_whole
-from reprokit.verify.run_check import check
+from reprokit.verify.compare.runs import compare, require_whole
+from reprokit.verify.read.run_check import check
 from tests.support import Reprokit, python
 
 from .runs import training

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from reprokit import rundir
-from reprokit.verify.compare import compare
-from reprokit.verify.scan import natural
+from reprokit.verify.compare.runs import compare
+from reprokit.verify.read.scan import natural
 
 from .runs import Building, recording, replayed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reprokit.difference import Difference, Verdict
-from reprokit.verify.compare import Comparison, compare
-from reprokit.verify.rows import causes
+from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.compare.verdict_rows import causes
 from tests.support import Reprokit
 
 from .runs import Building

@@ -15,7 +15,7 @@ import pytest
 
 from reprokit import names
 from reprokit.difference import Difference, Verdict
-from reprokit.verify.compare import Comparison, compare
+from reprokit.verify.compare.runs import Comparison, compare
 from tests.support import Reprokit
 
 from .runs import Building, float32
@@ -245,7 +245,7 @@ def test_surroundings_that_make_no_sense_are_no_trouble(
 def test_likely_causes_are_named_of_runs_that_differ_only(
     pair: tuple[Building, Building], compared: Callable[..., Comparison]
 ) -> None:
-    from reprokit.verify.rows import causes
+    from reprokit.verify.compare.verdict_rows import causes
 
     pair[1].environment["code"] = {"train.py": "sha256:1"}
     pair[1].environment["cpu"] = {"model": "6502"}

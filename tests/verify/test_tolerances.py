@@ -18,7 +18,7 @@ from reprokit import rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.model.outputs import OutputFile
 from reprokit.tolerance import QUANTITIES, Tolerance, Tolerances, tolerances, ulps
-from reprokit.verify.compare import Comparison, compare
+from reprokit.verify.compare.runs import Comparison, compare
 from tests.support import Reprokit
 
 from .runs import Building, digest, float32, replayed, tensor, training

@@ -1,0 +1,1 @@
+"""Compares two runs: one module for each category, and what their verdicts have in common."""

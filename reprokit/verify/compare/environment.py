@@ -1,0 +1,292 @@
+"""Compares where the runs took place: shown in words, each fact marked whether it can change results.
+
+Differences here explain other differences; they decide nothing by themselves. Two runs whose metrics,
+weights and outputs are the same bits on two machines are identical, and the table says on what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from reprokit.difference import Difference, Verdict, group, information, lacking, missing
+from reprokit.model.run import RunFile
+from reprokit.rundir import RunDirectory
+from reprokit.verify.compare import computing, directory_order, script_variables, surroundings
+from reprokit.verify.compare.match import Matched
+from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
+from reprokit.verify.read.scan import Scan, natural
+
+NONE = "(none)"  # for a fact that one side lacks
+MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
+
+
+CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
+ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
+SCRIPT = "the script's variables"
+# The likely causes first.
+GROUPS = (CODE, SCRIPT, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
+
+
+class Rule(NamedTuple):
+    """What it means when a fact of this name differs."""
+
+    pattern: str
+    group: str
+    can_change_results: bool
+    meaning: str
+
+
+_GPU = "another GPU or driver may compute in another order"
+_THREADS = "sums are split over another number of threads, and rounded otherwise"
+_PROCESSOR = "libraries choose their code by the processor"
+_ADDRESSES = "code that depends on addresses may take another turn"
+_LISTED = "only through its libraries, which are listed by themselves"
+_PRINTED = "it says what is printed, kept or checked, and is in no computation"
+_CUDA = "another CUDA or cuDNN has other kernels, which add in another order"
+_SEARCHED = "other libraries or modules may have been found"
+
+# Variables that frameworks obey and that change nothing in what is computed.
+_HARMLESS = (
+    "cuda_cache_*", "keras_home", "nccl_debug*", "numba_cache_dir", "pythondontwritebytecode", "pythonfaulthandler",
+    "pythonioencoding", "pythonnodebugranges", "pythonunbuffered", "pythonwarnings", "tf_cpp_*", "torch_cpp_log_level",
+    "torch_home", "torch_logs*", "torch_show_cpp_stacktraces", "torchinductor_cache_dir", "triton_cache_dir",
+)  # fmt: skip
+
+# The first pattern that fits counts; names are paths of keys joined by dots, in lower case.
+RULES = (
+    *(Rule(f"variables.{name}", VARIABLES, False, _PRINTED) for name in _HARMLESS),
+    Rule("variables.*_visible_devices", VARIABLES, True, _GPU),
+    Rule("variables.pythonhashseed", VARIABLES, True, "sets and dictionaries of texts are walked in another order"),
+    Rule("variables.*num_threads", VARIABLES, True, _THREADS),
+    Rule("variables.mkl_dynamic", VARIABLES, True, _THREADS),
+    Rule("variables.omp_*", VARIABLES, True, "OpenMP splits its loops over threads in another way"),
+    Rule("variables.kmp_*", VARIABLES, True, "OpenMP splits its loops over threads in another way"),
+    Rule("variables.*blas_coretype", VARIABLES, True, "BLAS takes the code of another processor"),
+    Rule("variables.*cpu_capability", VARIABLES, True, "PyTorch takes the code of another processor"),
+    Rule("variables.*_isa", VARIABLES, True, "a library takes the code of another processor"),
+    Rule("variables.mkl_cbwr", VARIABLES, True, "MKL takes other code, reproducible or not"),
+    Rule("variables.cublas_workspace_config", VARIABLES, True, "cuBLAS adds in a fixed order only with some values"),
+    Rule("variables.nvidia_tf32_override", VARIABLES, True, "matrices are multiplied with another precision"),
+    Rule("variables.tf_enable_onednn_opts", VARIABLES, True, "TensorFlow takes other kernels for the processor"),
+    Rule("variables.*determinis*", VARIABLES, True, "operations are deterministic or not by it"),
+    Rule("variables.nccl_*", VARIABLES, True, "gradients of several GPUs are added in another order"),
+    Rule("variables.*xla*", VARIABLES, True, "XLA compiles to other code"),
+    Rule("variables.ld_library_path", VARIABLES, True, _SEARCHED),
+    Rule("variables.pythonpath", VARIABLES, True, _SEARCHED),
+    Rule("variables.malloc_*", VARIABLES, True, _ADDRESSES),
+    Rule("variables.*", VARIABLES, True, "it is one of the variables that frameworks and interpreters obey"),
+    Rule(f"{script_variables.NAME}*", SCRIPT, True, "the script reads it"),
+    Rule("patches.*", PATCHES, True, "only one of the runs was made to repeat by it"),
+    Rule("frameworks.*", PACKAGES, True, "another version of a framework may compute otherwise"),
+    Rule("packages.*", PACKAGES, True, "another version of a package that the training imported may compute otherwise"),
+    Rule("python.executable", PYTHON, False, "where the interpreter lies is in no computation"),
+    Rule("python.flags", PYTHON, True, "options of the interpreter change assertions, hashes or warnings"),
+    Rule("python.build", PYTHON, True, "another compiler rounds mathematical functions otherwise"),
+    Rule("python.gil", PYTHON, True, "without the global lock threads take turns otherwise"),
+    Rule("python*", PYTHON, True, "another interpreter may draw random numbers and walk sets otherwise"),
+    Rule("program.path", CODE, False, "where a program lies is in no computation"),
+    Rule("program.*", CODE, True, "another program was run"),
+    Rule("files.*", CODE, True, "the script or a file named in the command has other bytes"),
+    Rule("code.*", CODE, True, "the script or a module of its own has other bytes"),
+    Rule("git.commit", CODE, True, "the source was another commit"),
+    Rule("git.changes", CODE, True, "there were other changes that are not committed"),
+    Rule("git.untracked.*", CODE, True, "a file that git does not know has other bytes"),
+    Rule("git.more_untracked", CODE, False, "these files were not looked at"),
+    Rule("git.*", CODE, True, "the source was in another state"),
+    Rule("gpu*", ACCELERATOR, True, _GPU),
+    Rule("accelerator.*", ACCELERATOR, True, _GPU),
+    Rule("cuda*", ACCELERATOR, True, _GPU),
+    Rule("compute.*.cuda", ACCELERATOR, True, _CUDA),
+    Rule("compute.*.cudnn", ACCELERATOR, True, _CUDA),
+    Rule("compute.*.hip", ACCELERATOR, True, _CUDA),
+    Rule("compute.*.git_version", PACKAGES, True, "it was built from another source"),
+    Rule("compute.*.config", PROCESSOR, True, "another build of a library adds in another order"),
+    Rule("compute.openblas*threads", PROCESSOR, True, "another OpenBLAS thread count can change the order of sums"),
+    Rule("compute.mkl*threads", PROCESSOR, True, "another MKL thread count can change the order of sums"),
+    Rule("compute.process.variables*", VARIABLES, True, "the script, or a program in between, set them"),
+    Rule("compute.*threads", PROCESSOR, True, _THREADS),
+    Rule("compute.process.usable", PROCESSOR, True, _THREADS),
+    Rule("compute.process.processors", PROCESSOR, True, _THREADS),
+    Rule("compute.*.workers", PROCESSOR, True, "another number of workers draws random numbers in other processes"),
+    Rule("compute.*", PROCESSOR, True, _PROCESSOR),
+    Rule("host", SYSTEM, False, "the name of the machine is in no computation"),
+    Rule("memory", SYSTEM, False, "the amount of memory is in no computation"),
+    Rule("cpu.count", PROCESSOR, True, _THREADS),
+    Rule("cpu.usable", PROCESSOR, True, _THREADS),
+    Rule("cpu.*", PROCESSOR, True, _PROCESSOR),
+    Rule("system.machine", PROCESSOR, True, _PROCESSOR),
+    Rule("system.libc", SYSTEM, True, "another C library rounds mathematical functions otherwise"),
+    Rule("system.kernel", SYSTEM, False, "the kernel takes no part in arithmetic"),
+    Rule("system.distribution", SYSTEM, False, _LISTED),
+    Rule("system.os", SYSTEM, True, "another operating system has other libraries"),
+    Rule("limits.stack", SYSTEM, True, _ADDRESSES),
+    Rule("limits.*", SYSTEM, False, "a run that comes to its end was not limited"),
+    Rule("address randomisation", SYSTEM, True, _ADDRESSES),
+    Rule("environment size", SYSTEM, True, _ADDRESSES),
+    Rule("shim", RECORDING, True, "without the shim entropy is neither recorded nor replayed"),
+    Rule("agent", RECORDING, True, "without the agent no metrics are recorded"),
+    Rule("reprokit", RECORDING, False, "the version of reprokit takes no part in the training"),
+    Rule("declared", RECORDING, False, "which data was named says nothing of the data"),
+    Rule("unlisted", RECORDING, False, "these files were not looked at"),
+    Rule("listing of *", DATA, True, "what goes through the names as they come takes another turn"),
+    Rule("director*", DATA, False, "what is listed follows from something else"),
+    Rule("data*", DATA, True, "the data has other bytes"),
+)
+_OTHERWISE = Rule("*", SYSTEM, True, "nothing is known about this fact")
+
+# What is compared elsewhere: the agent tells it for every process, or it has words of its own.
+_ELSEWHERE = (
+    "format", "python", "python.python", "python.implementation", "frameworks.*", "packages.*", "imported", "data*",
+    "code.*", "git.dirty", "git.untracked.*",
+)  # fmt: skip
+
+
+def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisations: Normalisations) -> Difference:
+    """Host facts, versions, variables, and how reprokit itself was loaded."""
+    left, right = runs[0].run, runs[1].run
+    _ignore(left, right, matched, normalisations)
+    found = [*_launched(left, right), *_host(runs), *_frameworks(matched)]
+    found += starmap(fact, computing.facts(matched))
+    found += [*script_variables.compare(matched), *directory_order.compare(matched), *_replay_changes(left, right)]
+    differing = {leaf.name for leaf in found if leaf.left != leaf.right}
+    by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
+    for leaf in found:
+        if not (_is_told(leaf, differing) or _is_unknown(leaf, matched)):
+            by_group[_group(leaf.name)].append(leaf)
+    children = (group(name, tuple(leaves)) for name, leaves in by_group.items() if leaves)
+    return group("environment", tuple(children))
+
+
+def _is_told(leaf: Difference, differing: set[str]) -> bool:
+    """Whether another leaf that differs says the same."""
+    if leaf.name.startswith("code."):
+        return f"files.{leaf.name.removeprefix('code.')}" in differing
+    if leaf.name.startswith(f"{script_variables.NAME} "):
+        return f"variables.{leaf.name.removeprefix(f'{script_variables.NAME} ')}" in differing
+    if not leaf.name.startswith("compute.process.variables"):
+        return False
+    texts = set(leaf.left.split(", ")) ^ set(leaf.right.split(", "))  # a process had what the command was given
+    return all(f"variables.{text.partition('=')[0]}" in differing for text in texts if "=" in text)
+
+
+def _is_unknown(leaf: Difference, matched: Matched) -> bool:
+    """Whether a module is absent on a side where a process was stopped before it named those that it had imported."""
+    if not leaf.name.startswith("code."):
+        return False
+    sides = [scan for scan, text in ((matched.left, leaf.left), (matched.right, leaf.right)) if text == NONE]
+    return any(process.was_stopped for scan in sides for process in scan.processes.values())
+
+
+def _group(name: str) -> str:
+    return RECORDING if name in ("host facts", "noticed by the replay") else rule_for(name).group
+
+
+def rule_for(name: str) -> Rule:
+    """What it means when this fact differs."""
+    return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _OTHERWISE)
+
+
+def fact(name: str, left: str, right: str) -> Difference:
+    """A leaf for one fact of the environment."""
+    if left == right:
+        return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
+    rule = rule_for(name)
+    absent = lacking(left, right)
+    meaning = f"{'can' if rule.can_change_results else 'cannot'} change results: {rule.meaning}"
+    texts = left or NONE, right or NONE
+    return Difference(name, Verdict.INFORMATION, *texts, meaning, rule.can_change_results, lacking=absent)
+
+
+def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
+    """What run.json says of the surroundings."""
+    names = sorted({*left.variables, *right.variables})
+    for name in names:
+        yield fact(f"variables.{name}", left.variables.get(name, ""), right.variables.get(name, ""))
+    patches = _patches(left), _patches(right)
+    for name in sorted({*patches[0], *patches[1]}):
+        yield fact(f"patches.{name}", patches[0].get(name, ""), patches[1].get(name, ""))
+    yield fact("address randomisation", left.address_randomization, right.address_randomization)
+    yield fact("environment size", _number(left.environment_size), _number(right.environment_size))
+    yield fact("reprokit", left.reprokit, right.reprokit)
+    yield fact("shim", left.shim, right.shim)
+    yield fact("agent", left.agent, right.agent)
+
+
+def _patches(run: RunFile) -> dict[str, str]:
+    """What became of each patch; of one that was given several values, of each of them."""
+    found: dict[str, list[str]] = {}
+    for patch in run.patches[:MAX_FACTS]:
+        found.setdefault(patch.id, []).append(f"{patch.value} {patch.state}".strip())
+    return {name: ", ".join(states) for name, states in found.items()}
+
+
+def _number(value: int) -> str:
+    return str(value) if value else ""
+
+
+def _host(runs: tuple[RunDirectory, RunDirectory]) -> Iterator[Difference]:
+    """What environment.json says, fact by fact."""
+    left, right = runs[0].environment(), runs[1].environment()
+    # One side has none only where its launcher died at once, or somebody took the file away.
+    if left is None and right is None:
+        yield Difference("host facts", Verdict.NOT_RECORDED)
+        return
+    if left is None or right is None:
+        yield missing("host facts", "" if left is None else "recorded", "" if right is None else "recorded")
+        return
+    yield from surroundings.compare(left, right)
+    facts = dict(flat(left)), dict(flat(right))
+    for name in sorted({*facts[0], *facts[1]}, key=natural)[:MAX_FACTS]:
+        if not any(fnmatchcase(name.lower(), pattern) for pattern in _ELSEWHERE):
+            yield fact(name, facts[0].get(name, ""), facts[1].get(name, ""))
+
+
+def flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The facts of a nested object by the path of their keys; described files by their path."""
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from flat(inner, f"{prefix}{key}.")
+        elif isinstance(inner, list) and all(isinstance(one, dict) and "path" in one for one in inner):
+            for one in inner:
+                facts = {name: fact for name, fact in one.items() if name != "path"}
+                yield from flat(facts, f"{prefix}{key}.{one['path']}.")
+        elif isinstance(inner, list):
+            yield f"{prefix}{key}", ", ".join(str(one) for one in inner)
+        else:
+            yield f"{prefix}{key}", "" if inner is None else str(inner)
+
+
+def _frameworks(matched: Matched) -> Iterator[Difference]:
+    """The versions that the training imported, and the Python that it ran under."""
+    left, right = matched.left, matched.right
+    pythons = _pythons(matched, 0), _pythons(matched, 1)
+    yield fact("python of the training", ", ".join(pythons[0]), ", ".join(pythons[1]))
+    for name in sorted({*left.frameworks, *right.frameworks}):
+        versions = left.frameworks.get(name, set()), right.frameworks.get(name, set())
+        yield fact(f"frameworks.{name}", ", ".join(sorted(versions[0])), ", ".join(sorted(versions[1])))
+
+
+def _pythons(matched: Matched, side: int) -> list[str]:
+    scan = (matched.left, matched.right)[side]
+    agents = [process.agent for process in scan.processes.values() if process.agent is not None]
+    return sorted({f"{agent.implementation} {agent.python}" for agent in agents})
+
+
+def _replay_changes(left: RunFile, right: RunFile) -> Iterator[Difference]:
+    """What a replay itself found to be different from its recording."""
+    for run in (left, right):
+        for change in run.changed:
+            yield information("noticed by the replay", "", "", change)
+
+
+def _ignore(left: RunFile, right: RunFile, matched: Matched, normalisations: Normalisations) -> None:
+    normalisations.ignore(RUN_IDS, left.run_id, right.run_id)
+    normalisations.ignore(HOSTS, left.host, right.host)
+    normalisations.ignore(PROCESS_IDS, _pids(matched.left), _pids(matched.right))
+
+
+def _pids(scan: Scan) -> list[int]:
+    return [process.agent.pid for process in scan.processes.values() if process.agent is not None]

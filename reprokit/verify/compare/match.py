@@ -1,0 +1,112 @@
+"""Matches the series of two runs and finds the first line in which each pair differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from reprokit.rundir import RunDirectory
+from reprokit.verify.read import metric_lines
+from reprokit.verify.read.columns import Checker
+from reprokit.verify.read.normalization import ORDER, Normalisations
+from reprokit.verify.read.scan import MAX_SORTED, Key, Process, Scan, Series, collect, order_of, scan
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One series of both runs and, where they differ, the first position and its lines."""
+
+    key: Key
+    left: Series | None
+    right: Series | None
+    position: int | None = None  # of the first line that differs
+    left_line: Raw | None = None
+    right_line: Raw | None = None
+
+    @property
+    def same(self) -> bool:
+        return self.left is not None and self.right is not None and self.position is None
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The process records of two runs, matched."""
+
+    left: Scan
+    right: Scan
+    pairs: tuple[Pair, ...]  # in order of process, kind and name
+
+    def of(self, *kinds: str) -> Iterator[Pair]:
+        """The pairs of these kinds, process by process, in the order of the kinds."""
+        for kind in kinds:
+            yield from (pair for pair in self.pairs if pair.key.kind == kind)
+
+    def unknown(self) -> Iterator[Pair]:
+        """The pairs of kinds that this version does not know: compared all the same."""
+        return (pair for pair in self.pairs if pair.key.kind not in {*metric_lines.KINDS, metric_lines.END_WEIGHTS})
+
+    def process(self, name: str) -> tuple[Process | None, Process | None]:
+        """The process of this name in both runs."""
+        return self.left.processes.get(name), self.right.processes.get(name)
+
+
+def match(left: RunDirectory, right: RunDirectory, normalisations: Normalisations) -> Matched:
+    """Read both runs and compare their series: one pass over each, a second one where they differ."""
+    scans = scan(left, Normalisations(), Checker(left)), scan(right, Normalisations(), Checker(right))
+    keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
+    both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
+    spans = {key: span for key in keys if (span := _span(*both[key])) is not None}
+    found = collect(left, spans), collect(right, spans)
+    pairs = []
+    for key in keys:
+        pair = Pair(key, *both[key])
+        if key in spans:
+            pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalisations)
+        pairs.append(pair)
+    return Matched(*scans, tuple(pairs))
+
+
+def _span(left: Series | None, right: Series | None) -> range | None:
+    """Where the lines lie among which the first difference is, None where there is none."""
+    if left is None or right is None:
+        return None
+    for one, other in zip_longest(left.chunks, right.chunks):
+        if one != other:
+            start = min(chunk[0] for chunk in (one, other) if chunk is not None)
+            longest = max(left.count, right.count)
+            if not (left.ordered and right.ordered) and longest <= MAX_SORTED:
+                return range(longest)
+            return range(start, _end(left, right, start))
+    return None
+
+
+def _end(left: Series, right: Series, start: int) -> int:
+    """The end of the chunk that begins at start, in the series where it is longer."""
+    ends = []
+    for series in (left, right):
+        following = [position for position, _ in series.chunks if position > start]
+        ends.append(following[0] if following else series.count)
+    return max(ends)
+
+
+def _located(pair: Pair, start: int, left: list[Raw], right: list[Raw], normalisations: Normalisations) -> Pair:
+    """The pair with the first difference among the lines collected from start on."""
+    assert pair.left is not None
+    assert pair.right is not None
+    if not (pair.left.ordered and pair.right.ordered):
+        left, right = sorted(left, key=order_of), sorted(right, key=order_of)
+    scratch = Normalisations()
+    for index, (one, other) in enumerate(zip_longest(left, right), start):
+        beyond = (one is None and index < pair.left.count) or (other is None and index < pair.right.count)
+        if beyond:  # not collected for want of memory
+            return replace(pair, position=start)
+        if one is None or other is None or metric_lines.content(one, scratch) != metric_lines.content(other, scratch):
+            return replace(pair, position=index, left_line=one, right_line=other)
+    if start == 0 and len(left) == pair.left.count and len(right) == pair.right.count:
+        normalisations.add(ORDER)
+        return pair
+    return replace(pair, position=start)

@@ -1,0 +1,165 @@
+"""Compares the process metrics: losses, epochs, histories, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from reprokit.difference import Difference, group
+from reprokit.verify.compare.match import Matched, Raw
+from reprokit.verify.compare.series_leaves import Point, Wording, leaf, nothing, numbered
+from reprokit.verify.compare.tolerances import Near
+from reprokit.verify.read.metric_lines import Value, shown
+
+
+def compare(matched: Matched, near: Near | None = None) -> Difference:
+    """One leaf a series; losses come first, as they change first."""
+    judged = leaf if near is None else near.leaf
+    children = [judged(pair, wording) for kind, wording in PROCESS.items() for pair in matched.of(kind)]
+    children += [leaf(pair, _unknown(pair.key.kind)) for pair in matched.unknown()]
+    return group("process metrics", tuple(children))
+
+
+def text(value: Any) -> str:
+    """A value as it stands in a line, for people."""
+    return shown(msgspec.convert(value, Value))
+
+
+def _told_apart(left: Any, right: Any) -> tuple[str, str]:
+    """Two values for people, with their types where nothing else differs."""
+    if left is None or right is None:
+        return _or_absent(left), _or_absent(right)
+    if text(left) == text(right):
+        return f"{left['dtype']} {text(left)}", f"{right['dtype']} {text(right)}"
+    return text(left), text(right)
+
+
+def _or_absent(value: Any) -> str:
+    return "absent" if value is None else text(value)
+
+
+def _place(line: Raw, position: int) -> str:
+    parts = [f"{unit} {line[unit]}" for unit in ("epoch", "step") if line.get(unit) is not None]
+    return ", ".join(parts) or f"value {position + 1}"
+
+
+def _value_point(left: Raw, right: Raw, position: int) -> Point:
+    places = _place(left, position), _place(right, position)
+    if places[0] != places[1]:
+        return Point(f"value {position + 1}", *places)
+    return Point(places[0], *_told_apart(left["value"], right["value"]))
+
+
+def _named_values(left: Raw, right: Raw) -> Iterator[tuple[str, Any, Any]]:
+    """The values by name that are not the same on both sides."""
+    one, other = left["values"], right["values"]
+    for name in [*one, *(name for name in other if name not in one)]:
+        if _bits(one.get(name)) != _bits(other.get(name)):
+            yield name, one.get(name), other.get(name)
+
+
+def _bits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_bits(one) for one in value]
+    if isinstance(value, dict) and value.get("bits") is not None:
+        return value.get("dtype"), value["bits"]
+    return value
+
+
+def _epoch_point(left: Raw, right: Raw, position: int) -> Point:
+    where = numbered("epoch")(left, position)
+    if left["epoch"] != right["epoch"]:
+        return Point(f"value {position + 1}", f"epoch {left['epoch']}", f"epoch {right['epoch']}")
+    for name, one, other in _named_values(left, right):
+        pair = _told_apart(one, other)
+        return Point(where, f"{name} {pair[0]}", f"{name} {pair[1]}")
+    return Point(where, f"{left['steps']} steps", f"{right['steps']} steps")
+
+
+def _scores_point(left: Raw, right: Raw, position: int) -> Point:
+    for name, one, other in _named_values(left, right):
+        return Point(name, *_told_apart(one, other))
+    return _other_point(left, right, position)
+
+
+def _history_point(left: Raw, right: Raw, position: int) -> Point:
+    """The earliest epoch in which any metric differs, and the metric."""
+    found: list[tuple[int, str, Any, Any]] = []
+    for name, one, other in _named_values(left, right):
+        for epoch, (a, b) in enumerate(zip_longest(one or [], other or [])):
+            if _bits(a) != _bits(b):
+                found.append((epoch, name, a, b))
+                break
+    if not found:
+        return _other_point(left, right, position)
+    epoch, name, a, b = min(found, key=lambda entry: entry[0])
+    pair = _told_apart(a, b)
+    return Point(f"epoch {epoch}", f"{name} {pair[0]}", f"{name} {pair[1]}")
+
+
+def _predict_point(left: Raw, right: Raw, position: int) -> Point:
+    return Point(f"call {position + 1}", _prediction(left), _prediction(right))
+
+
+def _prediction(line: Raw) -> str:
+    return f"{line['dtype']} {line['shape']} {line['digest']}"
+
+
+def in_words(line: Raw) -> str:
+    """What a line of kind evaluation says of its predictions, in short."""
+    parts = [f"{line['predictions']['shape'][0]} predictions"]
+    if line.get("accuracy") is not None:
+        parts.append(f"accuracy {share(*line['accuracy'])}")
+    if line.get("error") is not None:
+        parts.append(f"mean absolute error {text(line['error'])}")
+    return ", ".join(parts)
+
+
+def share(right: int, total: int) -> str:
+    """An accuracy with the counts that it is made of."""
+    return f"{right / total:.6g} ({right} of {total})"
+
+
+def _other_point(left: Raw, right: Raw, position: int) -> Point:
+    """For keys that this version does not know: the first one that differs."""
+    for key in sorted({*left, *right} - {"k", "p", "n", "t"}):
+        if left.get(key) != right.get(key):
+            return Point(f"line {position + 1}", f"{key} {left.get(key)}", f"{key} {right.get(key)}")
+    return Point(f"line {position + 1}", "", "")
+
+
+def _value(line: Raw) -> str:
+    return text(line["value"])
+
+
+def _values(line: Raw) -> str:
+    return ", ".join(f"{name} {text(value)}" for name, value in line["values"].items())
+
+
+def _history(line: Raw) -> str:
+    return ", ".join(f"{name} {text(values[-1])}" for name, values in line["values"].items() if values)
+
+
+def _ordinal(line: Raw, position: int) -> str:
+    return f"call {position + 1}"
+
+
+def _unknown(kind: str) -> Wording:
+    return Wording(kind, "line", _other_point, lambda line, position: f"line {position + 1}", nothing)
+
+
+PROCESS = {
+    "loss": Wording("loss", "step", _value_point, _place, _value),
+    "log": Wording("log", "value", _value_point, _place, _value),
+    "epoch": Wording("epochs", "epoch", _epoch_point, numbered("epoch"), _values),
+    "history": Wording("history", "call of fit", _history_point, _ordinal, _history),
+}
+EVALUATION = {
+    "evaluate": Wording("scores", "call of evaluate", _scores_point, _ordinal, _values),
+    "predict": Wording("predictions", "call of predict", _predict_point, _ordinal, _prediction),  # of older agents
+    "evaluation": Wording("predictions of", "call", _other_point, _ordinal, in_words),
+}
+WORDINGS = {**PROCESS, **EVALUATION}

@@ -1,0 +1,102 @@
+"""Compares which Python processes a run had, whether each ended, and whether all its lines are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from reprokit.difference import Difference, Role, Side, Verdict, compared, group, information, missing
+from reprokit.verify.compare.match import Matched, Pair
+from reprokit.verify.read.scan import Process, natural
+
+
+def compare(matched: Matched) -> Difference:
+    """Every process that recorded anything, by its identity."""
+    names = sorted({*matched.left.processes, *matched.right.processes}, key=natural)
+    children = tuple(leaf for name in names for leaf in _process(name, *matched.process(name)))
+    return group("processes", children)
+
+
+def _process(name: str, left: Process | None, right: Process | None) -> Iterator[Difference]:
+    title = f"process {name}"
+    if left is None or right is None:
+        yield missing(title, _state(left), _state(right))
+        return
+    if not (left.whole and right.whole):
+        meaning = "lines of its record are missing or twice there: a full disk, or damage"
+        yield Difference(title, Verdict.MISSING, _lost(left), _lost(right), meaning)
+    if left.ended == right.ended:
+        yield Difference(title, Verdict.IDENTICAL, _state(left), _state(right))
+    elif (side := ended_in_one(name, left, right)) is not None:
+        meaning = f"it ended early in the {side} run"
+        yield replace(compared(title, _state(left), _state(right), meaning), role=Role.END)
+    else:
+        meaning = "a helper that was stopped in one run before it could say good-bye"
+        yield information(title, _state(left), _state(right), meaning)
+
+
+def ended_in_one(name: str, left: Process | None, right: Process | None) -> Side | None:
+    """The run in which a process ended early that came to its end in the other, and is no mere helper."""
+    if left is None or right is None or left.ended == right.ended:
+        return None
+    if is_cut_short(name, right if left.ended else left, left if left.ended else right):
+        return None
+    return "left" if right.ended else "right"
+
+
+def _is_helper(name: str) -> bool:
+    """Whether it is somebody's child: neither the command itself nor a rank."""
+    return "/" in name
+
+
+def _state(process: Process | None) -> str:
+    if process is None:
+        return ""
+    if process.was_stopped:
+        return "was ended by another process of the run"
+    return "ended normally" if process.ended else "did not end normally"
+
+
+def _lost(process: Process) -> str:
+    if process.whole:
+        return f"{process.count} lines"
+    return f"{process.count} lines, {process.lost} lost" if process.lost else f"{process.count} lines, wrongly numbered"
+
+
+def is_cut_short(name: str, process: Process | None, other: Process | None) -> bool:
+    """Whether a helper lacks the lines of its end, as something else of its run stopped it before.
+
+    One that recorded no metric may have been stopped by anybody.
+    """
+    if process is None or other is None or process.ended or not _is_helper(name):
+        return False
+    return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
+
+
+def not_told_side(matched: Matched, pair: Pair) -> str | None:
+    """The side that lacks what processes write at their end, where its process was stopped before."""
+    left, right = matched.process(pair.key.process)
+    if pair.right is None and is_cut_short(pair.key.process, right, left):
+        return "right"
+    if pair.left is None and is_cut_short(pair.key.process, left, right):
+        return "left"
+    return None
+
+
+def not_told(matched: Matched, pair: Pair, result: Difference) -> Difference:
+    """The leaf of such a thing: not compared where one side was stopped before."""
+    side = not_told_side(matched, pair)
+    if side is None:
+        return result
+    meaning = f"not compared: process {pair.key.process} of the {side} run was stopped before it recorded it"
+    return Difference(result.name, Verdict.NOT_RECORDED, result.left, result.right, meaning)
+
+
+def stopped(matched: Matched) -> Iterator[str]:
+    """What must be said beside the verdict of processes whose ends are not compared."""
+    for side, scan, others in (("left", matched.left, matched.right), ("right", matched.right, matched.left)):
+        for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
+            other = others.processes.get(name)
+            if process.was_stopped and other is not None and other.outcomes and is_cut_short(name, process, other):
+                what = f"what process {name} of the {side} run would have recorded at its end (weights, imported code)"
+                yield f"not compared: {what}, as another process of the run ended it before"

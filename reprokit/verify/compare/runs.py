@@ -1,0 +1,202 @@
+"""Compares two runs: every comparator in causal order, and what must be said beside the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprokit import entropy as entropy_profile
+from reprokit import inherited
+from reprokit.difference import Difference, Verdict, group
+from reprokit.errors import NothingComparable, RunInProgress
+from reprokit.model.run import NO_END
+from reprokit.plan import REPLAY
+from reprokit.rundir import ENTROPY, RunDirectory
+from reprokit.tolerance import Tolerance, Tolerances
+from reprokit.verify.compare import (
+    command,
+    early_ends,
+    entropy,
+    environment,
+    evaluation,
+    metrics,
+    outputs,
+    processes,
+    random_states,
+    seeds,
+    snapshots,
+    status,
+    tracker_metrics,
+    trails,
+    weights,
+)
+from reprokit.verify.compare.contents import Contents
+from reprokit.verify.compare.match import Matched, match
+from reprokit.verify.compare.tolerances import Near, judged
+from reprokit.verify.compare.verdict_rows import overall
+from reprokit.verify.read import integrity, trackers
+from reprokit.verify.read.execution import Shared, shared
+from reprokit.verify.read.metric_lines import OUTCOMES
+from reprokit.verify.read.normalization import Normalisations
+
+STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
+TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs, the tree of their differences and what went into it."""
+
+    left: RunDirectory
+    right: RunDirectory
+    tree: Difference
+    normalisations: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know beside the verdict
+    tolerances: str = ""  # that were asked for, in words
+
+    @property
+    def shared(self) -> Shared | None:
+        """What shows that both directories hold one execution, which proves nothing."""
+        return shared(self.left.run, self.right.run)
+
+    @property
+    def identical(self) -> bool:
+        """Whether nothing that was compared differs; something was, or there were no comparison."""
+        return self.verdict is Verdict.IDENTICAL
+
+    @property
+    def verdict(self) -> Verdict:
+        """Identical, different, or within the tolerances that were asked for."""
+        return overall(self.tree)
+
+
+def require_whole(path: Path) -> None:
+    """Raise RunInProgress where a run goes on, RunDamaged where its random profile is not what was recorded."""
+    run = RunDirectory(path)
+    run.require_finished()
+    if run.orphaned and entropy_profile.being_written(path / ENTROPY):
+        raise RunInProgress(f"{path}: its launcher is gone and its training still writes to it; wait for it to end")
+    if run.run.has_profile:
+        entropy_profile.check(path / ENTROPY, run.run.profile)
+
+
+def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
+    """Compare two finished runs; raises a RunError or NothingComparable where that is impossible."""
+    accepted = (tolerances or Tolerances()).of
+    left, right = RunDirectory(left_path), RunDirectory(right_path)
+    left.require_finished()
+    right.require_finished()
+    for run in (left, right):
+        integrity.check(run)
+    normalisations = Normalisations()
+    matched = match(left, right, normalisations)
+    files = left.outputs(), right.outputs()
+    has_outcomes = matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
+    found = [tracker_metrics.read(run, listed) for run, listed in zip((left, right), files, strict=True)]
+    in_files = tracker_metrics.compare(found[0], found[1], accepted.get("metrics"))
+    has_results = has_outcomes or any(map(outputs.comparable, files)) or any(map(tracker_metrics.compared, in_files))
+    if not (has_results or any(map(snapshots.comparable, (left, right)))):
+        raise NothingComparable(_nothing(left, right))
+    trail = trails.Pair(left, right)
+    near = Near((left, right), matched, tolerances) if tolerances else None
+    children = (
+        command.compare(left.run, right.run, normalisations),
+        environment.compare((left, right), matched, normalisations),
+        entropy.compare(left.run, right.run),
+        processes.compare(matched),
+        seeds.compare(matched, normalisations),
+        *_training(trail, matched, near, accepted.get("trail")),
+        judged(weights.compare(matched), accepted.get("weights")),
+        evaluation.compare((left, right), matched, near),
+        *in_files,
+        random_states.compare(matched, trail.idle),
+        outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
+        *snapshots.compare(left, right),
+        status.compare(left.run, right.run),
+        status.times(left.run, right.run, normalisations),
+    )
+    tree = early_ends.told_apart(left, right, matched, group("runs", children))
+    return Comparison(
+        left,
+        right,
+        tree,
+        normalisations.applied,
+        (
+            *_notes(left, right, matched, tree),
+            *outputs.beside(*files),
+            *processes.stopped(matched),
+            *trail.notes(),
+            *_untrained(left, right, trail, matched),
+        ),
+        str(tolerances or ""),
+    )
+
+
+def _training(
+    trail: trails.Pair, matched: Matched, near: Near | None, accepted: Tolerance | None
+) -> tuple[Difference, Difference]:
+    """The trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
+    steps, values = judged(trail.compare(), accepted), metrics.compare(matched, near)
+    return (values, steps) if trails.is_after(steps, matched) else (steps, values)
+
+
+def _nothing(left: RunDirectory, right: RunDirectory) -> str:
+    """Why there is nothing to compare, in one line."""
+    reasons = {run.run.agent for run in (left, right) if run.run.agent.startswith("not loaded")}
+    why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
+    what = "neither run recorded metrics, weights or outputs"
+    return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
+
+
+def _untrained(left: RunDirectory, right: RunDirectory, trail: trails.Pair, matched: Matched) -> Iterator[str]:
+    """That no training may have been compared, where there was a framework to train with."""
+    sides = matched.left, matched.right
+    if not all(run.run.trail.startswith("on") for run in (left, right)):
+        return
+    seen = trail.has_steps or any(side.has(STEPS) for side in sides)
+    if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in sides):
+        yield "neither run was seen to take a step of an optimizer: if they were to train, nothing was left to train"
+
+
+def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+    """What qualifies the verdict."""
+    common = shared(left.run, right.run)
+    if common is not None:
+        yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
+    if left.run.kind == right.run.kind == REPLAY:
+        yield "both runs are replays, which can agree and be wrong alike: compare one with its recording"
+    for run, side in ((left, "left"), (right, "right")):
+        if run.unfinished:
+            yield f"the {side} run {NO_END}; what it had recorded is compared"
+    if status.failed(left.run) and status.failed(right.run) and status.ended(left.run) == status.ended(right.run):
+        yield f"both runs failed: {status.ended(left.run)}"
+    if tree.verdict.differs and (text := entropy.advice(left, right)):
+        yield text
+    yield from inherited.sentences(left, right)
+    yield from _limits(left, right, matched, tree)
+
+
+def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+    """What the comparison could not see."""
+    for run, scan, side in ((left, matched.left, "left"), (right, matched.right, "right")):
+        for name, loaded in (("shim", run.run.shim), ("agent", run.run.agent)):
+            if loaded.startswith("not loaded"):
+                yield f"the {side} run's {name} was {loaded}"
+        for words in (run.run.out_of_reach_in_words, run.run.unsupervised):
+            if words:
+                yield f"of the {side} run, {words}"
+        for warning in scan.warnings:
+            yield f"the {side} run's agent stepped aside: {warning}"
+    results = next(child for child in tree.children if child.name == "outputs")
+    skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
+    of_trackers = [leaf for leaf in skipped if leaf.detail.startswith(trackers.NOT_COMPARED)]
+    if of_trackers:
+        count = f"{len(of_trackers)} of the outputs, first {of_trackers[0].name}"
+        yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
+    skipped = [leaf for leaf in skipped if not leaf.detail.startswith(trackers.BESIDE)]
+    if skipped:
+        yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
+    in_files = any(map(tracker_metrics.compared, tree.children))
+    if not (in_files or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+        yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"

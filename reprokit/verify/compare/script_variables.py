@@ -1,0 +1,70 @@
+"""Compares the environment variables that the user's own code asked for: by name and keyed digest, never by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reprokit.difference import Difference, Verdict, information
+from reprokit.verify.compare.match import Matched
+from reprokit.verify.read.scan import VariableStates
+
+NAME = "script variable"
+
+
+class VariableRead(NamedTuple):
+    """A variable that was asked for, in words."""
+
+    name: str
+    where: str  # the first place
+    state: str  # "set", "unset", or both in turn
+
+
+def listed(reads: dict[str, VariableStates]) -> list[VariableRead]:
+    """What a run's code asked for, by name."""
+    return [VariableRead(name, found.where, _presence(found)) for name, found in sorted(reads.items())]
+
+
+def _presence(found: VariableStates) -> str:
+    return ", ".join("set" if is_set else "unset" for is_set in sorted(found.presence))
+
+
+def compare(matched: Matched) -> Iterator[Difference]:
+    """One leaf a variable that differs; the others are counted."""
+    left, right = matched.left.variables, matched.right.variables
+    both = sorted({*left} & {*right})
+    differing = [name for name in both if not _same(left[name], right[name])]
+    unknown = [name for name in both if name not in differing and not _are_comparable(left[name], right[name])]
+    if same := len(both) - len(differing) - len(unknown):
+        yield Difference(f"{NAME}s", Verdict.IDENTICAL, f"{same} the same", f"{same} the same")
+    yield from (_leaf(name, left[name], right[name]) for name in differing)
+    if unknown:
+        meaning = "each recording has a key of its own for digests: compare a recording with its replay"
+        yield information(f"{NAME}s that are not comparable", _counted(unknown), "", meaning)
+    for one, other, side in ((left, right, "left"), (right, left, "right")):
+        if names := sorted({*one} - {*other}):
+            meaning = "whether it is read follows from something else"
+            yield information(f"{NAME}s that only the {side} run read", _counted(names), "", meaning)
+
+
+def _are_comparable(left: VariableStates, right: VariableStates) -> bool:
+    """Whether the digests of both, if both have any, are all there and of the same key."""
+    return left.keys == right.keys and not (left.is_cut or right.is_cut) if left.digests and right.digests else True
+
+
+def _same(left: VariableStates, right: VariableStates) -> bool:
+    """Whether nothing that can be compared differs."""
+    is_known = bool(left.digests and right.digests) and _are_comparable(left, right)
+    return left.presence == right.presence and (not is_known or left.digests == right.digests)
+
+
+def _leaf(name: str, left: VariableStates, right: VariableStates) -> Difference:
+    texts = _presence(left), _presence(right)
+    if texts[0] == texts[1]:
+        texts = texts[0], f"{texts[1]} to another value"
+    meaning = f"can change results: the script reads it at {left.where}"
+    return information(f"{NAME} {name}", *texts, meaning, can_change_results=True)
+
+
+def _counted(names: list[str]) -> str:
+    return f"{len(names)}, first {names[0]}"

@@ -1,0 +1,67 @@
+"""Compares the seeding calls of each process: their functions and arguments, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reprokit.difference import Difference, group, information
+from reprokit.verify.compare.match import Matched, Raw
+from reprokit.verify.compare.series_leaves import Point, Wording, counted, leaf
+from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES, Normalisations
+from reprokit.verify.read.scan import Replaced, Scan, natural
+
+
+def compare(matched: Matched, normalisations: Normalisations) -> Difference:
+    """One leaf a thread that seeds, and one a process in which a replay gave recorded seeds."""
+    pairs = list(matched.of("seed"))
+    for one, other in [(pair.left, pair.right) for pair in pairs if pair.same]:
+        if one is not None and other is not None:
+            normalisations.ignore(SEED_LINES, one.places, other.places)
+            normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
+    wording = Wording("seeds", "call", _point, _place, _call)
+    leaves = [leaf(pair, wording) for pair in pairs]
+    if matched.left.all_seeds == matched.right.all_seeds:
+        leaves = [_elsewhere(found) if found.verdict.differs else found for found in leaves]
+    return group("seeds", (*leaves, *_replaced(matched)))
+
+
+def _elsewhere(found: Difference) -> Difference:
+    """Of a pool, any worker may take any task and its seed."""
+    meaning = "the runs have the same seeds, in another order or taken by other threads or processes"
+    return information(found.name, found.left, found.right, meaning)
+
+
+def _replaced(matched: Matched) -> Iterator[Difference]:
+    left, right = matched.left.replaced, matched.right.replaced
+    for process in sorted({*left, *right}, key=natural):
+        sides = left.get(process), right.get(process)
+        first = next(side for side in sides if side is not None)
+        texts = [counted(side.count, "seed") if side is not None else "none" for side in sides]
+        yield information(f"seeds replaced in process {process}", texts[0], texts[1], in_words(first))
+
+
+def in_words(replaced: Replaced) -> str:
+    """The first seed of a process that was given the recorded value."""
+    first = replaced.first
+    return f"{first.where}: {first.call}: recorded {first.argument}, asked for {first.asked}"
+
+
+def summary(scan: Scan) -> Iterator[str]:
+    """A line for each process of a replay in which seeds were given the recorded value."""
+    for process in sorted(scan.replaced, key=natural):
+        found = scan.replaced[process]
+        count = counted(found.count, "seed")
+        yield f"process {process}: {count} replaced by the recorded, first {in_words(found)}"
+
+
+def _point(left: Raw, right: Raw, position: int) -> Point:
+    return Point(_place(left, position), _call(left), _call(right))
+
+
+def _call(line: Raw) -> str:
+    return f"{line['call']}({line['argument']})"
+
+
+def _place(line: Raw, position: int) -> str:
+    place = f" ({line['where']})" if line.get("where") else ""
+    return f"call {position + 1}{place}"

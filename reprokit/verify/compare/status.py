@@ -1,0 +1,66 @@
+"""Compares how the runs ended, and shows when they ran."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reprokit.difference import Difference, Role, Verdict, compared, group, information, missing
+from reprokit.model.run import FAILED, FINISHED, RunFile
+from reprokit.verify.read.normalization import TIMES, Normalisations
+
+
+def compare(left: RunFile, right: RunFile) -> Difference:
+    """The exit code or signal."""
+    ends = ended(left), ended(right)
+    if not any(ends):
+        unknown = Difference("status", Verdict.NOT_RECORDED, detail="neither launcher lived to see the end")
+        return group("exit status", (unknown,))
+    if not all(ends):
+        side = "right" if ends[0] else "left"
+        leaf = missing("status", *ends, f"the {side} run did not come to its end: its launcher died")
+        return group("exit status", (replace(leaf, lacking=None, role=Role.END),))
+    leaf = compared("status", *ends, _meaning(left, right))
+    return group("exit status", (replace(leaf, role=Role.END if leaf.verdict.differs else Role.OWN),))
+
+
+def _meaning(left: RunFile, right: RunFile) -> str:
+    """What two ends that differ say."""
+    if failed(left) == failed(right):
+        return "the two runs ended differently"
+    run, side = (left, "left") if failed(left) else (right, "right")
+    return f"the {side} run {'was killed' if run.signal is not None else 'failed'}"
+
+
+def ended(run: RunFile) -> str:
+    """How a run ended, in words; empty where nobody knows."""
+    if run.status == FAILED:
+        return "failed to start"
+    if run.status != FINISHED:
+        return ""
+    if run.signal is not None:
+        return f"killed by {run.signal}"
+    return f"exit code {run.exit_code}"
+
+
+def failed(run: RunFile) -> bool:
+    """Whether the run ended in a failure that was seen."""
+    return run.status == FAILED or (run.status == FINISHED and (run.signal is not None or run.exit_code != 0))
+
+
+def times(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+    """When they ran and how long: shown, never compared."""
+    normalisations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
+    started = information("started", left.started, right.started)
+    duration = information("duration", seconds(left.duration), seconds(right.duration))
+    return group("times", (started, duration), "shown, never compared")
+
+
+def seconds(duration: float | None) -> str:
+    """A duration for people."""
+    if duration is None:
+        return ""
+    if duration < 120:
+        return f"{duration:.2f} s"
+    minutes, rest = divmod(round(duration), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,223 @@
+"""Compares the metrics in the files that experiment trackers wrote, value by value and bit for bit."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from reprokit.artifacts import logged
+from reprokit.artifacts.logged import Logged, Point, kind_of
+from reprokit.difference import Difference, Side, Verdict, group, missing
+from reprokit.errors import ReprokitError
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.rundir import RunDirectory
+from reprokit.tolerance import Tolerance
+from reprokit.verify.compare import contents
+from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.scan import natural
+
+CATEGORY = "metrics in files"
+MOST_FILES = 1000
+MOST_POINTS = 2_000_000  # of a run
+GONE = "its bytes are no longer there: only their digest is known"
+
+
+class Name(NamedTuple):
+    """Names a series: the directory of its files, and what the tracker calls it."""
+
+    place: str
+    series: str
+
+    def __str__(self) -> str:
+        return f"{self.series} in {self.place}"
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Losses come first, as they change first."""
+        return "loss" not in self.series.lower(), natural(self.place), natural(self.series)
+
+
+@dataclass
+class Found:
+    """The metrics in the files of one run."""
+
+    series: dict[Name, list[Point]] = field(default_factory=dict)
+    trackers: dict[str, str] = field(default_factory=dict)  # by place
+    problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more than was read
+    unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing of it was read
+    digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
+
+
+def read(run: RunDirectory, outputs: OutputsFile | None) -> Found:
+    """The series in the outputs of a run whose bytes are still there."""
+    normalisations = Normalisations()
+    found, several = Found(), defaultdict(list)
+    room = MOST_POINTS
+    files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
+    for number, file in enumerate(sorted(files, key=lambda file: file.path)):
+        place = _place(normalisations.path(file.path), kind_of(file.path))
+        found.trackers[place] = kind_of(file.path)
+        found.digests.setdefault(place, []).append(file.digest)
+        if number >= MOST_FILES or room <= 0:
+            found.unread[place] = "there are more such files or values than are read"
+            continue
+        content = _content(run, file)
+        if content is None:
+            found.unread[place] = GONE
+            continue
+        if content.problem:
+            found.problems[place] = content.problem
+        for series, points in content.series.items():
+            several[Name(place, series)].append(points)
+            room -= len(points)
+    for name, pieces in several.items():
+        _join(found, name, pieces)
+    return found
+
+
+def _join(found: Found, name: Name, pieces: list[list[Point]]) -> None:
+    """Files of one directory: TensorBoard goes on in the next; of other trackers each is a run of its own."""
+    if found.trackers[name.place] == logged.TENSORBOARD:
+        found.series[name] = [point for piece in pieces for point in piece]
+        return
+    if found.trackers[name.place] == logged.MLFLOW:
+        pieces = sorted(pieces)  # ids, and so paths, stand in no order
+    for number, piece in enumerate(pieces, 1):
+        place = name.place if number == 1 else f"{name.place} ({number})"
+        found.trackers[place] = found.trackers[name.place]
+        found.series[Name(place, name.series)] = piece
+
+
+def _place(path: str, kind: str) -> str:
+    """What a file of metrics belongs to: its directory, of MLflow's the run's."""
+    if kind == logged.MLFLOW:
+        return path.rpartition("/metrics/")[0]
+    place = os.path.dirname(path) or "."
+    return f"{place} (summary)" if kind == logged.WANDB_SUMMARY else place
+
+
+def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
+    with suppress(OSError, ReprokitError):
+        source = contents.found(run, file)
+        if source is not None:
+            try:
+                return logged.read(file.path, source)
+            finally:
+                source.close()
+    return None
+
+
+def compare(left: Found, right: Found, tolerance: Tolerance | None = None) -> tuple[Difference, ...]:
+    """The category, a leaf a series; none where neither run has such files."""
+    if not (left.trackers or right.trackers):
+        return ()
+    leaves = list(_unread(left, right))
+    skipped = {leaf.name for leaf in leaves}
+    for name in sorted({*left.series, *right.series}, key=lambda name: name.order):
+        if name.place not in skipped:
+            leaves.append(_leaf(name, left.series.get(name), right.series.get(name), tolerance))
+    leaves += _cut(left, right, skipped)
+    return (group(CATEGORY, tuple(leaves)),)
+
+
+def compared(category: Difference) -> bool:
+    """Whether this is the category, with anything in it that was compared."""
+    return category.name == CATEGORY and category.verdict is not Verdict.NOT_RECORDED
+
+
+def _unread(left: Found, right: Found) -> Iterator[Difference]:
+    """The places of which one side was not read, and those of the same bytes that cannot be read to their end."""
+    places = {*left.unread, *right.unread, *left.problems, *right.problems}
+    for place in sorted(places, key=natural):
+        digests = sorted(left.digests.get(place, ())), sorted(right.digests.get(place, ()))
+        if digests[0] == digests[1] and all(digests[0]):
+            yield Difference(place, Verdict.IDENTICAL, "the same bytes", "the same bytes")
+        elif why := left.unread.get(place) or right.unread.get(place):
+            yield Difference(place, Verdict.NOT_RECORDED, detail=f"not compared: {why}")
+
+
+def _cut(left: Found, right: Found, skipped: set[str]) -> Iterator[Difference]:
+    """What stands behind the damage in a file, or beyond the bounds, is not known."""
+    for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
+        problem = left.problems.get(place) or right.problems[place]
+        yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
+
+
+def _leaf(name: Name, left: list[Point] | None, right: list[Point] | None, tolerance: Tolerance | None) -> Difference:
+    texts = summary(left), summary(right)
+    if left is None or right is None:
+        return missing(str(name), *texts, f"only the {'right' if left is None else 'left'} run logged it")
+    for one, other in zip_longest(left, right):
+        if one == other:
+            continue
+        if one is None or other is None:
+            side: Side = "left" if one is None else "right"
+            step = (one or other).step
+            meaning = f"{name} differs first at step {step}: the {side} run ends before it"
+            counts = f"{len(left)} values", f"{len(right)} values"
+            return Difference(str(name), Verdict.DIFFERENT, *counts, meaning, is_sentence=True, lacking=side)
+        return _different(name, left, right, one, other, tolerance)
+    return Difference(str(name), Verdict.IDENTICAL, *texts)
+
+
+def _different(
+    name: Name, left: list[Point], right: list[Point], one: Point, other: Point, tolerance: Tolerance | None
+) -> Difference:
+    if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
+        count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])
+        detail = f"{count} of {len(left)} values of {name} are not bitwise the same, all within {tolerance}"
+        return Difference(str(name), Verdict.TOLERATED, detail=detail, is_sentence=True)
+    if one.step != other.step:
+        meaning = f"{name} differs first in its steps: step {one.step} against step {other.step}"
+        steps = f"step {one.step}", f"step {other.step}"
+        return Difference(str(name), Verdict.DIFFERENT, *steps, meaning, is_sentence=True)
+    texts = (str(one), str(other)) if one.dtype == other.dtype else (f"{one.dtype} {one}", f"{other.dtype} {other}")
+    meaning = f"{name} differs first at step {one.step}: {texts[0]} against {texts[1]}"
+    return Difference(str(name), Verdict.DIFFERENT, *texts, meaning, is_sentence=True)
+
+
+def tolerance_of(tolerance: Tolerance) -> Any:
+    """Whether two points are accepted for the same."""
+
+    def accepts(one: Point, other: Point) -> bool:
+        if one == other:
+            return True
+        numbers = one.number, other.number
+        if (one.step, one.dtype) != (other.step, other.dtype) or None in numbers:
+            return False
+        return bool(tolerance.accepts(*numbers, one.dtype))  # type: ignore[arg-type]
+
+    return accepts
+
+
+def summary(points: list[Point] | None) -> str:
+    """How many values, and the last of them."""
+    if not points:
+        return ""
+    count = f"{len(points)} value{'' if len(points) == 1 else 's'}"
+    return f"{count}, last {points[-1]} at step {points[-1].step}"
+
+
+def document(found: Found) -> list[dict[str, Any]]:
+    """The series as a JSON document has them: first and last value of each."""
+    return [
+        {
+            "place": name.place,
+            "tracker": found.trackers[name.place],
+            "name": name.series,
+            "values": len(points),
+            "first": _point(points[0]),
+            "last": _point(points[-1]),
+        }
+        for name, points in sorted(found.series.items(), key=lambda item: item[0].order)
+    ]
+
+
+def _point(point: Point) -> dict[str, Any]:
+    bits = point.bits if point.number is None else point.bits[::-1]
+    return {"step": point.step, "dtype": point.dtype, "bits": bits.hex(), "text": str(point)}

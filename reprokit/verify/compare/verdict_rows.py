@@ -1,0 +1,169 @@
+"""A comparison as rows of text: the verdict in one line, then the categories, for any presenter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from reprokit.difference import Difference, Verdict
+
+if TYPE_CHECKING:
+    from reprokit.verify.compare.runs import Comparison
+
+NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
+CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
+CAUSES = 6  # likely causes of a difference that are named
+FACTS = 4  # facts of the environment named in the short table
+TELLING = ("weights at the end of model", "replay fidelity")  # what people look for in a category
+VALUE = 60  # characters of each of their values
+
+_LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a name, indented, a verdict and a sentence."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    depth: int = 0
+
+
+def overall(tree: Difference) -> Verdict:
+    """What came out of a whole comparison."""
+    if tree.verdict.differs:
+        return Verdict.DIFFERENT
+    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
+
+
+def verdict_line(comparison: Comparison) -> str:
+    """What came out, in one line."""
+    first = comparison.tree.first()
+    if first is not None:
+        return f"different: {shortened(sentence(first))}"
+    near = comparison.tree.first_tolerated()
+    if near is not None:
+        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(near))}"
+    if comparison.shared is not None:
+        return "identical: this is one run compared with itself, which proves nothing"
+    causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
+    beside = f", although {causes} facts could have changed it (see below)" if causes > 1 else ""
+    beside = ", although one fact could have changed it (see below)" if causes == 1 else beside
+    return f"identical: everything that was recorded and is compared is the same, bit for bit{beside}"
+
+
+def causes(comparison: Comparison) -> Iterator[str]:
+    """Of runs that differ, what of their surroundings can be why, the likeliest first."""
+    if not comparison.verdict.differs:
+        return
+    categories = {category.name: category for category in comparison.tree.children}
+    leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
+    found = [leaf for leaf in leaves if leaf.can_change_results]
+    yield from (shortened(_one_sided(leaf)) for leaf in found[:CAUSES])
+    if len(found) > CAUSES:
+        yield f"and {len(found) - CAUSES} more: --all shows them"
+
+
+def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
+    """The categories in causal order, each with what matters most in it, or with every leaf."""
+    for category in comparison.tree.children:
+        if every_leaf:
+            yield from _tree(category, 0)
+        else:
+            yield Row(category.name, category.verdict, shortened(headline(category)))
+
+
+def _tree(node: Difference, depth: int) -> Iterator[Row]:
+    text = _leaf_text(node) if node.judged is not None else node.detail
+    yield Row(node.name, node.verdict, text, depth)
+    for child in node.children:
+        yield from _tree(child, depth + 1)
+
+
+def _leaf_text(leaf: Difference) -> str:
+    if leaf.is_sentence:
+        return leaf.detail.removeprefix(leaf.name).lstrip(" :")  # the name stands in the row
+    values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
+    return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
+
+
+def sentence(leaf: Difference) -> str:
+    """What a leaf says, as a sentence."""
+    if leaf.is_sentence:
+        return leaf.detail
+    values = f"{leaf.left or 'absent'} against {leaf.right or 'absent'}" if leaf.left or leaf.right else ""
+    return ": ".join(filter(None, (leaf.name, values, leaf.detail)))
+
+
+def headline(category: Difference) -> str:
+    """The first difference in a category, or what it holds where there is none."""
+    first = category.first()
+    if first is not None and category.detail:
+        return category.detail
+    if first is not None:
+        return sentence(first) + _more(category)
+    near = category.first_tolerated()
+    if near is not None:
+        count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
+        return sentence(near) + (f" (and {count - 1} more)" if count > 1 else "")
+    if category.name == "times":
+        leaves = category.leaves()
+        return "; ".join(f"{leaf.name} {leaf.left or 'unknown'} and {leaf.right or 'unknown'}" for leaf in leaves)
+    shown = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.INFORMATION]
+    if shown:
+        shown.sort(key=lambda leaf: not leaf.can_change_results)
+        telling = [thing for thing in category.children if thing.name.startswith(TELLING) and thing not in shown]
+        return "; ".join([*map(_value, telling), _facts(shown)])
+    return _held(category)
+
+
+def _more(category: Difference) -> str:
+    count = sum(1 for leaf in category.leaves() if leaf.verdict.differs)
+    return f" (and {count - 1} more)" if count > 1 else ""
+
+
+def _facts(leaves: list[Difference]) -> str:
+    """Facts that are shown and not compared, those that can change results first."""
+    if len(leaves) == 1:
+        return _one_sided(leaves[0])
+    causes = sum(1 for leaf in leaves if leaf.can_change_results)
+    some = "; ".join(_one_sided(leaf, brief=True) for leaf in leaves[:FACTS])
+    return f"{len(leaves)} facts differ, {causes} can change results: {some}{'; ...' if len(leaves) > FACTS else ''}"
+
+
+def _one_sided(leaf: Difference, *, brief: bool = False) -> str:
+    """A fact with its value or values, and unless brief, what it means."""
+    values = leaf.left or leaf.right
+    if leaf.left and leaf.right:
+        values = f"{_cut(leaf.left)} against {_cut(leaf.right)}"
+    meaning = f" ({leaf.detail})" if leaf.detail and (not brief or not values) else ""
+    return f"{leaf.name}: {values}{meaning}" if values else f"{leaf.name}{meaning}"
+
+
+def _cut(text: str) -> str:
+    text = shortened(text)
+    return text if len(text) <= VALUE else text[: VALUE - 3] + "..."
+
+
+def _held(category: Difference) -> str:
+    """What was compared in a category without a difference."""
+    things = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
+    if not things:
+        return next((sentence(leaf) for leaf in category.leaves() if leaf.detail), "neither run recorded any")
+    text = _value(next((thing for thing in things if thing.name.startswith(TELLING)), things[0]))
+    return f"{len(things)} compared, all the same; {text}" if len(things) > 1 else text
+
+
+def _value(thing: Difference) -> str:
+    """A thing that is the same on both sides, with its last leaf's value: of weights the digest of all."""
+    *_, leaf = thing.leaves()
+    return f"{thing.name}: {leaf.left or leaf.right}"
+
+
+def shortened(text: str) -> str:
+    """Digests cut to what people compare by eye; --all and --json have them whole."""
+    return _LONG_DIGEST.sub(r"\1...", text)

@@ -1,0 +1,89 @@
+"""Compares the weights: digests at each epoch, tensor by tensor at the end, and optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reprokit.difference import Difference, Verdict, compared, group, missing
+from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.processes import not_told
+from reprokit.verify.compare.series_leaves import Point, Wording, leaf, numbered
+from reprokit.verify.read.metric_lines import END_WEIGHTS
+
+
+def compare(matched: Matched) -> Difference:
+    """Epochs before the end, as a difference goes on from there; then the number of steps."""
+    children = [leaf(pair, _TRAIL) for pair in matched.of("weights")]
+    children += [not_told(matched, pair, _end(pair)) for pair in matched.of(END_WEIGHTS)]
+    children += [not_told(matched, pair, leaf(pair, _STEPS)) for pair in matched.of("optimizer")]
+    return group("weights", tuple(children))
+
+
+def _end(pair: Pair) -> Difference:
+    """One object at the end: a group of its tensors where they are known."""
+    summary = leaf(pair, _END)
+    if pair.left is None or pair.right is None or pair.left.count != 1 or pair.right.count != 1:
+        return summary
+    left, right = pair.left.last or {}, pair.right.last or {}
+    if not (left.get("tensors") and right.get("tensors")):
+        return summary
+    head = Difference("digest", summary.judged, summary.left, summary.right)
+    return group(summary.name, (*_tensors(left, right, pair.key.name), head), summary.detail)
+
+
+def _tensors(left: Raw, right: Raw, owner: str) -> Iterator[Difference]:
+    """One leaf a tensor, in the order in which the model names them."""
+    sides = [{tensor[0]: tensor for tensor in line["tensors"]} for line in (left, right)]
+    for name in [*sides[0], *(name for name in sides[1] if name not in sides[0])]:
+        one, other = sides[0].get(name), sides[1].get(name)
+        if one is None or other is None:
+            yield missing(name, _tensor(one), _tensor(other))
+            continue
+        what = "shape or type" if one[1:3] != other[1:3] else "values"
+        yield compared(name, _tensor(one), _tensor(other), f"{owner} has other {what} there")
+
+
+def _tensor(tensor: list[object] | None) -> str:
+    """Type, shape and digest of one tensor; its place in the line is fixed by the format."""
+    if tensor is None:
+        return ""
+    _, dtype, shape, digest = tensor
+    return f"{dtype} {shape} {digest}"
+
+
+def _trail_point(left: Raw, right: Raw, position: int) -> Point:
+    where = numbered("epoch")(left, position)
+    if left.get("epoch") != right.get("epoch"):
+        return Point(f"digest {position + 1}", where, numbered("epoch")(right, position))
+    if left.get("epoch") != position:  # as where each of several loaders counts its own
+        where = f"{where} (digest {position + 1})"
+    return Point(where, left["digest"], right["digest"])
+
+
+def _end_point(left: Raw, right: Raw, position: int) -> Point:
+    """The first tensor that differs, or else the digest."""
+    for child in _tensors(left, right, "") if left.get("tensors") and right.get("tensors") else ():
+        if child.verdict is not Verdict.IDENTICAL:
+            return Point(f"tensor {child.name}", child.left or "absent", child.right or "absent")
+    return Point("the end", f"{left.get('class')} {left['digest']}", f"{right.get('class')} {right['digest']}")
+
+
+def _digest(line: Raw) -> str:
+    return str(line["digest"])
+
+
+def _steps_point(left: Raw, right: Raw, position: int) -> Point:
+    return Point("the end", _steps(left), _steps(right))
+
+
+def _steps(line: Raw) -> str:
+    return f"{line.get('class', '')} {line['steps']} steps".strip()
+
+
+def _at_end(line: Raw, position: int) -> str:
+    return "the end"
+
+
+_TRAIL = Wording("weights of", "digest", _trail_point, numbered("epoch"), _digest)
+_END = Wording("weights at the end of", "digest", _end_point, _at_end, _digest)
+_STEPS = Wording("steps of", "count", _steps_point, _at_end, _steps)

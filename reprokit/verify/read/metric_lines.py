@@ -1,0 +1,391 @@
+"""The lines of metrics.jsonl: what each kind must hold, and what of it is compared."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Annotated, Any
+
+import msgspec
+
+from reprokit.errors import RunDamaged, RunTooNew
+from reprokit.verify.read.normalization import Normalisations
+
+FORMAT = 1  # of an agent's lines: reprokit/agent/start.py
+
+Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
+Hexadecimal = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})+$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Part = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Whole = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+
+# How struct names the floating-point types that the standard library can decode.
+_FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A number, truth value or text of a metric; floating-point numbers by their bits."""
+
+    dtype: str
+    bits: Hexadecimal | None = None
+    decimal: int | float | bool | None = None
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        code = _FLOATS.get(self.dtype)
+        if code is not None and (self.bits is None or len(self.bits) != 2 * struct.calcsize(code)):
+            raise ValueError(f"a value of type {self.dtype} lacks its bits")
+        if code is not None and self.bits is not None and not _fits(code, self.bits, self.decimal):
+            raise ValueError(f"decimal {self.decimal} and bits {self.bits} of a value contradict each other")
+        if self.bits is None and self.decimal is None and self.text is None:
+            raise ValueError("a value holds neither bits nor decimal nor text")
+
+
+def _fits(code: str, bits: str, decimal: float | None) -> bool:
+    """Whether the decimal rounds to the bits; NaN and infinity have none."""
+    if decimal is None:
+        return not math.isfinite(struct.unpack(code, bytes.fromhex(bits))[0])
+    try:
+        return struct.pack(code, decimal).hex() == bits
+    except (OverflowError, struct.error):
+        return False
+
+
+class Line(msgspec.Struct, frozen=True, tag_field="k"):
+    """What every line has."""
+
+    p: str
+    n: Count
+    t: float
+
+
+class Agent(Line, frozen=True, tag="agent"):
+    """A Python process started."""
+
+    python: str
+    implementation: str
+    executable: str
+    argv: list[str]
+    pid: int
+    agent: int
+
+
+class Framework(Line, frozen=True, tag="framework"):
+    """A framework was imported."""
+
+    name: str
+    version: str
+
+
+class Seed(Line, frozen=True, tag="seed"):
+    """The script, or a library, seeded a generator."""
+
+    call: str
+    argument: str
+    where: str | None
+    thread: str = ""
+    value: Any = None
+    asked: str | None = None
+
+
+class SeedCount(Line, frozen=True, tag="seed_count"):
+    """A place seeded so often that not every call has a line."""
+
+    call: str
+    where: str
+    thread: str
+    count: Count
+
+
+class Loss(Line, frozen=True, tag="loss"):
+    """A loss on which backward() was called."""
+
+    name: str
+    step: Count
+    value: Value
+
+
+class Epoch(Line, frozen=True, tag="epoch"):
+    """An epoch ended."""
+
+    name: str
+    epoch: Count
+    values: dict[str, Value]
+    steps: Count | None
+
+
+class History(Line, frozen=True, tag="history"):
+    """fit returned."""
+
+    name: str
+    values: dict[str, list[Value]]
+
+
+class Evaluate(Line, frozen=True, tag="evaluate"):
+    """evaluate returned."""
+
+    name: str
+    values: dict[str, Value]
+
+
+class Predict(Line, frozen=True, tag="predict"):
+    """predict returned."""
+
+    name: str
+    digest: Digest
+    shape: Any
+    dtype: Any
+
+
+class Column(msgspec.Struct, frozen=True):
+    """Predictions or true values: their type, and where they stand if they were kept."""
+
+    dtype: Annotated[str, msgspec.Meta(max_length=40)]
+    shape: Annotated[list[Size], msgspec.Meta(min_length=1, max_length=64)]
+    digest: Digest
+    file: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}-[0-9]{1,9}\.npy\Z")] | None = None
+    row: Size | None = None
+
+
+class ClassCount(msgspec.Struct, frozen=True, array_like=True):
+    """How many of those with a true label were predicted right."""
+
+    label: str
+    right: Part
+    all: Whole
+
+
+class Evaluation(Line, frozen=True, kw_only=True, tag="evaluation"):
+    """What a model predicted, and how it compares with what was true."""
+
+    name: str
+    calls: Count
+    task: Annotated[str, msgspec.Meta(pattern="^(classification|regression)$")]
+    form: Annotated[str, msgspec.Meta(pattern="^(labels|scores|probability|multilabel|values)$")]
+    why: str
+    predictions: Column
+    truth: Column | None = None
+    accuracy: tuple[Part, Whole] | None = None
+    classes: list[ClassCount] | None = None
+    error: Value | None = None
+    labels: list[str] | None = None
+    problem: str = ""
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of a model or optimizer."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    digest: Digest
+
+
+class Weights(Line, frozen=True, kw_only=True, tag="weights"):
+    """The weights of a model, or the state of an optimizer, at an epoch or at the end."""
+
+    at: Annotated[str, msgspec.Meta(pattern="^(epoch|end)$")]
+    epoch: Count | None = None
+    object: str
+    digest: Digest
+    tensors: list[Tensor] | None = None
+
+
+class Optimizer(Line, frozen=True, kw_only=True, tag="optimizer"):
+    """How many steps an optimizer took."""
+
+    object: str
+    steps: Count | None
+
+
+class RandomState(Line, frozen=True, tag="random_state"):
+    """The state of a random generator at the end."""
+
+    name: str
+    digest: Digest
+
+
+class Log(Line, frozen=True, kw_only=True, tag="log"):
+    """The script called reprokit.log."""
+
+    name: str
+    step: int | None = None
+    epoch: int | None = None
+    value: Value
+
+
+class Compute(Line, frozen=True, tag="compute"):
+    """What of the machine a library used: counts of threads, the code that it chose."""
+
+    name: str
+    library: str
+    facts: dict[str, bool | int | str | list[str] | None]
+
+
+class Listing(Line, frozen=True, tag="listing"):
+    """A directory was listed."""
+
+    name: str
+    count: Count
+    order: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    names: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    whole: bool
+
+
+class Variable(Line, frozen=True, tag="variable"):
+    """The user's code asked for an environment variable."""
+
+    name: str
+    where: str
+    set: bool
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None  # null: of presence alone, or no key
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""  # which key the digest has
+
+
+class Tracker(Line, frozen=True, tag="tracker"):
+    """A run of an experiment tracker was opened: never compared."""
+
+    name: str
+    run: str
+    place: str
+    group: str
+
+
+class Warned(Line, frozen=True, tag="warning"):
+    """The agent stepped aside."""
+
+    text: str
+
+
+class Patched(Line, frozen=True, tag="patch"):
+    """A patch was applied, or not; run.json says what it came to in the run."""
+
+    id: str
+    value: str
+    state: str
+    why: str
+
+
+class CaptureMissing(Line, frozen=True, tag="capture_unavailable"):
+    """Steps of a framework could not be captured: never compared, run.json has the sum of it."""
+
+    framework: str
+    version: str
+    reason: str
+
+
+class End(Line, frozen=True, tag="end"):
+    """The process ended normally."""
+
+
+KINDS: dict[str, type[Line]] = {
+    "agent": Agent,
+    "framework": Framework,
+    "seed": Seed,
+    "seed_count": SeedCount,
+    "loss": Loss,
+    "epoch": Epoch,
+    "history": History,
+    "evaluate": Evaluate,
+    "predict": Predict,
+    "evaluation": Evaluation,
+    "weights": Weights,
+    "optimizer": Optimizer,
+    "random_state": RandomState,
+    "log": Log,
+    "compute": Compute,
+    "listing": Listing,
+    "patch": Patched,
+    "capture_unavailable": CaptureMissing,
+    "tracker": Tracker,
+    "variable": Variable,
+    "warning": Warned,
+    "end": End,
+}
+END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests at epochs
+
+# Kinds that say what came out of a training: two runs without any of them have nothing to compare.
+OUTCOMES = frozenset({"loss", "epoch", "history", "evaluate", "predict", "evaluation", "weights", END_WEIGHTS, "log"})
+
+_COMMON = ("k", "p", "n", "t")
+_VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
+
+
+def checked(raw: dict[str, Any]) -> Line | None:
+    """The line as a struct; None for a kind that this version does not know.
+
+    Raises RunDamaged for a line that does not hold what its kind must.
+    """
+    kind = raw.get("k")
+    try:
+        if not isinstance(kind, str):
+            raise ValueError("a line without its kind, k")
+        if kind not in KINDS:
+            msgspec.convert({**raw, "k": "end"}, End)
+            return None
+        line = msgspec.convert(raw, KINDS[kind])
+    except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
+        raise RunDamaged(f"{' '.join(str(error).split())}; the run cannot be used") from None
+    if isinstance(line, Agent) and line.agent > FORMAT:
+        raise RunTooNew(f"written by an agent of format {line.agent}, this reprokit reads up to {FORMAT}")
+    return line
+
+
+def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
+    """What of a line is compared, as bytes that are equal exactly if it is.
+
+    Values count by type and bits, so that NaN equals NaN and the decimal's spelling does not matter.
+    Keys that this version does not know are compared too.
+    """
+    kind = raw["k"]
+    kept = raw.copy()
+    for key in _VOLATILE.get(kind, _COMMON):
+        kept.pop(key, None)
+    if "value" in kept:
+        kept["value"] = _exact(kept["value"])
+    if kind == "seed":
+        kept["argument"] = normalisations.argument(kept["argument"])
+    if kind == "evaluation":
+        kept.update({side: _column(kept[side]) for side in ("predictions", "truth") if side in kept})
+        kept["error"] = _exact(kept.get("error"))
+    if isinstance(kept.get("values"), dict):
+        kept["values"] = {name: _exact(value) for name, value in kept["values"].items()}
+    try:
+        return msgspec.json.encode(kept, order="sorted")
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return repr(sorted(kept.items())).encode()
+
+
+def _column(column: Any) -> Any:
+    """Without where its rows stand, which may be elsewhere in another run."""
+    return column and {key: column[key] for key in column if key not in ("file", "row")}
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_exact(one) for one in value]
+    if isinstance(value, dict) and value.get("bits") is not None:
+        return [value.get("dtype"), value["bits"]]
+    return value
+
+
+def shown(value: Value) -> str:
+    """A value for people: its shortest decimal and, where it has any, its bits."""
+    code = _FLOATS.get(value.dtype)
+    if value.bits is None:
+        return value.text if value.text is not None else str(value.decimal)
+    if code is None:
+        return f"{value.decimal} ({value.bits})" if value.decimal is not None else f"{value.dtype} {value.bits}"
+    return f"{_shortest(code, value.bits)} ({value.bits})"
+
+
+def _shortest(code: str, bits: str) -> str:
+    """The shortest decimal that rounds to these bits."""
+    number = struct.unpack(code, bytes.fromhex(bits))[0]
+    for digits in range(1, 18):
+        text = f"{number:.{digits}g}"
+        with_bits = math.isfinite(number) and _fits(code, bits, float(text))
+        if with_bits:
+            return text
+    return str(number)

@@ -1,0 +1,1 @@
+"""Shows runs and comparisons: on the screen, and as JSON documents."""

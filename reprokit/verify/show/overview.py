@@ -1,0 +1,223 @@
+"""One run on one screen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from reprokit import findings
+from reprokit.capture import files
+from reprokit.model.outputs import OutputFile
+from reprokit.model.run import Proof, RunFile
+from reprokit.screen import Cells, print_rows
+from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
+from reprokit.verify.compare.entropy import in_words
+from reprokit.verify.compare.metrics import WORDINGS, text
+from reprokit.verify.compare.status import failed, seconds
+from reprokit.verify.compare.verdict_rows import shortened
+from reprokit.verify.read.metric_lines import END_WEIGHTS, Tracker
+from reprokit.verify.read.scan import Key, Series
+from reprokit.verify.show.summary import Summary, not_covered, warnings
+
+TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
+SHOWN = 6  # things of a kind on one screen
+
+
+def print_summary(summary: Summary) -> None:
+    """Print it: the state first, so that nobody overlooks that a run is not whole."""
+    style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
+    print_rows(headline(summary), [Cells(row) for row in rows(summary)], style=style)
+
+
+def headline(summary: Summary) -> str:
+    """What run it is, and how it ended."""
+    return f"{series_leaves.KINDS[summary.run.kind]} {summary.directory.path}: {summary.state}"
+
+
+def rows(summary: Summary) -> list[tuple[str, str]]:
+    """The lines behind the headline, each with its label, which stands once where several follow each other."""
+    sections = [*_what(summary), *_environment(summary)]
+    sections += [
+        *_limited("patches", _patches(summary.run)),
+        *_entropy(summary),
+        *_results(summary),
+        *_captured(summary),
+        *_caveats(summary),
+    ]
+    before = ["", *(label for label, _ in sections)]
+    labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
+    return [(label, shortened(line)) for label, (_, line) in zip(labels, sections, strict=True)]
+
+
+def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
+    for one in summary.run.captures_unavailable:
+        yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
+    found = files.of_run(summary.directory)
+    yield from (("snapshots", f"{facts.name}: {facts.problem or facts.trigger}") for facts in found[:SHOWN])
+    if len(found) > SHOWN:
+        yield "snapshots", f"and {len(found) - SHOWN} more"
+
+
+def _unwell(summary: Summary) -> bool:
+    return summary.directory.unfinished or failed(summary.run)
+
+
+def _what(summary: Summary) -> Iterator[tuple[str, str]]:
+    run = summary.run
+    yield "command", shlex.join(run.command)
+    yield "directory", run.working_directory
+    lasted = f", {seconds(run.duration)}" if run.duration is not None else ""
+    yield "started", f"{run.started}{lasted}, on {run.host}, by reprokit {run.reprokit}"
+
+
+def _environment(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Machine, system, and what the training ran on: a line each."""
+    facts = summary.environment
+    cpu, system = _object(facts, "cpu"), _object(facts, "system")
+    memory = facts.get("memory")
+    parts = [str(cpu.get("model") or ""), f"{cpu['count']} processors" if cpu.get("count") else ""]
+    parts.append(f"{memory / 2**30:.0f} GiB" if isinstance(memory, int) and memory > 0 else "")
+    gpus = facts.get("gpus")
+    parts += [str(gpu) for gpu in gpus[:SHOWN]] if isinstance(gpus, list) else []
+    yield "environment", _joined(parts) or "the machine was not recorded"
+    parts = [" ".join(str(system.get(key) or "") for key in ("os", "kernel", "machine")).strip()]
+    parts += [str(system.get("distribution") or ""), str(system.get("libc") or "")]
+    yield "environment", _joined([*parts, _randomization(summary.run)]) or "the system was not recorded"
+    agents = [process.agent for process in summary.scan.processes.values() if process.agent is not None]
+    pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
+    frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
+    yield "environment", _joined([*pythons, *frameworks]) or "no Python was seen"
+    reads = script_variables.listed(summary.scan.variables)
+    yield from _limited("reads", (f"{read.name} ({read.state}), at {read.where}" for read in reads))
+
+
+def _patches(run: RunFile) -> Iterator[str]:
+    """What was asked for, and what became of it."""
+    for patch in run.patches:
+        name = f"{patch.id}={patch.value}" if patch.value else patch.id
+        where = f" in {series_leaves.counted(patch.processes, 'process')}" if patch.processes else ""
+        why = f": {patch.why}" if patch.why else ""
+        yield f"{name} {patch.state.replace('-', ' ')}{where}{why}"
+
+
+def _object(facts: dict[str, Any], key: str) -> dict[str, Any]:
+    value = facts.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _joined(parts: list[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _randomization(run: RunFile) -> str:
+    return f"address randomisation {run.address_randomization}" if run.address_randomization else ""
+
+
+def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
+    run, profile = summary.run, summary.run.profile
+    if run.replay_of is not None:
+        yield "entropy", f"replay of {run.replay_of.path}"
+        yield "entropy", in_words(run.fidelity) if run.fidelity is not None else "fidelity not known yet"
+    if profile is not None and run.keyed:
+        yield (
+            "entropy",
+            (
+                f"keyed: {profile.events} requests, {profile.entropy} bytes given to {profile.processes} processes and"
+                f" {profile.threads} threads from a 256-bit key; nothing else is stored"
+            ),
+        )
+    elif profile is not None:
+        yield (
+            "entropy",
+            (
+                f"{profile.events} events, {profile.entropy} bytes given to {profile.processes} processes and"
+                f" {profile.threads} threads; {profile.size} bytes in {profile.files} files"
+            ),
+        )
+        yield "entropy", f"profile {profile.digest}"
+    elif run.replay_of is None:
+        yield "entropy", f"not counted: {summary.entropy_size} bytes in {summary.entropy_files} files so far"
+    if run.proof is not None:
+        yield "entropy", f"proof: {proof_in_words(run.proof)}"
+    yield from _limited("seeds", seeds.summary(summary.scan))
+
+
+def proof_in_words(proof: Proof) -> str:
+    """What strace saw beside the run, in one line."""
+    missed = proof.requests - proof.accounted
+    found = f"{proof.requests} requests to the kernel, all accounted for"
+    if missed:
+        found = f"{missed} of {proof.requests} requests to the kernel were not recorded"
+    return "; ".join(part for part in (found if proof.requests else "", proof.problem) if part)
+
+
+def _results(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Metrics, weights, outputs."""
+    if summary.epochs:
+        yield "metrics", series_leaves.counted(summary.epochs, "epoch")
+    yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
+    kinds = ("epoch", "history", "evaluation", "evaluate", "predict")
+    yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
+    yield from _limited("in files", _in_files(summary))
+    yield from _limited("tracked by", (_tracker(one) for one in summary.scan.trackers))
+    weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
+    yield from _limited("weights", weights)
+    yield from _limited("trail", map(str, summary.trails))
+    if summary.run.trail.startswith("off"):
+        yield "trail", summary.run.trail
+    if summary.findings is not None:
+        yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
+    yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
+    yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
+
+
+def _in_files(summary: Summary) -> Iterator[str]:
+    """The metrics that experiment trackers wrote, and what of them cannot be read."""
+    found = summary.logged
+    for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
+        yield f"{name} ({found.trackers[name.place]}): {tracker_metrics.summary(points)}"
+    yield from (f"{place}: {problem}" for place, problem in sorted({**found.problems, **found.unread}.items()))
+
+
+def _tracker(line: Tracker) -> str:
+    group = f" of {line.group}" if line.group else ""
+    return f"{TRACKERS.get(line.name, line.name)} run {line.run}{group}, in {line.place}"
+
+
+def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """The first few, and how many more there are."""
+    everything = list(lines)
+    yield from ((label, line) for line in everything[:SHOWN])
+    if len(everything) > SHOWN:
+        yield label, f"and {len(everything) - SHOWN} more (--json has them all)"
+
+
+def _loss(key: Key, series: Series) -> str:
+    name = series_leaves.title(key, WORDINGS[key.kind].noun)
+    if series.first is None or series.last is None or series.count == 1:
+        return f"{name}: {series_leaves.summary(series, WORDINGS[key.kind])}"
+    count = series_leaves.counted(series.count, WORDINGS[key.kind].unit)
+    return f"{name}: {count}, first {text(series.first['value'])}, last {text(series.last['value'])}"
+
+
+def _last(key: Key, series: Series) -> str:
+    return f"{series_leaves.title(key, WORDINGS[key.kind].noun)}: {series_leaves.summary(series, WORDINGS[key.kind])}"
+
+
+def _digest(key: Key, series: Series) -> str:
+    line = series.last or {}
+    tensors = f", {len(line['tensors'])} tensors" if line.get("tensors") else ""
+    return f"{line.get('class', '')} {key.name} of process {key.process}: {line.get('digest', '')}{tensors}".strip()
+
+
+def _output(file: OutputFile) -> str:
+    return f"{file.path}: {file.size} bytes {file.digest or file.note}".strip()
+
+
+def _caveats(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield from _limited("changed", iter(summary.run.changed))
+    yield from _limited("warning", iter(warnings(summary)))
+    yield from _limited("not covered", not_covered(summary))
+    if summary.run.proof is not None:
+        yield from _limited("not recorded", iter(summary.run.proof.unaccounted))

@@ -1,0 +1,240 @@
+"""What one run is and what is in it: finished, crashed or still going on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reprokit import entropy, findings
+from reprokit.errors import RunError
+from reprokit.findings import FindingsFile
+from reprokit.model.outputs import OutputsFile
+from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
+from reprokit.rundir import ENTROPY, RunDirectory
+from reprokit.verify.compare import script_variables, tracker_metrics
+from reprokit.verify.compare.match import Raw
+from reprokit.verify.compare.status import ended
+from reprokit.verify.read import integrity
+from reprokit.verify.read.metric_lines import END_WEIGHTS
+from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.scan import Key, Scan, Series, scan
+from reprokit.verify.show.trail_summary import Holding, holdings
+from reprokit.verify.show.trail_summary import document as trails_document
+
+FORMAT = 1
+MAX_ENTROPY_FILES = 100_000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run, read once."""
+
+    directory: RunDirectory
+    in_progress: bool
+    environment: dict[str, Any]
+    outputs: OutputsFile
+    scan: Scan
+    entropy_files: int
+    entropy_size: int
+    trails: list[Holding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # with reading the trails and findings
+    findings: FindingsFile | None = None
+
+    @cached_property
+    def logged(self) -> tracker_metrics.Found:
+        """The metrics in the files that experiment trackers wrote."""
+        return tracker_metrics.read(self.directory, self.outputs)
+
+    @property
+    def run(self) -> RunFile:
+        """run.json."""
+        return self.directory.run
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the training came to its end with exit status 0."""
+        return self.run.status == FINISHED and self.run.signal is None and self.run.exit_code == 0
+
+    @property
+    def state(self) -> str:
+        """How the run ended, or that it has not."""
+        if self.directory.in_progress:
+            return f"in progress (process {self.run.launcher_pid})"
+        if self.in_progress:
+            return "in progress, though its launcher is gone"
+        if self.run.status == FAILED:
+            return "failed to start"
+        return ended(self.run) or f"{NO_END}; what it had recorded is shown"
+
+    def series(self, *kinds: str) -> Iterator[tuple[Key, Series]]:
+        """The series of these kinds, in the order of the kinds, then of processes and names."""
+        for kind in kinds:
+            found = [key for key in self.scan.series if key.kind == kind]
+            yield from ((key, self.scan.series[key]) for key in sorted(found, key=lambda key: key.order))
+
+    @property
+    def epochs(self) -> int:
+        """Epochs seen, those of the process and loader that had most."""
+        counts = [series.count for _, series in self.series("epoch")]
+        return max([*counts, *(_longest(series.last) for _, series in self.series("history"))], default=0)
+
+
+def _longest(history: Raw | None) -> int:
+    return max((len(values) for values in (history or {}).get("values", {}).values()), default=0)
+
+
+def summarise(path: Path) -> Summary:
+    """Read a run; raises a RunError where that is impossible."""
+    directory = RunDirectory(path)
+    in_progress = directory.in_progress or _is_still_written(directory)
+    outputs = directory.outputs() or OutputsFile()
+    scanned = scan(directory, Normalisations())
+    environment = directory.environment() or {}
+    trails, problems = holdings(directory, in_progress=in_progress)
+    found = _findings(directory, problems)
+    entropy_facts = _entropy(path / ENTROPY)
+    return Summary(directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found)
+
+
+def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
+    """What reprokit profile found; a file that is damaged hides nothing else of the run."""
+    try:
+        return findings.read(directory)
+    except RunError as error:
+        problems.append(str(error))
+        return None
+
+
+def _is_still_written(directory: RunDirectory) -> bool:
+    """Whether the training goes on without its launcher; a damaged profile does not tell."""
+    with suppress(RunError):
+        return directory.orphaned and entropy.being_written(directory.path / ENTROPY)
+    return False
+
+
+def _entropy(path: Path) -> tuple[int, int]:
+    """Files and bytes on disk of the random profile, for a run whose end has not counted them."""
+    try:
+        with os.scandir(path) as entries:
+            files = (entry for entry in islice(entries, MAX_ENTROPY_FILES) if entry.name.endswith(".entropy"))
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in files]
+    except OSError:
+        return 0, 0
+    return len(sizes), sum(sizes)
+
+
+def not_covered(summary: Summary) -> Iterator[str]:
+    """What the run's record does not hold, and why."""
+    run = summary.run
+    yield from _uncovered(summary)
+    if not run.has_profile:
+        yield "who asked for entropy, and any replay: the random profile was left out of the bundle that it came in"
+    if run.agent.startswith("not loaded"):
+        yield f"metrics, weights and seeds: the agent was {run.agent}"
+    if run.profile is not None and run.profile.withheld:
+        yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
+    if run.profile is not None and not run.profile.sealed:
+        yield "what a process that outlived the command asked for after the end"
+    lost = sum(process.lost for process in summary.scan.processes.values())
+    if lost and not summary.in_progress:
+        yield f"{lost} lines of metrics that could not be written"
+    unread = [file for file in summary.outputs.files if not file.digest]
+    if unread:
+        yield f"the content of {len(unread)} outputs, first {unread[0].path}: {unread[0].note or 'not read'}"
+    if summary.outputs.left_out:
+        yield f"{summary.outputs.left_out} further outputs, or more"
+    yield from (f"the content of outputs: {text}" for text in summary.outputs.not_compared)
+
+
+def _uncovered(summary: Summary) -> Iterator[str]:
+    """Entropy that nobody recorded. Without the shim, the supervisor did where it was on."""
+    run = summary.run
+    why = run.shim.partition(": ")[2]
+    is_answered = run.supervisor.startswith("on") or any(why in line for line in run.uncovered)
+    if run.shim.startswith("not loaded") and not is_answered:
+        yield f"entropy: the shim was {run.shim}"
+    yield from run.uncovered
+    if run.unsupervised:
+        yield run.unsupervised
+    if run.ended is None and (fresh := _fresh(summary.directory.path / ENTROPY)):
+        yield f"{fresh} requests that the supervisor did not answer, as it was stopped or gone"
+
+
+def _fresh(directory: Path) -> int:
+    """A byte each in a file of its own; of a run that has ended the warnings have the number."""
+    try:
+        return (directory / "fresh").lstat().st_size
+    except OSError:
+        return 0
+
+
+def warnings(summary: Summary) -> list[str]:
+    """The launcher's warnings and the agent's, each once."""
+    said = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage(summary)]))
+    return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
+
+
+def _damage(summary: Summary) -> Iterator[str]:
+    """What is wrong with the random profile and with what the run kept, if it has ended."""
+    if summary.in_progress:
+        return
+    run = summary.directory
+    try:
+        if run.run.has_profile:
+            entropy.check(run.path / ENTROPY, run.run.profile)
+        integrity.evaluation(run)
+    except RunError as error:
+        yield str(error)
+    with suppress(RunError):  # of files that may not be read
+        for problem in (*integrity.kept_outputs(run), *integrity.snapshots(run)):
+            yield f"{run.path / problem.name} {problem.what}"
+
+
+def document(summary: Summary) -> dict[str, Any]:
+    """The summary as a JSON document; the profile's key, which is secret, is left out."""
+    run = msgspec.to_builtins(summary.run)
+    del run["key"]
+    scanned = summary.scan.series
+    return {
+        "format": FORMAT,
+        "path": str(summary.directory.path),
+        "state": summary.state,
+        "in_progress": summary.in_progress,
+        "run": run,
+        "environment": summary.environment,
+        "frameworks": {name: sorted(versions) for name, versions in sorted(summary.scan.frameworks.items())},
+        "script_variables": [read._asdict() for read in script_variables.listed(summary.scan.variables)],
+        "processes": [_process(name, summary) for name in summary.scan.processes],
+        "epochs": summary.epochs,
+        "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
+        "metrics_in_files": tracker_metrics.document(summary.logged),
+        "trackers": [
+            {"name": one.name, "run": one.run, "place": one.place, "group": one.group} for one in summary.scan.trackers
+        ],
+        "trails": trails_document(summary.trails),
+        "findings": findings.counts(summary.findings),
+        "outputs": msgspec.to_builtins(summary.outputs.files),
+        "links": msgspec.to_builtins(summary.outputs.links),
+        "warnings": warnings(summary),
+        "not_covered": list(not_covered(summary)),
+    }
+
+
+def _process(name: str, summary: Summary) -> dict[str, Any]:
+    process = summary.scan.processes[name]
+    python = f"{process.agent.implementation} {process.agent.python}" if process.agent is not None else None
+    return {"identity": name, "python": python, "ended": process.ended, "lines": process.count, "lost": process.lost}
+
+
+def _series(key: Key, series: Series) -> dict[str, Any]:
+    kind, at = (key.kind, None) if key.kind != END_WEIGHTS else ("weights", "end")
+    line = {"process": key.process, "kind": kind, "name": key.name, "lines": series.count}
+    return {**line, "at": at, "first": series.first, "last": series.last}
