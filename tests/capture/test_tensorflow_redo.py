@@ -96,7 +96,7 @@ CAUSES = """
 import json, sys
 sys.path.insert(0, ROOT)
 from reprokit.agent.capture import tensorflow_causes as causes
-from reprokit.agent.capture.tensorflow_explain import Watching
+from reprokit.agent.capture.tensorflow_explain import OperationWatcher
 
 def norm_at_zero(x):
     return tf.reduce_mean(tf.norm(x, axis=1))
@@ -142,7 +142,7 @@ def in_a_layer(x):
 
 def explain(function, value):
     x = tf.Variable(value)
-    with Watching() as watching:
+    with OperationWatcher() as watching:
         with tf.GradientTape() as tape:
             loss = function(x)
         gradient = tape.gradient(loss, x)

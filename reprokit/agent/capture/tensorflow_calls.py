@@ -5,26 +5,24 @@ from __future__ import annotations
 import weakref
 from _thread import _local, get_ident
 
-from .tensorflow_drawn import drawing, hidden
-from .tensorflow_state import as_array, held_or_now
-from .tensorflow_update import Memory
+from .tensorflow_checks import OptimizerMemory
+from .tensorflow_random import drawing, hidden
+from .tensorflow_state import as_array, held_or_now, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .tensorflow_steps import Step
-    from .tensorflow_window import Window
+    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
-
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
 MAX_FETCHED = 64
 
 
-class Traced:
+class FunctionRecord:
     """What is known of a function that eager code calls, since its graphs were built."""
 
     __slots__ = ("differentiates", "graph", "trains", "updates", "written")
@@ -47,19 +45,21 @@ class Traced:
         self.updates = SOMETIMES if sometimes else self.updates or ALWAYS
 
 
-class Fetched:
+class FetchedBatches:
     """What data sets gave for the step in eager code that is under way, or comes next."""
 
     def __init__(self) -> None:
         self._given: list[tuple[int, Any]] = []  # by which iterator
-        self._after: Callable[[], Step | None] = _none  # the step that was the last when the first of them was given
+        self._after: Callable[[], TensorFlowStep | None] = (
+            _none  # the step that was the last when the first of them was given
+        )
 
     @property
     def values(self) -> list[Any]:
         """In the order of time."""
         return [value for _, value in self._given]
 
-    def add(self, iterator: Any, value: Any, last: Step | None) -> None:
+    def add(self, iterator: Any, value: Any, last: TensorFlowStep | None) -> None:
         """An iterator gave this; a step has one batch of each iterator, unless it adds gradients up."""
         number = id(iterator)
         if not _accumulates(last) and (last is not self._after() or number in [one for one, _ in self._given]):
@@ -68,37 +68,37 @@ class Fetched:
             self._after = _none if last is None else weakref.ref(last)
         self._given = [*self._given, (number, value)][-MAX_FETCHED:]
 
-    def ended(self, iterator: Any, last: Step | None) -> None:
+    def ended(self, iterator: Any, last: TensorFlowStep | None) -> None:
         """An iterator is at its end: what comes now is no step of its last batch."""
         if not _accumulates(last):
             self._given = [one for one in self._given if one[0] != id(iterator)]
 
 
-def _accumulates(step: Step | None) -> bool:
+def _accumulates(step: TensorFlowStep | None) -> bool:
     return step is not None and step.differentiated and not step.applied
 
 
-class Here(_local):
+class ThreadState(_local):
     """What is under way in a thread."""
 
-    call: Call | None = None  # outermost
+    call: OutermostCall | None = None  # outermost
     compiled: Any = None  # function that is being called
     applies = False  # an optimizer is
-    window: Window | None = None
+    window: AccumulationWindow | None = None
 
     def __init__(self) -> None:
-        self.fetched = Fetched()
+        self.fetched = FetchedBatches()
 
 
-class Call:
+class OutermostCall:
     """An outermost call of a training from eager code: a Keras train_function, or a function of the script's."""
 
     pending: BaseException | None = None  # what ends the training when the call has come back
     trains = True
     rolls_back = False
-    captured: Step | None = None  # a step of it that was not applied
-    steps: Sequence[Step] = ()  # that were built in it
-    window: Window | None = None
+    captured: TensorFlowStep | None = None  # a step of it that was not applied
+    steps: Sequence[TensorFlowStep] = ()  # that were built in it
+    window: AccumulationWindow | None = None
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Call:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         by: Function | None = None,
-        traced: Traced | None = None,
+        traced: FunctionRecord | None = None,
     ) -> None:
         self.origin = origin
         self.model = model
@@ -121,7 +121,7 @@ class Call:
             try:
                 traced = function._reprokit_traced
             except AttributeError:
-                traced = function._reprokit_traced = Traced()
+                traced = function._reprokit_traced = FunctionRecord()
         self.traced = traced
 
     def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
@@ -132,7 +132,7 @@ class Call:
         return self.by(self.function, *given, **(self.keywords if keywords is None else keywords))
 
 
-class Known:
+class OptimizerRecord:
     """What is known of an optimizer."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -145,13 +145,13 @@ class Known:
         self.shares = False  # its eager steps with another optimizer, which updates behind it
         self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
         self.mean, self.norms = 0.0, 0
-        self._memory: Memory | None = None
+        self._memory: OptimizerMemory | None = None
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> OptimizerMemory:
         """The variables of ours in its graphs."""
         if self._memory is None:
-            self._memory = Memory()
+            self._memory = OptimizerMemory()
         return self._memory
 
     @property
@@ -171,10 +171,12 @@ class Known:
         return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
 
 
-class Site:
+class UpdateSite:
     """A place where a graph applies gradients."""
 
-    def __init__(self, known: Known, variables: list[Any], step: Step, call: Call | None) -> None:
+    def __init__(
+        self, known: OptimizerRecord, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
+    ) -> None:
         self.known = known
         self.step = step
         self.variables = variables
@@ -208,3 +210,40 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
 
 def _none() -> None:
     """What there is none of: a graph, or a step."""
+
+
+MAX_CALLS = 64
+
+
+def unread(calls: list[OutermostCall]) -> list[str]:
+    """The operations of calls without an update that draw from states which nobody can read."""
+    graphs = {call.traced.graph() for call in calls} - {None}
+    return [name for graph in graphs for name in [*[operation.name for operation in drawing(graph)], *hidden(graph)]]
+
+
+class AccumulationWindow:
+    """The calls of one thread since the last update, and what they write to as it was before the first of them."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count  # all updates so far
+        self._counted = 0
+        self.calls: list[OutermostCall] = []
+        self.before: dict[int, Any] = {}
+
+    def opens(self, call: OutermostCall) -> None:
+        """A call begins."""
+        traced = call.traced
+        if not traced.adds_up:
+            return
+        if not self.calls:
+            self.before = {key: read(variable) for key, variable in traced.written.items()}
+        if traced.updates == SOMETIMES:
+            self._counted = self._count()
+
+    def closes(self, call: OutermostCall) -> None:
+        """It is over: with the update, or one more to wait for it."""
+        traced = call.traced
+        if traced.adds_up and call.captured is None and (traced.updates is None or self._counted == self._count()):
+            self.calls = [*self.calls, call][-MAX_CALLS:]
+        elif self.calls and (call.captured is not None or traced.updates is not None):
+            self.calls, self.before = [], {}

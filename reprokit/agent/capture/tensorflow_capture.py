@@ -14,19 +14,37 @@ from ..frameworks.variables import is_eager, optimizer_variables
 from .compiled import load as load_compiled
 from .random_states import RandomStates
 from .settings import NEEDS_TENSORFLOW_2, ROLLBACK, STOP
-from .tensorflow_calls import ALWAYS, Call, Here, Known, Site, Traced, iterations
-from .tensorflow_compiled import Compiled, one_of
-from .tensorflow_drawn import watch
-from .tensorflow_eager import EagerTest
-from .tensorflow_found import Found, in_fit, local_batch, loss_scale, places
-from .tensorflow_graph import batch_in_graph, building, call_host, has_numbers, in_loop, in_xla, numbers_given_to
-from .tensorflow_replicas import OF_THE_FIRST, Round, replica, wait_for_workers, worker
-from .tensorflow_reveal import Reveals
+from .tensorflow_calls import (
+    ALWAYS,
+    AccumulationWindow,
+    FunctionRecord,
+    OptimizerRecord,
+    OutermostCall,
+    ThreadState,
+    UpdateSite,
+    iterations,
+    unread,
+)
+from .tensorflow_checks import LAST_LOSSES, EagerTest, UpdateTest
+from .tensorflow_graph import (
+    batch_in_graph,
+    building,
+    call_host,
+    conditional,
+    flagged,
+    has_numbers,
+    in_loop,
+    in_xla,
+    numbers_given_to,
+    put_back,
+)
+from .tensorflow_random import watch_random_operations
+from .tensorflow_replicas import OF_THE_FIRST, ReplicaRound, replica, wait_for_workers, worker
 from .tensorflow_saved_model import watch_saving
+from .tensorflow_snapshot import RejectedStep, in_fit, local_batch, loss_scale, places
 from .tensorflow_state import as_array, digest, eager_state, plain, put_variable, read, resource_id
-from .tensorflow_steps import Steps, put
-from .tensorflow_update import LAST_LOSSES, Test, conditional, flagged, put_back
-from .tensorflow_window import Window, unread
+from .tensorflow_steps import StepTracker, put
+from .tensorflow_xla import GradientRecomputation, XlaCalls, one_of
 from .words import in_words
 
 TYPE_CHECKING = False
@@ -36,7 +54,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Capture
-    from .tensorflow_steps import Step
+    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
 
@@ -48,18 +66,18 @@ class TensorFlowCapture:
         self.capture = capture
         self._settings = capture.settings
         self._conditions = capture.settings.conditions
-        self.here = Here()
-        self._steps = Steps()
-        self._reveals = Reveals(self._steps)
+        self.here = ThreadState()
+        self._steps = StepTracker()
+        self._reveals = GradientRecomputation(self._steps)
         self._test = EagerTest(None, self._conditions)
-        self._compiled = Compiled(self, self._reveals)
+        self._compiled = XlaCalls(self, self._reveals)
         self.forget()
 
     def forget(self) -> None:
         """At the beginning, and in a forked child."""
-        self.calls: list[Call] = []
-        self._known: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
-        self._order: list[Known] = []
+        self.calls: list[OutermostCall] = []
+        self._known: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
+        self._order: list[OptimizerRecord] = []
         self._good: list[tuple[Any, Any]] = []  # a state to go back to: variables and values
         self._since = 0
 
@@ -96,7 +114,7 @@ class TensorFlowCapture:
             if "assign" in vars(owner):  # methods are copied from class to class there
                 self._steps.watch_writes(owner)
         self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
-        self.capture.attempt(watch, self.drew)
+        self.capture.attempt(watch_random_operations, self.drew)
         self.capture.attempt(watch_saving, lambda: [one for known in self._order for one in known.remembering])
         functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
         put(functions.Function, "__call__", self._make_call)
@@ -136,10 +154,10 @@ class TensorFlowCapture:
             if function is None or hasattr(function, "_reprokit_captured"):
                 return made
 
-            traced = Traced()
+            traced = FunctionRecord()
 
             def train_function(*given: Any) -> Any:
-                return self._outermost(Call("fit", model, function, given, {}, None, traced))
+                return self._outermost(OutermostCall("fit", model, function, given, {}, None, traced))
 
             train_function._reprokit_captured = True  # type: ignore[attr-defined]
             if hasattr(function, "_reprokit_model"):
@@ -158,7 +176,7 @@ class TensorFlowCapture:
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             by = compiled.call if function._jit_compile else original
             if here.call is None and executing_eagerly():
-                return self._outermost(Call("function", None, function, arguments, keywords, by))
+                return self._outermost(OutermostCall("function", None, function, arguments, keywords, by))
             return by(function, *arguments, **keywords)
 
         return call
@@ -169,12 +187,12 @@ class TensorFlowCapture:
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.here.call is None and executing_eagerly():
-                return self._outermost(Call("function", None, function, arguments, keywords, original))
+                return self._outermost(OutermostCall("function", None, function, arguments, keywords, original))
             return original(function, *arguments, **keywords)
 
         return call
 
-    def _outermost(self, call: Call) -> Any:
+    def _outermost(self, call: OutermostCall) -> Any:
         """Make an outermost call. What was captured in it ends the training behind it, also where the call then fails.
 
         Few functions of ours stand between, and each makes its call early, as TensorFlow takes down at each call who
@@ -196,7 +214,7 @@ class TensorFlowCapture:
             self.capture.attempt(self._keep_or_go_back, call.rolls_back)
         return result
 
-    def _begins_call(self, call: Call) -> bool:
+    def _begins_call(self, call: OutermostCall) -> bool:
         """Whether it is an outermost one."""
         here, traced = self.here, call.traced
         if here.call is not None:
@@ -209,15 +227,15 @@ class TensorFlowCapture:
         self.calls.append(call)
         return True
 
-    def _opens_window(self, call: Call) -> None:
+    def _opens_window(self, call: OutermostCall) -> None:
         """Its gradients may wait for another call's update, or those of others for its own."""
         call.trains = call.traced.trains is not False or call.traced.differentiates
-        window = call.window = self.here.window = self.here.window or Window(self._updates)
+        window = call.window = self.here.window = self.here.window or AccumulationWindow(self._updates)
         if call.trains and not window.calls:
             self._random.keep()
         self.capture.attempt(window.opens, call)
 
-    def _leaves_call(self, call: Call) -> None:
+    def _leaves_call(self, call: OutermostCall) -> None:
         """It is over, in whichever way."""
         self.here.call = None
         self.calls.remove(call)
@@ -234,7 +252,7 @@ class TensorFlowCapture:
         """How many updates all optimizers have made."""
         return sum(iterations(known.optimizer()) or 0 for known in self._order)
 
-    def _differentiates(self, step: Step) -> None:
+    def _differentiates(self, step: TensorFlowStep) -> None:
         """A step asks for gradients."""
         call = self.current()
         if step.graph is not None and call is not None:
@@ -242,9 +260,9 @@ class TensorFlowCapture:
             call.traced.graph = weakref.ref(step.graph)
             call.steps = [*call.steps, step]
 
-    outermost: Callable[[Call], Any] = staticmethod(Call.run)  # makes an outermost call
+    outermost: Callable[[OutermostCall], Any] = staticmethod(OutermostCall.run)  # makes an outermost call
 
-    def current(self) -> Call | None:
+    def current(self) -> OutermostCall | None:
         """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
         call = self.here.call
         return call if call is not None or not self.calls else self.calls[-1]
@@ -255,7 +273,7 @@ class TensorFlowCapture:
         def run(strategy: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
             if self.current() is None:
                 return original(strategy, fn, args, kwargs, options)
-            together = Round()
+            together = ReplicaRound()
             wrapped = self.capture.attempt(self._wrap_step, fn, together)
             result = original(strategy, fn if wrapped is None else wrapped, args, kwargs, options)
             self.capture.attempt(together.end, lambda: self._call_host_together(strategy, together))
@@ -263,7 +281,7 @@ class TensorFlowCapture:
 
         return run
 
-    def _wrap_step(self, fn: Function, together: Round) -> Function:
+    def _wrap_step(self, fn: Function, together: ReplicaRound) -> Function:
         api = sys.modules["tensorflow.python.autograph.impl.api"]
         context = sys.modules["tensorflow.python.autograph.core.ag_ctx"]
         converted = api.tf_convert(fn, context.control_status_ctx(), convert_by_default=False)
@@ -285,7 +303,7 @@ class TensorFlowCapture:
         step_function.autograph_info__ = None  # type: ignore[attr-defined]
         return step_function
 
-    def _step_ends(self, step: Step) -> None:
+    def _step_ends(self, step: TensorFlowStep) -> None:
         """What a step that was not applied moved after its update, as metrics, is put back where training goes on."""
         step.pinned = False
         moved = list(step.held.values())[step.moved :]
@@ -378,10 +396,10 @@ class TensorFlowCapture:
             return update()
         return None
 
-    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> Known:
+    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> OptimizerRecord:
         known = self._known.get(optimizer)
         if known is None:
-            known = self._known[optimizer] = Known(optimizer)
+            known = self._known[optimizer] = OptimizerRecord(optimizer)
             self._order.append(known)
             self._good = []  # of which its variables are no part
         if not known.variables:
@@ -390,16 +408,18 @@ class TensorFlowCapture:
             known.first = iterations(optimizer)
         return known
 
-    def _apply_in_graph(self, step: Step, known: Known, pairs: list[tuple[Any, Any]], update: Function) -> None:
+    def _apply_in_graph(
+        self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
+    ) -> None:
         optimizer, gradients = known.optimizer(), [gradient for gradient, _ in pairs]
         _build(optimizer, [variable for _, variable in pairs])
         call = self.current()
-        site = Site(known, [variable for _, variable in pairs], step, call)
+        site = UpdateSite(known, [variable for _, variable in pairs], step, call)
         if call is not None:
             call.traced.has_update(sometimes=building() is not step.graph)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
-        test = Test(step, gradients, self._conditions, known.memory, allowed)
+        test = UpdateTest(step, gradients, self._conditions, known.memory, allowed)
         step.moved = len(step.held)
         if in_xla():
             self._compiled.expect(site, step)
@@ -417,14 +437,14 @@ class TensorFlowCapture:
             conditional(step, test, update, lambda: call_host(on_host, seen), moved, stops=stops)
         step.applied = True
 
-    def _hold_metrics(self, step: Step, model: Any) -> None:
+    def _hold_metrics(self, step: TensorFlowStep, model: Any) -> None:
         """Metrics are moved while the host looks at a step."""
         for metric in getattr(model, "metrics", ()):
             for variable in metric.variables:
                 self.capture.attempt(step.hold, plain(variable))
 
     def _apply_together(
-        self, replica: Any, step: Step, known: Known, pairs: list[tuple[Any, Any]], update: Function
+        self, replica: Any, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
     ) -> Any:
         """One of several replicas applies gradients that are summed over them."""
         if step.together is None:
@@ -435,14 +455,16 @@ class TensorFlowCapture:
         call, optimizer = self.current(), known.optimizer()
         if call is not None:
             call.traced.has_update(sometimes=False)
-        step.together.site = Site(known, [variable for _, variable in pairs], step, call)
+        step.together.site = UpdateSite(known, [variable for _, variable in pairs], step, call)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
         step.together.take(replica, [gradient for gradient, _ in pairs], self._conditions, allowed)
         step.applied = True
         return update()
 
-    def _apply_eagerly(self, step: Step, known: Known, pairs: list[tuple[Any, Any]], update: Function) -> Any:
+    def _apply_eagerly(
+        self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
+    ) -> Any:
         if step.finite is False and step.applied:  # it was captured where another optimizer was to update
             known.skipped += 1
             return None
@@ -469,7 +491,7 @@ class TensorFlowCapture:
         self.applied(known.optimizer())
         return result
 
-    def _shares(self, step: Step, known: Known) -> None:
+    def _shares(self, step: TensorFlowStep, known: OptimizerRecord) -> None:
         """Where a further optimizer updates in the same step, what those before it update is held from then on."""
         for other in step.optimizers:
             if other is not known:
@@ -482,21 +504,23 @@ class TensorFlowCapture:
         """An operation with a random state of its own drew this; what it is to give."""
         return self._steps.drew(kind, drawn)
 
-    def _begins(self, step: Step) -> None:
+    def _begins(self, step: TensorFlowStep) -> None:
         """An eager step begins."""
         if self.here.call is None:
             self._random.keep()
         step.random = eager_state
         self.begins(step)
 
-    def begins(self, step: Step) -> None:
+    def begins(self, step: TensorFlowStep) -> None:
         """An eager step begins; for who does a step again."""
 
     def applied(self, optimizer: Any) -> None:
         """An eager step was applied; likewise."""
 
-    def _found_eagerly(self, step: Step, known: Known, pairs: list[tuple[Any, Any]]) -> None:
-        found = Found(known.optimizer(), [variable for _, variable in pairs], [gradient for gradient, _ in pairs])
+    def _found_eagerly(self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]]) -> None:
+        found = RejectedStep(
+            known.optimizer(), [variable for _, variable in pairs], [gradient for gradient, _ in pairs]
+        )
         found.loss = step.loss
         found.held = {key: value for key, (_, value) in step.before.items()}
         found.moved = _variables(step.before)
@@ -516,7 +540,9 @@ class TensorFlowCapture:
         if self._settings.action == ROLLBACK and self.here.call is None:
             self.capture.attempt(self._keep_or_go_back, True)
 
-    def _handle(self, found: Found, known: Known, call: Call | None, frame: Any) -> BaseException | None:
+    def _handle(
+        self, found: RejectedStep, known: OptimizerRecord, call: OutermostCall | None, frame: Any
+    ) -> BaseException | None:
         """Complete what was found and have it captured; what is to end the training, if that is to happen."""
         self.capture.attempt(self._complete, found, known, call, frame)
         try:
@@ -531,7 +557,7 @@ class TensorFlowCapture:
             call.rolls_back = True
         return None
 
-    def _complete(self, found: Found, known: Known, call: Call | None, frame: Any) -> None:
+    def _complete(self, found: RejectedStep, known: OptimizerRecord, call: OutermostCall | None, frame: Any) -> None:
         updates = iterations(found.optimizer, found.held)
         found.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
         found.losses = known.last_losses()
@@ -548,7 +574,7 @@ class TensorFlowCapture:
         if not found.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
 
-    def _add_window(self, found: Found, call: Call) -> None:
+    def _add_window(self, found: RejectedStep, call: OutermostCall) -> None:
         """The batches whose gradients were added up, and the state before the first of them."""
         window = call.window
         earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
@@ -560,7 +586,7 @@ class TensorFlowCapture:
             found.moved = [*found.moved, *[one for call in window.calls for one in call.traced.written.values()]]
             found.unreadable = [*found.unreadable, *unread(window.calls)]
 
-    def found(self, found: Found) -> None:
+    def found(self, found: RejectedStep) -> None:
         """Save a step that must not be applied, and say so; raises SystemExit where the training is to end."""
         triggers = found.triggers(self._conditions)
         saved = self.capture.attempt(found.contents, self._conditions)
@@ -570,7 +596,7 @@ class TensorFlowCapture:
     # In graphs
 
     def _for_host(
-        self, site: Site, step: Step, gradients: list[Any], before: dict[int, tuple[Any, Any]]
+        self, site: UpdateSite, step: TensorFlowStep, gradients: list[Any], before: dict[int, tuple[Any, Any]]
     ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
         """In a graph: a function on the host for a step that must not be applied, and all that a snapshot needs."""
         held = {str(key): value for key, (_, value) in before.items()}
@@ -595,7 +621,7 @@ class TensorFlowCapture:
 
         return on_host, seen
 
-    def _call_host_together(self, strategy: Any, together: Round) -> None:
+    def _call_host_together(self, strategy: Any, together: ReplicaRound) -> None:
         """The same behind the run of several replicas, with the batches of those of this process."""
         step, site, number, loops = together.step, together.site, worker(strategy), in_loop()
         if step is None:
@@ -622,8 +648,8 @@ class TensorFlowCapture:
 
         call_host(on_host, seen)
 
-    def of_site(self, site: Site, seen: dict[str, Any], batches: list[tuple[str, Any]]) -> Found:
-        found = Found(site.known.optimizer(), site.variables, seen["gradients"])
+    def of_site(self, site: UpdateSite, seen: dict[str, Any], batches: list[tuple[str, Any]]) -> RejectedStep:
+        found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"])
         found.loss, found.batches = seen["loss"], batches
         found.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]  # noqa: B905
         found.drawn = list(zip(site.draws, seen.get("drawn", ())))  # noqa: B905
@@ -634,7 +660,7 @@ class TensorFlowCapture:
             found.norm_limit = self._conditions.gradient_jump * mean
         return found
 
-    def _call_with(self, given: list[Any]) -> Call | None:
+    def _call_with(self, given: list[Any]) -> OutermostCall | None:
         """The call under way that was given these numbers: threads may call the same graph at once."""
         if self.here.call is None and len(self.calls) > 1:
             wanted = [digest(one) for one in given]
@@ -644,7 +670,9 @@ class TensorFlowCapture:
                     return call
         return self.current()
 
-    def end_behind(self, site: Site, found: Found, *, loops: bool, call: Call | None = None) -> None:
+    def end_behind(
+        self, site: UpdateSite, found: RejectedStep, *, loops: bool, call: OutermostCall | None = None
+    ) -> None:
         """Handle what was found; the training ends when its call has come back, or at once where a graph loops."""
         call = call or self.current()
         if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
@@ -689,7 +717,7 @@ class TensorFlowCapture:
         return list(found.values())
 
 
-def _updated(known: Known) -> list[Any]:
+def _updated(known: OptimizerRecord) -> list[Any]:
     """What an optimizer's update writes to."""
     return [*known.variables, *optimizer_variables(known.optimizer())]
 

@@ -21,7 +21,7 @@ _DIVISIONS = frozenset(["Div", "RealDiv", "Reciprocal", "Inv", "Xdivy", "FloorMo
 _EXPONENTIALS = frozenset(["Exp", "Expm1", "Sinh", "Cosh"])
 
 
-class Statistics:
+class ArrayStatistics:
     """What is told of a tensor, and the array that it is told of."""
 
     def __init__(self, array: Any) -> None:
@@ -83,8 +83,8 @@ class Operation:
         self.name = name
         self.phase = phase
         self.origin = origin
-        self.inputs = [(key, Statistics(array)) for key, array in inputs[:MAX_TENSORS] if array is not None]
-        self.outputs = [Statistics(array) for _, array in outputs[:MAX_TENSORS] if array is not None]
+        self.inputs = [(key, ArrayStatistics(array)) for key, array in inputs[:MAX_TENSORS] if array is not None]
+        self.outputs = [ArrayStatistics(array) for _, array in outputs[:MAX_TENSORS] if array is not None]
 
     @property
     def bad_inputs(self) -> list[Any]:
@@ -171,7 +171,7 @@ def line(cause: Operation, batch: Sequence[Any] = ()) -> dict[str, object]:
 def _batch_words(cause: Operation, batch: Sequence[Any]) -> str | None:
     if not cause.is_source and not cause.bad_inputs:
         return None
-    bad = [Statistics(array) for array in batch if not is_finite(array)]
+    bad = [ArrayStatistics(array) for array in batch if not is_finite(array)]
     count, size = _bad_of(bad)
     return (
         f"the batch was not finite before any operation worked on it: {count:,} of {size:,} elements" if bad else None
@@ -219,7 +219,7 @@ def _what(cause: Operation) -> str:
     return said
 
 
-def _gradient_words(cause: Operation, inputs: list[Statistics]) -> str | None:
+def _gradient_words(cause: Operation, inputs: list[ArrayStatistics]) -> str | None:
     """What is known of gradients' own operations, which are given results of the forward pass."""
     if not inputs:
         return None
@@ -232,7 +232,7 @@ def _gradient_words(cause: Operation, inputs: list[Statistics]) -> str | None:
     return None
 
 
-def _given_words(cause: Operation, inputs: list[Statistics]) -> str | None:
+def _given_words(cause: Operation, inputs: list[ArrayStatistics]) -> str | None:
     """Where inputs were not finite already, and no operation of the step had made them."""
     if not cause.bad_inputs or cause.is_source:
         return None
@@ -244,7 +244,7 @@ def _given_words(cause: Operation, inputs: list[Statistics]) -> str | None:
     return f"{cause.name} was given {bad:,} of {size:,} elements that were not finite before the step began"
 
 
-def _forward_words(name: str, inputs: list[Statistics]) -> str | None:
+def _forward_words(name: str, inputs: list[ArrayStatistics]) -> str | None:
     if name in ("ReadVariableOp", "VariableV2"):
         return "values of a variable are not finite already"
     if not inputs:
@@ -266,7 +266,7 @@ def _forward_words(name: str, inputs: list[Statistics]) -> str | None:
     return None
 
 
-def _root_words(name: str, first: Statistics) -> str | None:
+def _root_words(name: str, first: ArrayStatistics) -> str | None:
     called = {"Log": "log", "Sqrt": "sqrt", "Rsqrt": "1/sqrt", "Lgamma": "lgamma", "Log1p": "log1p"}[name]
     if name == "Log1p":
         return "log1p has no finite value at -1 and below"
@@ -277,7 +277,7 @@ def _root_words(name: str, first: Statistics) -> str | None:
     return None
 
 
-def _division_words(name: str, inputs: list[Statistics]) -> str | None:
+def _division_words(name: str, inputs: list[ArrayStatistics]) -> str | None:
     numpy = sys.modules["numpy"]
     divisor = inputs[-1]
     if not divisor.zeros:
@@ -290,7 +290,7 @@ def _division_words(name: str, inputs: list[Statistics]) -> str | None:
     return f"a division by 0 is infinite; {told}"
 
 
-def _overflow_words(cause: Operation, inputs: list[Statistics]) -> str | None:
+def _overflow_words(cause: Operation, inputs: list[ArrayStatistics]) -> str | None:
     """Sums and products whose results do not fit into their type."""
     infinite = [one for one in cause.outputs if one.nonfinite and not one.nans]
     if not infinite or not any(one.is_float for one in inputs):
@@ -302,18 +302,18 @@ def _overflow_words(cause: Operation, inputs: list[Statistics]) -> str | None:
     )
 
 
-def _largest(inputs: Iterable[Statistics]) -> float:
+def _largest(inputs: Iterable[ArrayStatistics]) -> float:
     found: list[float] = [
         value for one in inputs if one.is_float for value in (one.least, one.most) if value is not None
     ]
     return max(map(abs, found), default=0.0)
 
 
-def _count(statistics: Statistics, what: str) -> str:
+def _count(statistics: ArrayStatistics, what: str) -> str:
     return f"{getattr(statistics, what):,} of {statistics.array.size:,}"
 
 
-def _bad_of(outputs: list[Statistics]) -> tuple[int, int]:
+def _bad_of(outputs: list[ArrayStatistics]) -> tuple[int, int]:
     bad = [one for one in outputs if one.nonfinite]
     return sum(one.nonfinite for one in bad), sum(one.array.size for one in bad)
 

@@ -39,11 +39,11 @@ _LOSSES = [
 ]
 
 
-class NotSupportedError(Exception):
+class OperationsNotToldError(Exception):
     """This TensorFlow tells of no operations."""
 
 
-class Watching:
+class OperationWatcher:
     """While it is entered, sees what this thread executes eagerly."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Watching:
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], object]] = []
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> OperationWatcher:
         callbacks: Any = sys.modules.get("tensorflow.python.framework.op_callbacks")
         if callbacks is None:
-            raise NotSupportedError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
+            raise OperationsNotToldError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
         callbacks.add_op_callback(self._executed)
         self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
         self._watch_gradients()

@@ -1,4 +1,9 @@
-"""The graph that is being built: where in it we are, and calls from it to functions on the host."""
+"""The graph that is being built: where in it we are, calls from it to the host, and updates only where all is finite.
+
+In a graph the update becomes the branch of a condition, and the other branch calls a function on the host. XLA knows
+no such functions, conditions cost it much, and what is added to values that are written changes their last bits. There
+a flag is written beside the update, and who called the compiled function puts back what he held.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from .tensorflow_checks import OptimizerMemory, UpdateTest
+    from .tensorflow_steps import TensorFlowStep
+
+    Function = Callable[..., Any]
 
 _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # graphs of loops over a data set
 
@@ -98,3 +108,70 @@ def call_host(on_host: Callable[..., None], seen: Any) -> None:
 def _can_be_handed(tensorflow: Any, one: Any) -> bool:
     is_tensor = isinstance(one, tensorflow.Tensor) or hasattr(one, "handle")
     return is_tensor and one.dtype not in (tensorflow.resource, tensorflow.variant)
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+
+def conditional(
+    step: TensorFlowStep,
+    test: UpdateTest,
+    update: Function,
+    host: Function,
+    moved: list[tuple[Any, Any]],
+    *,
+    stops: bool,
+) -> None:
+    """In a graph: the update, or the call on the host and then what the step had moved before put back.
+
+    Where training stops at such a step, later steps of the graph are not applied either.
+    """
+    tensorflow, graph = sys.modules["tensorflow"], building()
+
+    def applied() -> Any:
+        for variable, value in test.remember():
+            variable.assign(value)
+        update()
+        return tensorflow.constant(0)
+
+    def kept() -> Any:
+        host()
+        put_back(moved)
+        return tensorflow.constant(0)
+
+    finite = test.in_graph()
+    if stops:
+        earlier = getattr(graph, "_reprokit_finite", None)
+        finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
+    step.finite = finite if graph is step.graph else None
+    step.passes = True
+    try:
+        branch(finite, applied, kept)
+    finally:
+        step.passes = False
+
+
+def put_back(moved: list[tuple[Any, Any]]) -> None:
+    """Give variables the values that they had."""
+    for variable, value in moved:
+        variable.assign(value)
+
+
+def flagged(step: TensorFlowStep, test: UpdateTest, update: Function, memory: OptimizerMemory) -> None:
+    """In a graph for XLA: the update as it is, and a flag that tells whether it should not have happened."""
+    tensorflow = sys.modules["tensorflow"]
+    finite = test.in_xla()
+    step.passes = True
+    try:
+        update()
+        for variable, value in test.remember():
+            variable.assign(tensorflow.where(finite, value, variable.read_value()))
+        memory.good.assign(tensorflow.logical_and(memory.good.read_value(), finite))
+    finally:
+        step.passes = False
+
+
+def select_back(finite: Any, moved: list[tuple[Any, Any]]) -> None:
+    """Give variables the values that they had, unless all is finite."""
+    for variable, value in moved:
+        variable.assign(sys.modules["tensorflow"].where(finite, variable.read_value(), value))

@@ -17,13 +17,13 @@ from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
-from .tensorflow_calls import Call, Known
+from .tensorflow_calls import OptimizerRecord, OutermostCall
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_causes import line, nonfinite_count
-from .tensorflow_drawn import Drawn
-from .tensorflow_explain import Watching
-from .tensorflow_found import Found, all_owners, dense
+from .tensorflow_explain import OperationWatcher
 from .tensorflow_graph import in_xla
+from .tensorflow_random import RandomReplay
+from .tensorflow_snapshot import RejectedStep, all_owners, dense
 from .variables import put, user_functions
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from . import Capture
     from .reading import SnapshotFile
-    from .tensorflow_steps import Step
+    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
 
@@ -52,17 +52,17 @@ class TensorFlowRedo(TensorFlowCapture):
         super().__init__(capture)
         self.redoing = Redoing(capture)
         self._doing = False
-        self._loop: _Loop | None = None  # of the script's own, in eager code
-        self._summed: list[Call] = []  # calls of functions, up to the first update
-        self.last: Found | None = None  # the step that was found last
-        self.drawn = Drawn(in_xla)
+        self._loop: EagerLoop | None = None  # of the script's own, in eager code
+        self._summed: list[OutermostCall] = []  # calls of functions, up to the first update
+        self.last: RejectedStep | None = None  # the step that was found last
+        self.drawn = RandomReplay(in_xla)
         self._test_likewise()
 
     def drew(self, kind: str, drawn: Any) -> Any:
         """What it drew in the captured step."""
         return super().drew(kind, self.drawn.given(kind, drawn))
 
-    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> Known:
+    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> OptimizerRecord:
         step = self._steps.current()
         if step is not None and step.graph is not None:
             self.drawn.belongs(step.graph)
@@ -73,7 +73,7 @@ class TensorFlowRedo(TensorFlowCapture):
         what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
         self.redoing.finish({"trouble": f"steps of tensorflow {version} cannot be executed again: {what}"})
 
-    def outermost(self, call: Call) -> Any:
+    def outermost(self, call: OutermostCall) -> Any:
         """In the place of the script's first step."""
         if self._doing:
             return call.run()
@@ -86,7 +86,7 @@ class TensorFlowRedo(TensorFlowCapture):
                 return result
         self._doing = True
         calls = self._summed if count_of(self.redoing.file) > 1 else [call]
-        return self.redoing.run(lambda: _Doer(self, calls, self.redoing.file))
+        return self.redoing.run(lambda: StepExecutor(self, calls, self.redoing.file))
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class TensorFlowRedo(TensorFlowCapture):
         trigger = self.redoing.file.header["trigger"]
         return trigger if isinstance(trigger, dict) else {}
 
-    def found(self, found: Found) -> None:
+    def found(self, found: RejectedStep) -> None:
         """A step that is not applied, which is what was looked for."""
         self.last = found
         if self._is_in_loop():
@@ -105,7 +105,7 @@ class TensorFlowRedo(TensorFlowCapture):
         if self._is_in_loop() and (self._loop is None or self.is_wanted(optimizer)):
             self._stepped(None)
 
-    def begins(self, _step: Step) -> None:
+    def begins(self, _step: TensorFlowStep) -> None:
         """A step in eager code."""
         if self._loop is not None and self._is_in_loop():
             self._loop.begins()
@@ -113,12 +113,12 @@ class TensorFlowRedo(TensorFlowCapture):
     def _is_in_loop(self) -> bool:
         return not self._doing and self.here.call is None
 
-    def _stepped(self, found: Found | None) -> None:
+    def _stepped(self, found: RejectedStep | None) -> None:
         """The first step of a loop has made all variables; from then on each is one that is done again."""
         if self._loop is not None:
             self._loop.ends(found)
             return
-        made = self.redoing.attempted(lambda: {"loop": _Loop(self, self.redoing.file)})
+        made = self.redoing.attempted(lambda: {"loop": EagerLoop(self, self.redoing.file)})
         self._loop = made.get("loop")
         if self._loop is None:
             self.redoing.finish(made)
@@ -213,10 +213,10 @@ def _is_built(model: Any) -> bool:
     return bool(getattr(model, "built", False) and getattr(getattr(model, "optimizer", None), "built", False))
 
 
-class _Doer:
+class StepExecutor:
     """Executes the step as often as it is asked to: one call, or those whose gradients are summed."""
 
-    def __init__(self, owner: TensorFlowRedo, calls: list[Call], file: SnapshotFile) -> None:
+    def __init__(self, owner: TensorFlowRedo, calls: list[OutermostCall], file: SnapshotFile) -> None:
         self._owner = owner
         self._calls = _repeated(calls, count_of(file))
         given = [call for call in self._calls if call.arguments or call.keywords]
@@ -244,18 +244,18 @@ class _Doer:
 
     def explain(self) -> dict[str, Any] | None:
         """Execute the step operation by operation, and find what began it."""
-        with _eagerly(), Watching() as watching:
+        with _eagerly(), OperationWatcher() as watching:
             self._run(None)
         return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches])
 
 
-def _like(call: Call) -> Any:
+def _like(call: OutermostCall) -> Any:
     if call.keywords:
         return [*call.arguments, call.keywords]
     return call.arguments[0] if len(call.arguments) == 1 else call.arguments
 
 
-def _run(call: Call, batch: Any, origin: str) -> None:
+def _run(call: OutermostCall, batch: Any, origin: str) -> None:
     """Make a call with this batch."""
     if call.origin == "fit" or origin == "loader":
         call.run(tuple(_replaced(argument, batch) for argument in call.arguments))
@@ -267,7 +267,7 @@ def _run(call: Call, batch: Any, origin: str) -> None:
         call.run((batch,) if len(call.arguments) == 1 else tuple(batch))
 
 
-def _repeated(calls: list[Call], wanted: int) -> list[Call]:
+def _repeated(calls: list[OutermostCall], wanted: int) -> list[OutermostCall]:
     """The calls of a step with so many batches: of one function that sums up and applies itself, the same again."""
     given = [call for call in calls if call.arguments or call.keywords]
     if len(calls) == 1 and wanted > 1:
@@ -277,7 +277,7 @@ def _repeated(calls: list[Call], wanted: int) -> list[Call]:
     return calls
 
 
-class _Loop:
+class EagerLoop:
     """A loop of the script's in eager code, each of whose steps is taken on the snapshot's state and batch."""
 
     def __init__(self, owner: TensorFlowRedo, file: SnapshotFile) -> None:
@@ -288,7 +288,7 @@ class _Loop:
         self._batch, self._from, self._samples = self._batches[0]
         self._fetched = 0
         self._steps = StepByStep(owner.redoing, self._samples)
-        self._watching: Watching | None = None
+        self._watching: OperationWatcher | None = None
         self._begun = False
         atexit.register(self._steps.script_ends)
 
@@ -322,10 +322,10 @@ class _Loop:
         self._owner.drawn.begins(self._drawn, self._steps.wanted, self._samples)
         self._begun = True
         if self._owner.redoing.settings.mode == "explain" and self._watching is None:
-            self._watching = Watching().__enter__()
+            self._watching = OperationWatcher().__enter__()
         return {}
 
-    def ends(self, found: Found | None) -> None:
+    def ends(self, found: RejectedStep | None) -> None:
         """A step was taken."""
         if not self._begun:
             return
@@ -426,7 +426,7 @@ def _eagerly() -> Iterator[None]:
         config.run_functions_eagerly(before)
 
 
-def explained(watching: Watching, found: Found | None, batch: Any) -> dict[str, Any]:
+def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any) -> dict[str, Any]:
     """The operation that began what was found."""
     if found is None:
         return {"problems": [BY_ITSELF]}
@@ -443,7 +443,7 @@ def finite() -> Seen:
     return Seen({}, {}, (None, ""), notes=[FINITE])
 
 
-def activations(found: Found, wanted: dict[str, Any]) -> list[tuple[str, bool]]:
+def activations(found: RejectedStep, wanted: dict[str, Any]) -> list[tuple[str, bool]]:
     """Whether each layer's output is finite, that of the trigger under the name that it had then."""
     named = list(found.activations)
     place = wanted.get("place")
@@ -452,7 +452,7 @@ def activations(found: Found, wanted: dict[str, Any]) -> list[tuple[str, bool]]:
     return named
 
 
-def seen(found: Found, wanted: dict[str, Any]) -> Seen:
+def seen(found: RejectedStep, wanted: dict[str, Any]) -> Seen:
     """What a step came to that was not applied."""
     digests: dict[str, str] = {}
     bad: dict[str, tuple[int, int]] = {}

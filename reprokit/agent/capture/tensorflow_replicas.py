@@ -10,14 +10,15 @@ from __future__ import annotations
 import sys
 
 from .settings import Conditions
-from .tensorflow_update import Test, select_back
+from .tensorflow_checks import UpdateTest
+from .tensorflow_graph import select_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_steps import Step
+    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
 
@@ -31,7 +32,7 @@ def replica() -> Any:
     return found if found is not None and found.num_replicas_in_sync > 1 else None
 
 
-class Share:
+class ReplicaShare:
     """What one replica adds to a step."""
 
     def __init__(self, number: int, gradients: list[Any], loss: Any, finite: Any, where: Any) -> None:
@@ -43,15 +44,15 @@ class Share:
         self.where = where  # the number of the one that is not, where it is only one; else -1
 
 
-class Round:
+class ReplicaRound:
     """The replicas of this process while a strategy runs them in a graph: they share a step."""
 
     def __init__(self) -> None:
-        self.step: Step | None = None
+        self.step: TensorFlowStep | None = None
         self.site: Any = None
-        self.shares: list[Share] = []
+        self.shares: list[ReplicaShare] = []
 
-    def add(self, step: Step, batch: tuple[str, Any]) -> None:
+    def add(self, step: TensorFlowStep, batch: tuple[str, Any]) -> None:
         """A replica begins."""
         self.step, step.together = step, self
         step.differentiated = False  # as another replica has done, whose threads take turns
@@ -60,14 +61,14 @@ class Round:
     def take(self, replica: Any, gradients: list[Any], conditions: Conditions, allowed: Any) -> None:
         """The part of one replica, in its own thread: the threads run one at a time, and change where they merge."""
         assert self.step is not None
-        test = Test(self.step, gradients, Conditions(), None, allowed)  # type: ignore[arg-type]
+        test = UpdateTest(self.step, gradients, Conditions(), None, allowed)  # type: ignore[arg-type]
         losses = [self.step.unscaled] if self.step.unscaled is not None else self.step.losses[-1:]
         finite, loss, where = everywhere(replica, test.in_graph(), losses)
         if conditions.loss_above is not None and losses:
             finite = sys.modules["tensorflow"].logical_and(finite, loss <= conditions.loss_above)
         number = sys.modules["tensorflow"].get_static_value(replica.replica_id_in_sync_group)
         number = len(self.shares) if number is None else int(number)
-        self.shares.append(Share(number, gradients, loss if losses else None, finite, where))
+        self.shares.append(ReplicaShare(number, gradients, loss if losses else None, finite, where))
 
     def end(self, host: Function) -> None:
         """Behind the run: have what is wrong handled on the host, and put back what the forward passes moved."""

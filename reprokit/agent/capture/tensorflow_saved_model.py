@@ -21,12 +21,12 @@ def watch_saving(variables: Callable[[], Iterable[Any]]) -> None:
     """Have variables of ours saved as if what is saved had them, where its graphs cannot be saved without."""
     module: Any = sys.modules.get(MODULE)
     if hasattr(module, "save_and_return_nodes") and hasattr(module, "_AugmentedGraphView"):
-        saving = _Saving(variables)
+        saving = SavedModelWatch(variables)
         put(module, "save_and_return_nodes", saving.make_save)
         put(module._AugmentedGraphView, "list_children", saving.make_list_children)
 
 
-class _Saving:
+class SavedModelWatch:
     def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
         self._variables = variables
         self._are_needed = False

@@ -50,7 +50,7 @@ generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generato
 # ---- taking ----------------------------------------------------------------------------------------------------------
 
 
-class Taking:
+class TensorCollector:
     """Collects the tensors of a snapshot while its header is made."""
 
     def __init__(self) -> None:
@@ -196,7 +196,9 @@ def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> l
     return [variable for key, variable in found.items() if key not in known]
 
 
-def take_models(taking: Taking, models: list[Any], held: dict[int, Any], trained: list[Any]) -> list[dict[str, Any]]:
+def take_models(
+    taking: TensorCollector, models: list[Any], held: dict[int, Any], trained: list[Any]
+) -> list[dict[str, Any]]:
     """The entries of the models, and one of these variables where there is no model that has them."""
     entries: list[dict[str, Any]] = []
     known: set[int] = set()
@@ -213,14 +215,19 @@ def take_models(taking: Taking, models: list[Any], held: dict[int, Any], trained
 
 
 def _model(
-    taking: Taking, number: int, kind: str, variables: list[Any], held: dict[int, Any], training: dict[str, bool]
+    taking: TensorCollector,
+    number: int,
+    kind: str,
+    variables: list[Any],
+    held: dict[int, Any],
+    training: dict[str, bool],
 ) -> dict[str, Any]:
     named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])  # noqa: B905
     tensors = taking.tensors(f"model.{number}.", named)
     return {"name": f"model#{number}", "class": kind, "tensors": tensors, "training": training}
 
 
-def take_optimizers(taking: Taking, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
+def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
     """The entries of the optimizers: their variables, what they train, and their learning rates."""
     entries = []
     for number, optimizer in enumerate(optimizers):
@@ -279,7 +286,7 @@ def model_variables(model: Any) -> list[Any]:
 
 
 def take_random(
-    taking: Taking,
+    taking: TensorCollector,
     kept: dict[str, Any],
     eager: tuple[Any, Any] | None,
     held: dict[int, Any],

@@ -30,7 +30,7 @@ _WRITES = (
 )
 
 
-class Step:
+class TensorFlowStep:
     """One step, in the graph that it is built in; None: in eager code."""
 
     def __init__(self, graph: Any) -> None:
@@ -90,43 +90,43 @@ class Step:
         return self.unscaled if self.unscaled is not None else self.losses[-1] if self.losses else None
 
 
-class Here(_local):
+class ThreadStep(_local):
     """The step of a thread's eager code."""
 
-    step: Step | None = None
+    step: TensorFlowStep | None = None
 
 
-class Steps:
+class StepTracker:
     """The steps under way."""
 
     def __init__(self) -> None:
-        self.here = Here()
+        self.here = ThreadStep()
         self.begins: Function = _nobody  # called with each eager step
         self.differentiates: Function = _nobody  # called where a step asks for gradients
 
     # Which step
 
-    def current(self) -> Step | None:
+    def current(self) -> TensorFlowStep | None:
         """The step of this thread or of the graph that is being built."""
         if _context().executing_eagerly():
             return self.here.step
         graph = _graph()
         while graph is not None:
-            found: Step | None = getattr(graph, "_reprokit_step", None)
+            found: TensorFlowStep | None = getattr(graph, "_reprokit_step", None)
             if found is not None or type(graph).__name__ == "FuncGraph":  # a function's, which hands out no tensors
                 return found
             graph = getattr(graph, "outer_graph", None)
         return None
 
-    def begin(self) -> Step:
+    def begin(self) -> TensorFlowStep:
         """A new step here."""
         if _context().executing_eagerly():
-            step = self.here.step = Step(None)
+            step = self.here.step = TensorFlowStep(None)
             self.begins(step)
         else:
             graph = _graph()
             last = getattr(graph, "_reprokit_step", None)
-            step = graph._reprokit_step = Step(graph)
+            step = graph._reprokit_step = TensorFlowStep(graph)
             step.earlier = {} if last is None else last.before
         for generator in known_generators():
             step.hold(generator._state_var)
@@ -212,7 +212,7 @@ class Steps:
 
         return write
 
-    def _hold(self, step: Step, variable: Any) -> None:
+    def _hold(self, step: TensorFlowStep, variable: Any) -> None:
         try:
             step.hold(variable)
         except Exception:  # a variable without a value, as at its first assignment
@@ -232,7 +232,7 @@ class Steps:
         put(owner, "__init__", make)
 
 
-def _nobody(_step: Step) -> None:
+def _nobody(_step: TensorFlowStep) -> None:
     """Nobody wants to know that a step begins."""
 
 

@@ -1,7 +1,7 @@
 """Calls of functions that XLA compiles: what they update is held before, and behind them the flag is looked at.
 
 A graph cannot be asked for more than it hands out once XLA has compiled it, so a step that should not have happened
-has, and is undone: the variables are given what they had.
+has, and is undone: the variables are given what they had. Its gradients are computed once more to be kept.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.variables import optimizer_variables
-from .tensorflow_graph import branch, building, call_host, in_loop
+from .tensorflow_graph import branch, building, call_host, in_loop, put_back
 from .tensorflow_state import plain, put_variable, resource_id
-from .tensorflow_update import put_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_calls import Site
+    from .tensorflow_calls import UpdateSite
     from .tensorflow_capture import TensorFlowCapture
-    from .tensorflow_reveal import Reveals
-    from .tensorflow_steps import Step
+    from .tensorflow_steps import StepTracker, TensorFlowStep
 
     Function = Callable[..., Any]
     Arguments = tuple[Any, ...]
@@ -32,10 +30,10 @@ COMPUTED_AGAIN = "the step was compiled by XLA; its gradients were computed once
 NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 
 
-class Compiled:
+class XlaCalls:
     """The functions of a training that XLA compiles."""
 
-    def __init__(self, owner: TensorFlowCapture, reveals: Reveals) -> None:
+    def __init__(self, owner: TensorFlowCapture, reveals: GradientRecomputation) -> None:
         self._owner = owner
         self._capture = owner.capture
         self._reveals = reveals
@@ -66,7 +64,7 @@ class Compiled:
             self._capture.attempt(look, function, arguments, keywords, before)
         return result
 
-    def expect(self, site: Site, step: Step) -> None:
+    def expect(self, site: UpdateSite, step: TensorFlowStep) -> None:
         """Behind the call of the outermost function that is being built, its flag is to be looked at."""
         compiled = self._here.compiled
         if compiled is None:
@@ -110,7 +108,7 @@ class Compiled:
         tensorflow, loops = sys.modules["tensorflow"], in_loop()
         for site in function._reprokit_sites:
 
-            def host(site: Site = site) -> Any:
+            def host(site: UpdateSite = site) -> Any:
                 def on_host(seen: dict[str, Any]) -> None:
                     self._revealed(site, function, tuple(seen["arguments"]), seen["keywords"], loops=loops)
 
@@ -122,7 +120,9 @@ class Compiled:
 
             branch(site.known.memory.good.read_value(), lambda: tensorflow.constant(0), host)
 
-    def _revealed(self, site: Site, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool) -> None:
+    def _revealed(
+        self, site: UpdateSite, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool
+    ) -> None:
         put_variable(site.known.memory.good, True)
         seen = self._capture.attempt(self._reveals.of, function, arguments, keywords, site.known.optimizer())
         note = COMPUTED_AGAIN
@@ -193,3 +193,64 @@ class VariableReader:
 def _is_here(variable: Any) -> bool:
     """Whether it is one variable, of this process and on the CPU."""
     return type(variable).__name__ in _PLAIN and "CPU:" in variable.device and "CPU:" in str(variable.handle.device)
+
+
+class GradientCollector:
+    """What one tracing of a step's function takes out, by the id of the optimizer."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, dict[str, Any]] = {}
+
+    def take(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+        """In the place of an update."""
+        self.sites[id(optimizer)] = {
+            "gradients": [gradient for gradient, _ in pairs],
+            "loss": step.loss,
+            "activations": [finite for _, finite in step.activations],
+        }
+
+
+class GradientRecomputation:
+    """The functions that take gradients out, one for each function of the script's."""
+
+    def __init__(self, steps: StepTracker) -> None:
+        self._steps = steps
+        self.tracing: GradientCollector | None = None
+
+    def of(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+        """Gradients, loss and activations of the step that this function takes with these arguments."""
+        revealing = getattr(function, "_reprokit_reveals", None)
+        if revealing is None:
+            make = sys.modules["tensorflow"].function
+            revealing = make(self._revealing(function), jit_compile=function._jit_compile, autograph=False)
+            function._reprokit_reveals = revealing._reprokit_reveals = revealing
+        sites: dict[str, dict[str, Any]] = revealing(*arguments, **keywords)
+        return sites[str(id(optimizer))]
+
+    def _revealing(self, function: Any) -> Callable[..., Any]:
+        python = _converted(function)
+
+        def reveal(*arguments: Any, **keywords: Any) -> dict[str, dict[str, Any]]:
+            reveal = self.tracing = GradientCollector()
+            step = self._steps.begin()
+            step.pinned = True
+            try:
+                python(*arguments, **keywords)
+            finally:
+                self.tracing = None
+                step.passes = True
+                for variable, value in step.held.values():
+                    variable.assign(value)
+            return {str(key): site for key, site in reveal.sites.items()}
+
+        return reveal
+
+
+def _converted(function: Any) -> Any:
+    """The Python function, as autograph makes it where it is asked to."""
+    python = function._python_function
+    if not getattr(function, "_autograph", False):
+        return python
+    api = sys.modules["tensorflow.python.autograph.impl.api"]
+    context = sys.modules["tensorflow.python.autograph.core.ag_ctx"]
+    return api.tf_convert(python, context.ControlStatusCtx(status=context.Status.ENABLED))

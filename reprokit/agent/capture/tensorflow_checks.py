@@ -1,15 +1,13 @@
-"""Makes an optimizer's update happen only where all is finite: in graphs, and in graphs that XLA compiles.
-
-In a graph the update becomes the branch of a condition, and the other branch calls a function on the host. XLA knows
-no such functions, conditions cost it much, and what is added to values that are written changes their last bits. There
-a flag is written beside the update, and who called the compiled function puts back what he held.
-"""
+"""Tests whether all of a TensorFlow step is finite and within its bounds: in graphs, under XLA, and in eager code."""
 
 from __future__ import annotations
 
 import sys
 
-from .tensorflow_graph import branch, building
+from ..frameworks.tensorflow_trail import _array
+from .finite import Finite
+from .tensorflow_graph import branch
+from .tensorflow_snapshot import loss_scale
 from .tensorflow_state import as_array
 
 TYPE_CHECKING = False
@@ -18,9 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .settings import Conditions
-    from .tensorflow_steps import Step
+    from .tensorflow_calls import OptimizerRecord
+    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
+    Pairs = list[tuple[Any, Any]]  # of gradient and variable
 
 WARM = 10  # steps before a jump of the gradients' norm is told
 MEMORY = 0.95  # of the running mean
@@ -30,7 +30,7 @@ ROW = 64
 SMALL = 2.0**-32  # times as many of the largest numbers as a tensor has are no overflow
 
 
-class Memory:
+class OptimizerMemory:
     """Variables of ours that one optimizer's graphs keep from step to step."""
 
     def __init__(self) -> None:
@@ -66,11 +66,16 @@ def values(gradients: Sequence[Any]) -> list[Any]:
     return [one for one in dense if one.dtype.is_floating or one.dtype.is_complex]
 
 
-class Test:
+class UpdateTest:
     """Whether a step may be applied, as a tensor of the graph that is being built."""
 
     def __init__(
-        self, step: Step, gradients: Sequence[Any], conditions: Conditions, memory: Memory, allowed: Any = None
+        self,
+        step: TensorFlowStep,
+        gradients: Sequence[Any],
+        conditions: Conditions,
+        memory: OptimizerMemory,
+        allowed: Any = None,
     ) -> None:
         self._tensorflow: Any = sys.modules["tensorflow"]
         self._memory = memory
@@ -187,59 +192,48 @@ def _small_sum(tensorflow: Any, value: Any) -> Any:
     return tensorflow.reduce_sum(tensorflow.linalg.matvec(tensorflow.reshape(value, [-1, width]), part))
 
 
-def conditional(
-    step: Step, test: Test, update: Function, host: Function, moved: list[tuple[Any, Any]], *, stops: bool
-) -> None:
-    """In a graph: the update, or the call on the host and then what the step had moved before put back.
+class EagerTest:
+    """Looks at the loss, the activations and the gradients where they lie."""
 
-    Where training stops at such a step, later steps of the graph are not applied either.
-    """
-    tensorflow, graph = sys.modules["tensorflow"], building()
+    def __init__(self, library: Any, conditions: Conditions) -> None:
+        self._library = library
+        self._conditions = conditions
 
-    def applied() -> Any:
-        for variable, value in test.remember():
-            variable.assign(value)
-        update()
-        return tensorflow.constant(0)
+    def passes(self, step: TensorFlowStep, known: OptimizerRecord, pairs: Pairs) -> bool:
+        """Whether all that is asked for holds."""
+        losses = [step.unscaled] if step.unscaled is not None else step.losses
+        if not all(map(self._is_fine, losses)) or not all(bool(finite) for _, finite in step.activations):
+            return False
+        scale = loss_scale(known.optimizer())
+        if scale is not None and float(as_array(scale)) > 1.0:
+            return True  # its gradients may overflow
+        return self._are_finite(known, [gradient for gradient, _ in pairs]) and not self._jumps(known, pairs)
 
-    def kept() -> Any:
-        host()
-        put_back(moved)
-        return tensorflow.constant(0)
+    def _is_fine(self, loss: Any) -> bool:
+        array, above = as_array(loss), self._conditions.loss_above
+        total = float(array) if not array.shape else float(array.astype("float64").sum())
+        if total - total != 0 and not sys.modules["numpy"].isfinite(array.astype("float64")).all():
+            return False
+        return above is None or not array.size or not float(array.max()) > above
 
-    finite = test.in_graph()
-    if stops:
-        earlier = getattr(graph, "_reprokit_finite", None)
-        finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
-    step.finite = finite if graph is step.graph else None
-    step.passes = True
-    try:
-        branch(finite, applied, kept)
-    finally:
-        step.passes = False
+    def _are_finite(self, known: OptimizerRecord, gradients: list[Any]) -> bool:
+        arrays = [_array(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
+        if self._library is None or any(array is None for array in arrays):
+            step = type("NoStep", (), {"unscaled": None, "losses": [], "activations": []})()
+            return bool(UpdateTest(step, gradients, type(self._conditions)(), None).in_graph())  # type: ignore[arg-type]
+        sizes = [array.nbytes for array in arrays]
+        if known.finite[0] != sizes:
+            known.finite = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])
+        addresses = [array.__array_interface__["data"][0] for array in arrays]
+        return known.finite[1].first(addresses) is None
 
-
-def put_back(moved: list[tuple[Any, Any]]) -> None:
-    """Give variables the values that they had."""
-    for variable, value in moved:
-        variable.assign(value)
-
-
-def flagged(step: Step, test: Test, update: Function, memory: Memory) -> None:
-    """In a graph for XLA: the update as it is, and a flag that tells whether it should not have happened."""
-    tensorflow = sys.modules["tensorflow"]
-    finite = test.in_xla()
-    step.passes = True
-    try:
-        update()
-        for variable, value in test.remember():
-            variable.assign(tensorflow.where(finite, value, variable.read_value()))
-        memory.good.assign(tensorflow.logical_and(memory.good.read_value(), finite))
-    finally:
-        step.passes = False
-
-
-def select_back(finite: Any, moved: list[tuple[Any, Any]]) -> None:
-    """Give variables the values that they had, unless all is finite."""
-    for variable, value in moved:
-        variable.assign(sys.modules["tensorflow"].where(finite, variable.read_value(), value))
+    def _jumps(self, known: OptimizerRecord, pairs: Pairs) -> bool:
+        factor = self._conditions.gradient_jump
+        if factor is None:
+            return False
+        norm = float(sys.modules["tensorflow"].linalg.global_norm([gradient for gradient, _ in pairs]))
+        if known.norms >= WARM and norm > factor * known.mean:
+            return True
+        known.mean = norm if not known.norms else MEMORY * known.mean + (1 - MEMORY) * norm
+        known.norms += 1
+        return False

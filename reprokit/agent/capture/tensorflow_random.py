@@ -34,7 +34,7 @@ _MADE_BY = {
 _TYPES = frozenset(_MADE_BY.values())
 
 
-def watch(drew: Function) -> None:
+def watch_random_operations(drew: Function) -> None:
     """Have drew(type, tensor) give what is drawn, by all operations that are made from now on."""
     module = sys.modules["tensorflow.python.ops.gen_random_ops"]
 
@@ -62,7 +62,7 @@ def hidden(graph: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-class Drawn:
+class RandomReplay:
     """Gives the operations of a step that is done again what they drew before."""
 
     def __init__(self, in_xla: Callable[[], bool]) -> None:
@@ -112,6 +112,3 @@ class Drawn:
         if self._samples is not None and then.shape[:1] == (self._of,) and then.shape != drawn.shape:
             then = then[list(self._samples)]
         return then if (kind_then, then.dtype, then.shape) == (kind, drawn.dtype, drawn.shape) else drawn
-
-
-__all__ = ["Drawn", "drawing", "hidden", "watch"]

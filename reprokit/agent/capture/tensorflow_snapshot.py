@@ -8,7 +8,7 @@ from itertools import chain
 
 from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK, condition_trigger
 from .tensorflow_state import (
-    Taking,
+    TensorCollector,
     as_array,
     besides,
     digest,
@@ -33,7 +33,7 @@ MAX_TRIGGERS = 64
 _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
 
 
-class Found:
+class RejectedStep:
     """What was seen of a step, all of it in values."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -104,7 +104,7 @@ class Found:
 
     def contents(self, conditions: Conditions) -> tuple[dict[str, Any], list[Part]]:
         """Header and tensors of the snapshot."""
-        taking = Taking()
+        taking = TensorCollector()
         triggers = self.triggers(conditions)
         number = next((n for n, one in enumerate(self.optimizers) if one is self.optimizer), 0)
         trigger = {
@@ -145,12 +145,12 @@ class Found:
         header["notes"] = self.notes + taking.notes
         return header, taking.parts
 
-    def _models(self, taking: Taking) -> list[dict[str, Any]]:
+    def _models(self, taking: TensorCollector) -> list[dict[str, Any]]:
         models = [self.model] if self.model is not None else all_owners(self.variables, self.others)
         others = besides(models, self.optimizers, [*self.variables, *self.others, *self.moved])
         return take_models(taking, models, self.held, others)
 
-    def _gradients(self, taking: Taking) -> dict[str, Any]:
+    def _gradients(self, taking: TensorCollector) -> dict[str, Any]:
         kept, digests = {}, {}
         for name, gradient in zip(self.names, self.gradients):  # noqa: B905
             if gradient is None:
@@ -167,7 +167,7 @@ class Found:
         return {"policy": policy, "scale": None if scale is None else float(as_array(scale)).hex()}
 
 
-def _batch(taking: Taking, place: int, origin: str, value: Any) -> dict[str, Any]:
+def _batch(taking: TensorCollector, place: int, origin: str, value: Any) -> dict[str, Any]:
     node = taking.value(f"batch.{place}", value)
     return {"from": origin, "value": node, "sample_axis": 0, "samples": samples(value)}
 
