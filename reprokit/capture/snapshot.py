@@ -13,7 +13,7 @@ from reprokit.agent.capture.words import in_words
 from reprokit.capture.arrays import Arrays
 from reprokit.errors import BadSnapshot
 
-MODULES = {"pytorch": "torch_state", "tensorflow": "tensorflow_state", "keras": "tensorflow_state"}
+MODULES = {"pytorch": "torch_state", "tensorflow": "tensorflow_restore", "keras": "tensorflow_restore"}
 
 
 class Snapshot:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from _thread import _local, get_ident
 
+from ..frameworks.variables import optimizer_variables
 from .tensorflow_checks import OptimizerMemory
+from .tensorflow_graph import has_numbers
 from .tensorflow_random import drawing, hidden
-from .tensorflow_state import as_array, held_or_now, read
+from .tensorflow_state import as_array, digest, held_or_now, plain, read, resource_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,6 +174,66 @@ class OptimizerRecord:
         return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
 
 
+class TrainingState:
+    """The calls under way and the optimizers of one process."""
+
+    def __init__(self) -> None:
+        self.here = ThreadState()
+        self.calls: list[OutermostCall] = []
+        self.order: list[OptimizerRecord] = []  # as they were first seen
+        self._known: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
+
+    def forget(self) -> None:
+        """Drop what a parent process noted, in a forked child."""
+        self.calls, self.order = [], []
+        self._known = weakref.WeakKeyDictionary()
+
+    def current(self) -> OutermostCall | None:
+        """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
+        call = self.here.call
+        return call if call is not None or not self.calls else self.calls[-1]
+
+    def know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> OptimizerRecord:
+        """Return what is known of an optimizer, which applies these gradients to these variables."""
+        known = self._known.get(optimizer)
+        if known is None:
+            known = self._known[optimizer] = OptimizerRecord(optimizer)
+            self.order.append(known)
+        if not known.variables:
+            known.variables = [variable for _, variable in pairs]
+        if known.first is None:
+            known.first = iterations(optimizer)
+        return known
+
+    def updates(self) -> int:
+        """Count the updates that all optimizers have made."""
+        return sum(iterations(known.optimizer()) or 0 for known in self.order)
+
+    def optimizers(self) -> list[Any]:
+        """Return all optimizers that are still there."""
+        return [one for one in (known.optimizer() for known in self.order) if one is not None]
+
+    def variables(self) -> list[Any]:
+        """Return what all optimizers train, and their own variables."""
+        found: dict[int, Any] = {}
+        for known in self.order:
+            optimizer = known.optimizer()
+            if optimizer is not None:
+                for variable in [*known.variables, *optimizer_variables(optimizer)]:
+                    found[resource_id(variable)] = plain(variable)
+        return list(found.values())
+
+    def call_with(self, given: list[Any]) -> OutermostCall | None:
+        """The call under way that was given these numbers: threads may call the same graph at once."""
+        if self.here.call is None and len(self.calls) > 1:
+            wanted = [digest(one) for one in given]
+            for call in self.calls:
+                flat = sys.modules["tensorflow"].nest.flatten([call.arguments, call.keywords], expand_composites=True)
+                if wanted == [digest(one) for one in flat if has_numbers(one)]:
+                    return call
+        return self.current()
+
+
 class UpdateSite:
     """A place where a graph applies gradients."""
 
@@ -247,3 +310,10 @@ class AccumulationWindow:
             self.calls = [*self.calls, call][-MAX_CALLS:]
         elif self.calls and (call.captured is not None or traced.updates is not None):
             self.calls, self.before = [], {}
+
+
+def one_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The arguments of a call as one value: the only one as it is."""
+    if len(arguments) == 1 and not keywords:
+        return arguments[0]
+    return [*arguments, keywords] if keywords else tuple(arguments)

@@ -13,11 +13,12 @@ import math
 import sys
 from contextlib import contextmanager
 
+from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .reading import SnapshotError
 from .redoing import Redoing, Seen, StepByStep
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
-from .tensorflow_calls import OptimizerRecord, OutermostCall
+from .tensorflow_calls import OutermostCall
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_causes import line, nonfinite_count
 from .tensorflow_explain import OperationWatcher
@@ -28,14 +29,14 @@ from .variables import put, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
     from typing import Any
 
     from . import Capture
     from .reading import SnapshotFile
     from .tensorflow_steps import TensorFlowStep
 
-    Function = Callable[..., Any]
 
 BY_ITSELF = "executed operation by operation, the step is finite: what began it is how it was compiled"
 NOT_AGAIN = (
@@ -45,12 +46,14 @@ NOT_AGAIN = (
 FINITE = "the step was finite this time; its gradients are not known then"
 
 
-class TensorFlowRedo(TensorFlowCapture):
+class TensorFlowRedo:
     """Waits for the first step of the script."""
 
     def __init__(self, capture: Capture) -> None:
-        super().__init__(capture)
         self.redoing = Redoing(capture)
+        self._conditions = capture.settings.conditions
+        self._watch = TensorFlowCapture(capture, self)
+        self._training = self._watch.training
         self._doing = False
         self._loop: EagerLoop | None = None  # of the script's own, in eager code
         self._summed: list[OutermostCall] = []  # calls of functions, up to the first update
@@ -58,15 +61,21 @@ class TensorFlowRedo(TensorFlowCapture):
         self.drawn = RandomReplay(in_xla)
         self._test_likewise()
 
+    def begin(self, name: str, module: ModuleType) -> None:
+        """Attach to a module that has just been executed."""
+        self._watch.begin(name, module)
+
+    def forget(self) -> None:
+        """Drop what a parent process noted, in a forked child."""
+        self._watch.forget()
+
     def drew(self, kind: str, drawn: Any) -> Any:
         """What it drew in the captured step."""
-        return super().drew(kind, self.drawn.given(kind, drawn))
+        return self.drawn.given(kind, drawn)
 
-    def _know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> OptimizerRecord:
-        step = self._steps.current()
-        if step is not None and step.graph is not None:
-            self.drawn.belongs(step.graph)
-        return super()._know(optimizer, pairs)
+    def builds(self, graph: Any) -> None:
+        """The random operations of a step's graph are given what they drew in the captured step."""
+        self.drawn.belongs(graph)
 
     def unavailable(self, version: str) -> None:
         """End the process, as its steps cannot be executed again."""
@@ -94,7 +103,7 @@ class TensorFlowRedo(TensorFlowCapture):
         trigger = self.redoing.file.header["trigger"]
         return trigger if isinstance(trigger, dict) else {}
 
-    def found(self, found: RejectedStep) -> None:
+    def rejected(self, found: RejectedStep) -> None:
         """A step that is not applied, which is what was looked for."""
         self.last = found
         if self._is_in_loop():
@@ -111,7 +120,7 @@ class TensorFlowRedo(TensorFlowCapture):
             self._loop.begins()
 
     def _is_in_loop(self) -> bool:
-        return not self._doing and self.here.call is None
+        return not self._doing and self._training.here.call is None
 
     def _stepped(self, found: RejectedStep | None) -> None:
         """The first step of a loop has made all variables; from then on each is one that is done again."""
@@ -123,14 +132,9 @@ class TensorFlowRedo(TensorFlowCapture):
         if self._loop is None:
             self.redoing.finish(made)
 
-    def _make_next(self, original: Function) -> Function:
-        get_next = super()._make_next(original)
-
-        def get_replaced(iterator: Any, *arguments: Any) -> Any:
-            value = get_next(iterator, *arguments)
-            return value if self._loop is None or not self._is_in_loop() else self._loop.fetched(value)
-
-        return get_replaced
+    def fetched(self, value: Any) -> Any:
+        """Return the captured batch in the place of what a data set gave to a loop of the script's."""
+        return value if self._loop is None or not self._is_in_loop() else self._loop.fetched(value)
 
     def _test_likewise(self) -> None:
         """Have steps tested for what the snapshot was written for."""
@@ -148,25 +152,25 @@ class TensorFlowRedo(TensorFlowCapture):
     def put(self, model: Any) -> None:
         """Put the state before the step into models, optimizers and random states."""
         optimizers, variables = self._trained(model)
-        known = [state.plain(variable) for entry in self._order for variable in entry.alive]
+        known = [state.plain(variable) for entry in self._training.order for variable in entry.alive]
         models = [model] if model is not None else _models(variables, known)
         file = self.redoing.file
-        state.put_models(file, models)
-        state.put_moved(file, self._moved(models, optimizers, [*variables, *known]))
-        state.put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
-        state.put_random(file)
+        restore.put_models(file, models)
+        restore.put_moved(file, self._moved(models, optimizers, [*variables, *known]))
+        restore.put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
+        restore.put_random(file)
 
     def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any]) -> list[Any]:
         """Variables that the step writes to and that nothing else puts."""
         whole = [model for model in models if not isinstance(model, list)]
-        moved = [variable for known in self._order for variable in known.moved.values()]
+        moved = [variable for known in self._training.order for variable in known.moved.values()]
         moved += [variable for call in self._summed for variable in call.traced.written.values()]
         ids = set(map(state.resource_id, trained))
         return [one for one in state.besides(whole, optimizers, moved) if state.resource_id(one) not in ids]
 
     def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
         """The optimizers, and the variables of the one whose step was captured."""
-        known = [entry for entry in self._order if entry.optimizer() is not None]
+        known = [entry for entry in self._training.order if entry.optimizer() is not None]
         if not known:
             return [model.optimizer], []
         number = _number(self.redoing.file)
@@ -175,7 +179,7 @@ class TensorFlowRedo(TensorFlowCapture):
 
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
-        self.last, call = None, self.current()
+        self.last, call = None, self._training.current()
         if call is not None:
             call.captured = None
 
@@ -222,7 +226,7 @@ class StepExecutor:
         given = [call for call in self._calls if call.arguments or call.keywords]
         likes = [_like(call) if call.origin == "function" else None for call in given]
         self._batches = batches_of(file, likes, owner.redoing.settings.mode)
-        self._drawn = state.drawn(file)
+        self._drawn = restore.drawn(file)
         self.samples = self._batches[0][2]
 
     def execute(self, samples: Sequence[int] | None) -> Seen:
@@ -284,7 +288,7 @@ class EagerLoop:
         self._owner = owner
         self._file = file
         self._batches = batches_of(file, [], owner.redoing.settings.mode)
-        self._drawn = state.drawn(file)
+        self._drawn = restore.drawn(file)
         self._batch, self._from, self._samples = self._batches[0]
         self._fetched = 0
         self._steps = StepByStep(owner.redoing, self._samples)
@@ -368,7 +372,7 @@ def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[An
         raise SnapshotError(
             "how many samples the batch has is not known, as its tensors have different numbers of rows"
         )
-    values = state.batches(file, likes)
+    values = restore.batches(file, likes)
     return [
         (value, str(entry.get("from")), size if isinstance(size, int) else 0)
         for value, entry, size in zip(values, known, sizes)  # noqa: B905
@@ -390,7 +394,7 @@ def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tup
     if mode != "reproduce" or any(entry.get("from") != "fit" for entry in known) or file.header.get("world"):
         raise SnapshotError(NOT_AGAIN)
     tensorflow = sys.modules["tensorflow"]
-    values = state.batches(file)
+    values = restore.batches(file)
     whole = tensorflow.nest.map_structure(lambda *parts: tensorflow.concat(parts, 0), *values)
     sizes = [entry.get("samples") for entry in known]
     return whole, "fit", sum(size for size in sizes if isinstance(size, int))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.variables import optimizer_variables
+from .tensorflow_calls import one_of
 from .tensorflow_graph import branch, building, call_host, in_loop, put_back
 from .tensorflow_state import plain, put_variable, resource_id
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_calls import UpdateSite
-    from .tensorflow_capture import TensorFlowCapture
+    from .tensorflow_calls import TrainingState, UpdateSite
+    from .tensorflow_rejection import Rejections
     from .tensorflow_steps import StepTracker, TensorFlowStep
 
     Function = Callable[..., Any]
@@ -33,12 +34,12 @@ NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 class XlaCalls:
     """The functions of a training that XLA compiles."""
 
-    def __init__(self, owner: TensorFlowCapture, reveals: GradientRecomputation) -> None:
-        self._owner = owner
-        self._capture = owner.capture
-        self._reveals = reveals
+    def __init__(self, rejections: Rejections, training: TrainingState, steps: StepTracker) -> None:
+        self.rejections = rejections
+        self.reveals = GradientRecomputation(steps)
         self.bare: Function = _not_there  # calls a function as TensorFlow does
-        self._here = owner.here
+        self._capture = rejections.capture
+        self._here = training.here
 
     # ---- calls of compiled functions ---------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ class XlaCalls:
         """Call a function that XLA compiles."""
         if self._here.compiled is not None:
             return self.bare(function, *arguments, **keywords)
-        if self._reveals.tracing is not None or getattr(function, "_reprokit_reveals", None) is function:
+        if self.reveals.tracing is not None or getattr(function, "_reprokit_reveals", None) is function:
             return self.bare(function, *arguments, **keywords)
         return self._call_outermost(function, arguments, keywords)
 
@@ -124,22 +125,15 @@ class XlaCalls:
         self, site: UpdateSite, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool
     ) -> None:
         put_variable(site.known.memory.good, True)
-        seen = self._capture.attempt(self._reveals.of, function, arguments, keywords, site.known.optimizer())
+        seen = self._capture.attempt(self.reveals.of, function, arguments, keywords, site.known.optimizer())
         note = COMPUTED_AGAIN
         if seen is None:
             seen = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
             note = NOT_COMPUTED_AGAIN
         batch = ("fit" if site.model is not None else "script", one_of(arguments, keywords))
-        found = self._owner.of_site(site, seen, [batch])
+        found = self.rejections.of_site(site, seen, [batch])
         found.notes.append(note)
-        self._owner.end_behind(site, found, loops=loops)
-
-
-def one_of(arguments: Arguments, keywords: Keywords) -> Any:
-    """The arguments of a call as one value: the only one as it is."""
-    if len(arguments) == 1 and not keywords:
-        return arguments[0]
-    return [*arguments, keywords] if keywords else tuple(arguments)
+        self.rejections.end_behind(site, found, loops=loops)
 
 
 def _not_there(*_arguments: Any, **_keywords: Any) -> None:

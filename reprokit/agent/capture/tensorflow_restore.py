@@ -1,0 +1,234 @@
+"""Puts the state of a snapshot back into a TensorFlow training."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from ..frameworks.variables import name_of, optimizer_variables
+from .reading import SnapshotError, saved_optimizers
+from .tensorflow_state import (
+    DTYPES,
+    NAMES,
+    VARIABLES,
+    distinct_names,
+    keras_generator,
+    known_generators,
+    model_variables,
+    put_variable,
+)
+from .trees import BadTree, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from .reading import SnapshotFile, Tensor
+    from .trees import Node
+
+
+def restore(file: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
+    """Put a snapshot's state into a model and its optimizers; what could not be put, in words."""
+    models = list(model) if isinstance(model, (list, tuple)) else [] if model is None else [model]
+    put_models(file, models)
+    if optimizers:
+        _put_entries(file, saved_optimizers(file.header, len(optimizers)), optimizers)
+    put_random(file)
+    return [str(note) for note in file.header.get("notes") or ()]
+
+
+def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
+    """Put what a step wrote to besides models and optimizers, as far as the snapshot has it."""
+    entries = [entry for entry in _entries(file, "models") if entry.get("class") == VARIABLES]
+    names = distinct_names(moved)
+    for entry in entries:
+        tensors = entry.get("tensors")
+        kept = tensors if isinstance(tensors, dict) else {}
+        found = [variable for name, variable in zip(names, moved) if name in kept]  # noqa: B905
+        _put_variables(file, kept, found, "a variable of the script")
+
+
+def put_models(file: SnapshotFile, models: list[Any]) -> None:
+    """Put the variables of models; a list of variables may stand for a model."""
+    entries = _entries(file, "models")
+    if len(models) > len(entries):
+        raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
+    for entry, model in zip(entries, models):  # noqa: B905
+        if isinstance(model, list):  # the last in both, where the script may have fewer models now
+            kept = next((one for one in reversed(entries) if one.get("class") == VARIABLES), entry)
+            _put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
+        else:
+            _put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
+
+
+def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
+    """Put the variables of optimizers, which must have been built."""
+    entries = _entries(file, "optimizers")
+    if len(optimizers) > len(entries):
+        raise SnapshotError(f"the snapshot has {len(entries)} optimizers, not {len(optimizers)}")
+    _put_entries(file, entries, optimizers)
+
+
+def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
+    for entry, optimizer in zip(entries, optimizers):  # noqa: B905
+        _put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
+
+
+def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
+    """By its name, the name in the file of each variable of an optimizer."""
+    try:
+        return {name["text"]: node["tensor"] for name, node in entry["state"]["dict"]}
+    except (KeyError, TypeError, ValueError):
+        raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
+
+
+def _entries(file: SnapshotFile, key: str) -> list[dict[str, Any]]:
+    found = file.header.get(key)
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise SnapshotError(f"the snapshot has no list of {key}")
+    return found
+
+
+def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
+    pairs = _matched(file, tensors, variables, whose)
+    for variable, tensor in pairs:
+        _check(variable, tensor, whose)
+    for variable, tensor in pairs:
+        put_variable(variable, array_of(tensor))
+
+
+def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, Tensor]]:
+    """Which tensor goes into which variable: by names, or in their order where the names are all others."""
+    if not isinstance(tensors, dict):
+        raise SnapshotError(f"the snapshot's {whose} has no tensors")
+    names = distinct_names(variables)
+    found = {name: file.tensors.get(kept) for name, kept in tensors.items() if isinstance(kept, str)}
+    missing = [name for name in names if found.get(name) is None]
+    if not missing:
+        return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc] # noqa: B905
+    in_order = [tensor for tensor in found.values() if tensor is not None]
+    if len(in_order) == len(variables) and len(missing) == len(names):
+        return list(zip(variables, in_order))  # noqa: B905
+    if len(in_order) == len(variables) and _same_endings(names, list(found)):
+        return list(zip(variables, in_order))  # noqa: B905
+    raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
+
+
+def _same_endings(here: list[str], there: list[str]) -> bool:
+    return list(map(_ending, here)) == list(map(_ending, there))
+
+
+def _ending(name: str) -> str:
+    """What a variable is for: its name begins with its layer's, which counts the layers of the process."""
+    return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
+
+
+def _check(variable: Any, tensor: Tensor, whose: str) -> None:
+    shape = tuple(int(size) for size in variable.shape)
+    dtype = DTYPES.get(str(getattr(variable.dtype, "name", variable.dtype)))
+    if shape != tensor.shape:
+        raise SnapshotError(f"{whose}: {name_of(variable)} has shape {shape}, in the snapshot it has {tensor.shape}")
+    if dtype != tensor.dtype:
+        raise SnapshotError(f"{whose}: {name_of(variable)} is {dtype}, in the snapshot it is {tensor.dtype}")
+
+
+def array_of(tensor: Tensor) -> Any:
+    """A tensor of a snapshot as an array of NumPy of its own."""
+    numpy = sys.modules["numpy"]
+    name = NAMES[tensor.dtype]
+    dtype = getattr(sys.modules["tensorflow"], name).as_numpy_dtype if "float" in name else numpy.dtype(name)
+    return numpy.frombuffer(bytes(tensor.data), dtype).reshape(tensor.shape)
+
+
+def value_of(file: SnapshotFile, node: Any, like: Any = None) -> Any:
+    """The value of a node, whose tensors become eager tensors."""
+    tensorflow = sys.modules["tensorflow"]
+
+    def get(leaf: Node) -> Any:
+        ((kind, content),) = leaf.items()
+        if kind == "tensor":
+            return tensorflow.constant(array_of(_tensor(file, content)))
+        if kind in ("strings", "bytestrings"):
+            shape, texts = content
+            values = [bytes.fromhex(text) if kind == "bytestrings" else text.encode() for text in texts]
+            return tensorflow.reshape(tensorflow.constant(values, tensorflow.string), shape)
+        if kind == "ragged":
+            splits = [value_of(file, row) for row in content["row_splits"]]
+            return tensorflow.RaggedTensor.from_nested_row_splits(value_of(file, content["values"]), splits)
+        if kind in ("sparse", "slices"):
+            made = tensorflow.SparseTensor if kind == "sparse" else tensorflow.IndexedSlices
+            fields = {field: value_of(file, content[field]) for field in ("indices", "values", "dense_shape")}
+            return made(**fields)
+        if kind == "replicas":
+            return [value_of(file, one) for one in content]
+        raise BadTree(f"there is no node {kind!r}")
+
+    try:
+        return unpack(node, get, like)
+    except (BadTree, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SnapshotError(f"a value of the snapshot cannot be read: {error}") from None
+
+
+def _tensor(file: SnapshotFile, name: Any) -> Tensor:
+    found = file.tensors.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise SnapshotError(f"the snapshot lacks the tensor {str(name)[:100]}")
+    return found
+
+
+def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
+    """The batches as the step was given them."""
+    entries = _entries(file, "batches")
+    known = list(likes) + [None] * len(entries)
+    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]  # noqa: B905
+
+
+def put_random(file: SnapshotFile) -> None:
+    """Put the random states of the start of the step."""
+    nodes = file.header.get("random")
+    if not isinstance(nodes, dict):
+        raise SnapshotError("the snapshot has no random states")
+    try:
+        _put_python(file, nodes)
+        _put_tensorflow(file, nodes.get("tensorflow"))
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
+
+
+def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
+    """What operations drew whose random states nobody can read: their types, and arrays."""
+    nodes = file.header.get("random")
+    node = nodes.get("tensorflow") if isinstance(nodes, dict) else None
+    value = value_of(file, node) if node is not None else {}
+    try:
+        return [(str(kind), numbers.numpy()) for kind, numbers in value.get("drawn") or ()]
+    except (AttributeError, TypeError, ValueError):
+        raise SnapshotError("the random numbers of the snapshot cannot be read") from None
+
+
+def _put_python(file: SnapshotFile, nodes: dict[str, Any]) -> None:
+    if "python" in nodes:
+        version, words, gauss = value_of(file, nodes["python"])
+        sys.modules["random"].setstate((version, tuple(map(int, words.numpy())), gauss))
+    if "numpy" in nodes and "numpy.random" in sys.modules:
+        name, key, *rest = value_of(file, nodes["numpy"])
+        sys.modules["numpy.random"].set_state((name, key.numpy(), *rest))
+
+
+def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
+    if node is None:
+        return
+    value = value_of(file, node)
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    operations = value.get("operations")
+    if context is not None and operations is not None:
+        if getattr(context, "_rng", None) is None:
+            context._set_global_seed(value.get("seed"))
+        context._seed = value.get("seed")
+        context._rng.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
+    for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):  # noqa: B905
+        put_variable(generator._state_var, state)
+    keras = keras_generator()
+    if keras is not None and value.get("keras") is not None:
+        put_variable(keras.state, value["keras"])
