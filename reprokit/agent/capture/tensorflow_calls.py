@@ -135,7 +135,7 @@ class OutermostCall:
         return self.by(self.function, *given, **(self.keywords if keywords is None else keywords))
 
 
-class OptimizerRecord:
+class WatchedOptimizer:
     """What is known of an optimizer."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -180,8 +180,8 @@ class TrainingState:
     def __init__(self) -> None:
         self.here = ThreadState()
         self.calls: list[OutermostCall] = []
-        self.order: list[OptimizerRecord] = []  # as they were first seen
-        self._known: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
+        self.order: list[WatchedOptimizer] = []  # as they were first seen
+        self._known: weakref.WeakKeyDictionary[Any, WatchedOptimizer] = weakref.WeakKeyDictionary()
 
     def forget(self) -> None:
         """Drop what a parent process noted, in a forked child."""
@@ -193,11 +193,11 @@ class TrainingState:
         call = self.here.call
         return call if call is not None or not self.calls else self.calls[-1]
 
-    def know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> OptimizerRecord:
+    def know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> WatchedOptimizer:
         """Return what is known of an optimizer, which applies these gradients to these variables."""
         known = self._known.get(optimizer)
         if known is None:
-            known = self._known[optimizer] = OptimizerRecord(optimizer)
+            known = self._known[optimizer] = WatchedOptimizer(optimizer)
             self.order.append(known)
         if not known.variables:
             known.variables = [variable for _, variable in pairs]
@@ -238,7 +238,7 @@ class UpdateSite:
     """A place where a graph applies gradients."""
 
     def __init__(
-        self, known: OptimizerRecord, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
+        self, known: WatchedOptimizer, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
     ) -> None:
         self.known = known
         self.step = step

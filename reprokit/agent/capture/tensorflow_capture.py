@@ -20,7 +20,7 @@ from .tensorflow_random import watch_random_operations
 from .tensorflow_rejection import Rejections, SnapshotHandler
 from .tensorflow_replicas import ReplicaRound, replica
 from .tensorflow_saved_model import watch_saving
-from .tensorflow_state import eager_state
+from .tensorflow_state import FIT, FUNCTION, SCRIPT, eager_state
 from .tensorflow_steps import StepTracker, put
 from .tensorflow_updates import UpdateGuard
 from .tensorflow_xla import XlaCalls
@@ -128,7 +128,7 @@ class TensorFlowCapture:
             traced = FunctionRecord()
 
             def train_function(*given: Any) -> Any:
-                return self._outermost(OutermostCall("fit", model, function, given, {}, None, traced))
+                return self._outermost(OutermostCall(FIT, model, function, given, {}, None, traced))
 
             train_function._reprokit_captured = True  # type: ignore[attr-defined]
             if hasattr(function, "_reprokit_model"):
@@ -147,7 +147,7 @@ class TensorFlowCapture:
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             by = compiled.call if function._jit_compile else original
             if here.call is None and executing_eagerly():
-                return self._outermost(OutermostCall("function", None, function, arguments, keywords, by))
+                return self._outermost(OutermostCall(FUNCTION, None, function, arguments, keywords, by))
             return by(function, *arguments, **keywords)
 
         return call
@@ -158,7 +158,7 @@ class TensorFlowCapture:
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.training.here.call is None and executing_eagerly():
-                return self._outermost(OutermostCall("function", None, function, arguments, keywords, original))
+                return self._outermost(OutermostCall(FUNCTION, None, function, arguments, keywords, original))
             return original(function, *arguments, **keywords)
 
         return call
@@ -190,7 +190,7 @@ class TensorFlowCapture:
         here, traced = self.training.here, call.traced
         if here.call is not None:
             return False
-        if call.origin == "fit" or (traced.updates == ALWAYS and here.window is not None and not here.window.calls):
+        if call.origin == FIT or (traced.updates == ALWAYS and here.window is not None and not here.window.calls):
             self._random.keep()
         else:
             self._opens_window(call)
@@ -261,7 +261,7 @@ class TensorFlowCapture:
             step = self._steps.current() if self._compiled.reveals.tracing is not None else together.step
             step = step or self._steps.begin()
             step.pinned = True
-            batch = ("fit" if _is_of_keras(fn) else "script", one_of(arguments, keywords))
+            batch = (FIT if _is_of_keras(fn) else SCRIPT, one_of(arguments, keywords))
             if replica() is not None:
                 together.add(step, batch)
                 return converted(*arguments, **keywords)

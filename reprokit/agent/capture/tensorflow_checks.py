@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .settings import Conditions
-    from .tensorflow_calls import OptimizerRecord
+    from .tensorflow_calls import WatchedOptimizer
     from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
@@ -199,7 +199,7 @@ class EagerTest:
         self._library = library
         self._conditions = conditions
 
-    def passes(self, step: TensorFlowStep, known: OptimizerRecord, pairs: Pairs) -> bool:
+    def passes(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs) -> bool:
         """Whether all that is asked for holds."""
         losses = [step.unscaled] if step.unscaled is not None else step.losses
         if not all(map(self._is_fine, losses)) or not all(bool(finite) for _, finite in step.activations):
@@ -216,7 +216,7 @@ class EagerTest:
             return False
         return above is None or not array.size or not float(array.max()) > above
 
-    def _are_finite(self, known: OptimizerRecord, gradients: list[Any]) -> bool:
+    def _are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
         arrays = [_array(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
             step = type("NoStep", (), {"unscaled": None, "losses": [], "activations": []})()
@@ -227,7 +227,7 @@ class EagerTest:
         addresses = [array.__array_interface__["data"][0] for array in arrays]
         return known.finite[1].first(addresses) is None
 
-    def _jumps(self, known: OptimizerRecord, pairs: Pairs) -> bool:
+    def _jumps(self, known: WatchedOptimizer, pairs: Pairs) -> bool:
         factor = self._conditions.gradient_jump
         if factor is None:
             return False

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from .tensorflow_state import LOADER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +51,10 @@ def batch_in_graph() -> list[tuple[str, Any]]:
     graph = building()
     while graph is not None:
         if hasattr(graph, "_reprokit_batch"):
-            return [("loader", graph._reprokit_batch)]
+            return [(LOADER, graph._reprokit_batch)]
         if any(word in str(getattr(graph, "name", "")).lower() for word in _OVER_DATA):
             captured = set(map(id, graph.internal_captures))
-            return [("loader", [one for one in graph.inputs if id(one) not in captured])]
+            return [(LOADER, [one for one in graph.inputs if id(one) not in captured])]
         graph = getattr(graph, "outer_graph", None)
     return []
 

@@ -25,6 +25,7 @@ from .tensorflow_explain import OperationWatcher
 from .tensorflow_graph import in_xla
 from .tensorflow_random import RandomReplay
 from .tensorflow_snapshot import RejectedStep, all_owners, dense
+from .tensorflow_state import FIT, FUNCTION, LOADER, SCRIPT
 from .variables import put, user_functions
 
 TYPE_CHECKING = False
@@ -86,10 +87,10 @@ class TensorFlowRedo:
         """In the place of the script's first step."""
         if self._doing:
             return call.run()
-        if call.origin == "function" or not _is_built(call.model):
+        if call.origin == FUNCTION or not _is_built(call.model):
             result = call.run()  # which makes all variables, and tells whether it trains
-            trains = call.origin == "fit" if call.traced.trains is None else call.traced.trains
-            if call.origin == "function" and (trains or call.traced.differentiates):
+            trains = call.origin == FIT if call.traced.trains is None else call.traced.trains
+            if call.origin == FUNCTION and (trains or call.traced.differentiates):
                 self._summed.append(call)
             if not trains and self.last is None:
                 return result
@@ -224,7 +225,7 @@ class StepExecutor:
         self._owner = owner
         self._calls = _repeated(calls, count_of(file))
         given = [call for call in self._calls if call.arguments or call.keywords]
-        likes = [_like(call) if call.origin == "function" else None for call in given]
+        likes = [_like(call) if call.origin == FUNCTION else None for call in given]
         self._batches = batches_of(file, likes, owner.redoing.settings.mode)
         self._drawn = restore.drawn(file)
         self.samples = self._batches[0][2]
@@ -261,7 +262,7 @@ def _like(call: OutermostCall) -> Any:
 
 def _run(call: OutermostCall, batch: Any, origin: str) -> None:
     """Make a call with this batch."""
-    if call.origin == "fit" or origin == "loader":
+    if call.origin == FIT or origin == LOADER:
         call.run(tuple(_replaced(argument, batch) for argument in call.arguments))
         return
     if call.keywords:
@@ -303,7 +304,7 @@ class EagerLoop:
 
     def fetched(self, value: Any) -> Any:
         """What a data set gives is replaced, where it is of the same build."""
-        if self._from != "loader":
+        if self._from != LOADER:
             return value
         part = self._part
         try:
@@ -320,7 +321,7 @@ class EagerLoop:
             self._owner.redoing.finish(done)
 
     def _prepare(self) -> dict[str, Any]:
-        if self._from == "script":
+        if self._from == SCRIPT:
             put_locals(self._part)
         self._owner.put(None)
         self._owner.drawn.begins(self._drawn, self._steps.wanted, self._samples)
@@ -391,13 +392,13 @@ def count_of(file: SnapshotFile) -> int:
 
 def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
     """The batches of several replicas as one, which their strategy takes apart again."""
-    if mode != "reproduce" or any(entry.get("from") != "fit" for entry in known) or file.header.get("world"):
+    if mode != "reproduce" or any(entry.get("from") != FIT for entry in known) or file.header.get("world"):
         raise SnapshotError(NOT_AGAIN)
     tensorflow = sys.modules["tensorflow"]
     values = restore.batches(file)
     whole = tensorflow.nest.map_structure(lambda *parts: tensorflow.concat(parts, 0), *values)
     sizes = [entry.get("samples") for entry in known]
-    return whole, "fit", sum(size for size in sizes if isinstance(size, int))
+    return whole, FIT, sum(size for size in sizes if isinstance(size, int))
 
 
 def _distributed(strategy: Any, batch: Any) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from .settings import NEEDS_TENSORFLOW_2, ROLLBACK
-from .tensorflow_calls import OptimizerRecord, OutermostCall, UpdateSite, iterations, one_of, unread
+from .tensorflow_calls import OutermostCall, UpdateSite, WatchedOptimizer, iterations, one_of, unread
 from .tensorflow_graph import batch_in_graph, call_host, in_loop, numbers_given_to
 from .tensorflow_replicas import OF_THE_FIRST, ReplicaRound, wait_for_workers, worker
 from .tensorflow_snapshot import RejectedStep, in_fit, places
-from .tensorflow_state import as_array, eager_state, plain, put_variable, read
+from .tensorflow_state import FUNCTION, SCRIPT, as_array, eager_state, plain, put_variable, read
 from .words import in_words
 
 TYPE_CHECKING = False
@@ -130,7 +130,7 @@ class Rejections:
         self._handler = handler
 
     def handle(
-        self, found: RejectedStep, known: OptimizerRecord, call: OutermostCall | None, frame: Any
+        self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any
     ) -> BaseException | None:
         """Complete what was found and have it captured; what is to end the training, if that is to happen."""
         self.capture.attempt(self._complete, found, known, call, frame)
@@ -146,7 +146,7 @@ class Rejections:
             call.rolls_back = True
         return None
 
-    def _complete(self, found: RejectedStep, known: OptimizerRecord, call: OutermostCall | None, frame: Any) -> None:
+    def _complete(self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any) -> None:
         updates = iterations(found.optimizer, found.held)
         found.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
         found.losses = known.last_losses()
@@ -158,7 +158,7 @@ class Rejections:
             ]
         if call is not None:
             found.model = call.model
-            if call.origin == "function":
+            if call.origin == FUNCTION:
                 self._add_window(found, call)
         found.where = places(frame)
         found.epoch, found.steps_in_epoch = in_fit(frame)
@@ -170,8 +170,8 @@ class Rejections:
         window = call.window
         earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
         if not found.batches and (call.arguments or call.keywords or not earlier):
-            found.batches = [("script", one_of(call.arguments, call.keywords))]
-        found.batches = [*[("script", one_of(one.arguments, one.keywords)) for one in earlier], *found.batches]
+            found.batches = [(SCRIPT, one_of(call.arguments, call.keywords))]
+        found.batches = [*[(SCRIPT, one_of(one.arguments, one.keywords)) for one in earlier], *found.batches]
         if window is not None and window.calls:
             found.held = {**found.held, **window.before}
             found.moved = [*found.moved, *[one for call in window.calls for one in call.traced.written.values()]]

@@ -8,6 +8,7 @@ from itertools import chain
 
 from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK, condition_trigger
 from .tensorflow_state import (
+    SCRIPT,
     TensorCollector,
     as_array,
     besides,
@@ -317,7 +318,7 @@ def local_batch(frame: Any) -> list[tuple[str, Any]]:
         return []
     named = {name: frame.f_locals[name] for name in frame.f_locals if name[0] != "_"}
     values = {name: value for name, value in named.items() if _are_numbers(_parts(value))}
-    return [("script", _without_data(values))] if values else []
+    return [(SCRIPT, _without_data(values))] if values else []
 
 
 def _parts(value: Any) -> list[Any]:

@@ -38,6 +38,7 @@ DTYPES = {
     "complex128": COMPLEX,
 }
 NAMES = {spelt: name for name, spelt in DTYPES.items()}
+FIT, FUNCTION, SCRIPT, LOADER = "fit", "function", "script", "loader"  # makes a call, or gives a batch
 VARIABLES = "Variables"  # the class of those of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
 

@@ -12,14 +12,14 @@ from .tensorflow_graph import building, call_host, conditional, flagged, in_xla,
 from .tensorflow_rejection import RollbackState, variables_of
 from .tensorflow_replicas import replica
 from .tensorflow_snapshot import RejectedStep, local_batch, loss_scale
-from .tensorflow_state import plain
+from .tensorflow_state import LOADER, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_calls import OptimizerRecord, TrainingState
+    from .tensorflow_calls import TrainingState, WatchedOptimizer
     from .tensorflow_checks import EagerTest
     from .tensorflow_rejection import StepHandler
     from .tensorflow_steps import StepTracker, TensorFlowStep
@@ -82,7 +82,7 @@ class UpdateGuard:
         return None
 
     def _apply_in_graph(
-        self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
+        self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]], update: Function
     ) -> None:
         optimizer, gradients = known.optimizer(), [gradient for gradient, _ in pairs]
         _build(optimizer, [variable for _, variable in pairs])
@@ -117,7 +117,12 @@ class UpdateGuard:
                 self.capture.attempt(step.hold, plain(variable))
 
     def _apply_together(
-        self, replica: Any, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
+        self,
+        replica: Any,
+        step: TensorFlowStep,
+        known: WatchedOptimizer,
+        pairs: list[tuple[Any, Any]],
+        update: Function,
     ) -> Any:
         """One of several replicas applies gradients that are summed over them."""
         if step.together is None:
@@ -136,7 +141,7 @@ class UpdateGuard:
         return update()
 
     def _apply_eagerly(
-        self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]], update: Function
+        self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]], update: Function
     ) -> Any:
         if step.finite is False and step.applied:  # it was captured where another optimizer was to update
             known.skipped += 1
@@ -164,14 +169,14 @@ class UpdateGuard:
         self._handler.applied(known.optimizer())
         return result
 
-    def _shares(self, step: TensorFlowStep, known: OptimizerRecord) -> None:
+    def _shares(self, step: TensorFlowStep, known: WatchedOptimizer) -> None:
         """Where a further optimizer updates in the same step, what those before it update is held from then on."""
         for other in step.optimizers:
             if other is not known:
                 other.shares = True
         step.optimizers.append(known)
 
-    def _found_eagerly(self, step: TensorFlowStep, known: OptimizerRecord, pairs: list[tuple[Any, Any]]) -> None:
+    def _found_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]]) -> None:
         found = RejectedStep(
             known.optimizer(), [variable for _, variable in pairs], [gradient for gradient, _ in pairs]
         )
@@ -180,7 +185,7 @@ class UpdateGuard:
         found.moved = variables_of(step.before)
         found.drawn = step.drawn
         found.activations = [(name, bool(finite)) for name, finite in step.activations]
-        found.batches = step.batches or [("loader", value) for value in self._training.here.fetched.values]
+        found.batches = step.batches or [(LOADER, value) for value in self._training.here.fetched.values]
         if not found.batches and self._training.here.call is None:
             found.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms:
@@ -195,7 +200,7 @@ class UpdateGuard:
             self.capture.attempt(self.rollback.keep_or_go_back, True)
 
 
-def _updated(known: OptimizerRecord) -> list[Any]:
+def _updated(known: WatchedOptimizer) -> list[Any]:
     """What an optimizer's update writes to."""
     return [*known.variables, *optimizer_variables(known.optimizer())]
 

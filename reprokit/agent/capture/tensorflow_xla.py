@@ -11,7 +11,7 @@ import sys
 from ..frameworks.variables import optimizer_variables
 from .tensorflow_calls import one_of
 from .tensorflow_graph import branch, building, call_host, in_loop, put_back
-from .tensorflow_state import plain, put_variable, resource_id
+from .tensorflow_state import FIT, SCRIPT, plain, put_variable, resource_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class XlaCalls:
         if seen is None:
             seen = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
             note = NOT_COMPUTED_AGAIN
-        batch = ("fit" if site.model is not None else "script", one_of(arguments, keywords))
+        batch = (FIT if site.model is not None else SCRIPT, one_of(arguments, keywords))
         found = self.rejections.of_site(site, seen, [batch])
         found.notes.append(note)
         self.rejections.end_behind(site, found, loops=loops)
