@@ -71,11 +71,11 @@ class TensorFlowRedo:
         self._watch.forget()
 
     def drew(self, kind: str, drawn: Any) -> Any:
-        """What it drew in the captured step."""
+        """Return what it drew in the captured step."""
         return self.drawn.given(kind, drawn)
 
     def builds(self, graph: Any) -> None:
-        """The random operations of a step's graph are given what they drew in the captured step."""
+        """Give the random operations of a step's graph what they drew in the captured step."""
         self.drawn.belongs(graph)
 
     def unavailable(self, version: str) -> None:
@@ -84,7 +84,7 @@ class TensorFlowRedo:
         self.redoing.finish({"trouble": f"steps of tensorflow {version} cannot be executed again: {what}"})
 
     def outermost(self, call: OutermostCall) -> Any:
-        """In the place of the script's first step."""
+        """Execute the captured step in the place of the script's first step."""
         if self._doing:
             return call.run()
         if call.origin == FUNCTION or not _is_built(call.model):
@@ -100,23 +100,23 @@ class TensorFlowRedo:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """What the snapshot was written for."""
+        """Return what the snapshot was written for."""
         trigger = self.redoing.file.header["trigger"]
         return trigger if isinstance(trigger, dict) else {}
 
     def rejected(self, found: RejectedStep) -> None:
-        """A step that is not applied, which is what was looked for."""
+        """Note a step that is not applied, which is what was looked for."""
         self.last = found
         if self._is_in_loop():
             self._stepped(found)
 
     def applied(self, optimizer: Any) -> None:
-        """A step in eager code that was finite."""
+        """Note a step in eager code that was finite."""
         if self._is_in_loop() and (self._loop is None or self.is_wanted(optimizer)):
             self._stepped(None)
 
     def begins(self, _step: TensorFlowStep) -> None:
-        """A step in eager code."""
+        """Begin a step in eager code on the captured state."""
         if self._loop is not None and self._is_in_loop():
             self._loop.begins()
 

@@ -26,28 +26,28 @@ if TYPE_CHECKING:
         """What is done with the steps of a training: they are saved (SnapshotHandler), or executed again."""
 
         def unavailable(self, version: str) -> None:
-            """The steps of this version of TensorFlow cannot be seen."""
+            """Say that steps of this version of TensorFlow cannot be seen."""
 
         def outermost(self, call: OutermostCall) -> Any:
             """Make an outermost call."""
 
         def rejected(self, step: RejectedStep) -> None:
-            """A step must not be applied; raises SystemExit where the training is to end."""
+            """Take a step that must not be applied; raises SystemExit where the training is to end."""
 
         def begins(self, step: TensorFlowStep) -> None:
-            """A step in eager code begins."""
+            """Note that a step in eager code begins."""
 
         def applied(self, optimizer: Any) -> None:
-            """A step in eager code was applied."""
+            """Note that a step in eager code was applied."""
 
         def builds(self, graph: Any) -> None:
-            """An update is built into a graph."""
+            """Note that an update is built into a graph."""
 
         def drew(self, kind: str, drawn: Any) -> Any:
-            """An operation with a random state of its own drew this; returns what it is to give."""
+            """Return what an operation with a random state of its own is to give, which drew this."""
 
         def fetched(self, value: Any) -> Any:
-            """A data set gave this to eager code; returns what the script is to get."""
+            """Return what the script is to get, where a data set gave this to eager code."""
 
 
 class SnapshotHandler:
