@@ -22,6 +22,7 @@
 
 #include "hooks.h"
 
+#define LOWEST 64    /* descriptors that are looked at one by one */
 #define MARKED 65536 /* descriptors that can be marked; higher ones are looked at each time */
 
 static uint64_t marks[MARKED / 64];
@@ -108,9 +109,9 @@ static inline int open_directly(int directory, const char *path, int flags, mode
 }
 
 static bool is_of_libc(void *function) {
-    Dl_info info;
-    if (!function || !dladdr(function, &info) || !info.dli_fname) return false;
-    const char *slash = strrchr(info.dli_fname, '/'), *name = slash ? slash + 1 : info.dli_fname;
+    uint64_t offset;
+    const char *module = function ? rk_module(function, &offset) : "", *slash = strrchr(module, '/');
+    const char *name = slash ? slash + 1 : module;
     return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libpthread", 10) == 0;
 }
 
@@ -480,7 +481,22 @@ struct directory_entry { /* getdents64(2) */
     char name[];
 };
 
+/* Since Linux 6.2 the directory's size is how many there are: most have the lowest numbers. */
+static bool mark_first(void) {
+    struct stat status;
+    if (rk_call(SYS_newfstatat, AT_FDCWD, (long)"/proc/self/fd", (long)&status, 0, 0, 0) != 0) return false;
+    long left = (long)status.st_size;
+    bool is_known = left > 0;
+    for (int fd = 0; left > 0 && fd < LOWEST; fd++) {
+        if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0) continue;
+        if (kind_by(fd, &status)) mark(fd);
+        left--;
+    }
+    return is_known && left == 0;
+}
+
 static void mark_inherited(void) {
+    if (mark_first()) return;
     int directory = rk_open("/proc/self/fd", O_RDONLY | O_DIRECTORY, 0);
     if (directory < 0) {
         for (int fd = 0; fd < 64; fd++)

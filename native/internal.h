@@ -46,6 +46,7 @@ ssize_t rk_read(int fd, void *buffer, size_t size);
 int rk_open(const char *path, int flags, int mode);
 void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
+#define RK_FIRST_MAPPING UINT64_C(0x2d0000000000)                              /* of the shim: struct rk_process */
 extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */
 void rk_unmap(void *address, size_t size);
 /* Takes whole pages of a mapped file out of this process's memory; they stay in the page cache. */

@@ -43,7 +43,7 @@ int rk_getpid(void) { return (int)rk_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 /* The shim's own mappings lie far from where the kernel puts the program's, so that the program's
  * addresses do not depend on how much was recorded: with address randomisation off, what follows
  * from an address (the order of a set of objects, say) is the same in record and in replay. */
-uint64_t rk_map_next = UINT64_C(0x2d0000000000);
+uint64_t rk_map_next = RK_FIRST_MAPPING;
 
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
     size_t pages = (size + 0xffff) & ~(size_t)0xffff;

@@ -8,6 +8,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -141,18 +142,30 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
     return {b"n": b"\n", b">": TO}.get(found[1], found[1])
 
 
-def entry(path: str) -> str:
-    """The name without symbolic links, but for the last part, which may be one itself."""
-    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+class Resolver:
+    """Absolute names without symbolic links, of many files: each directory is looked at once."""
+
+    def __init__(self) -> None:
+        self._before = cache(lambda directory: os.path.join(os.path.realpath(directory or "/"), ""))
+
+    def entry(self, path: str) -> str:
+        """The name, but for its last part, which may be a link itself."""
+        directory, _, name = path.rpartition("/")
+        return self._before(directory) + name
+
+    def file(self, path: str) -> str:
+        """The name, as os.path.realpath has it."""
+        entry = self.entry(path)
+        return os.path.realpath(path) if os.path.islink(entry) or entry.endswith(("/", "/.", "/..")) else entry
 
 
-def there(names: Written, searched: Callable[[str], bool] = lambda _: True) -> Iterator[str]:
+def there(names: Written, resolver: Resolver, searched: Callable[[str], bool] = lambda _: True) -> Iterator[str]:
     """All that is there of what the run wrote or put in place: files, symbolic links, and what is below directories.
 
     A directory is looked into where ``searched`` says so.
     """
-    yield from {os.path.realpath(path) for path in names.opened}
-    for path in {entry(after) for _, after in names.placed}:
+    yield from {resolver.file(path) for path in names.opened}
+    for path in {resolver.entry(after) for _, after in names.placed}:
         if os.path.isdir(path) and not os.path.islink(path):
             yield from (one.path for one in islice(below(path, searched), MAX_BELOW))
         elif os.path.lexists(path):

@@ -370,12 +370,20 @@ def process_alive(pid: int, started: float) -> bool:
         return False
 
 
+def _indented(text: str) -> bytes:
+    """As json.dumps would have it, which is slow at it; but msgspec takes no lone surrogates."""
+    try:
+        return msgspec.json.format(text.encode(), indent=2)
+    except msgspec.DecodeError:
+        return json.dumps(json.loads(text), indent=2).encode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file whole or not at all, readable by its owner only; an object is sealed by a check."""
     content = msgspec.to_builtins(value)
     if isinstance(content, dict):
         content["check"] = _seal(content)
-    data = json.dumps(content, indent=2).encode() + b"\n"
+    data = _indented(json.dumps(content)) + b"\n"
     partial = path.with_name(path.name + ".partial")
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,10 @@
 #define FIRST_ADDRESS UINT64_C(0x2e0000000000)
 #define SLOTS         1024
 #define MAPS          (1u << 20) /* bytes that are read */
-#define SYSCALL       64         /* bytes that libc's function of this name has at most */
+#define PAGE          4096
+#define CODES         64 /* addresses in glibc that ask for something, and how much of the code there is compared */
+#define CODE          64
+#define SYSCALL       64 /* bytes that libc's function of this name has at most */
 
 int rk_state = RK_STATE_ON;
 struct rk_process *rk_process;
@@ -152,23 +155,50 @@ static void find_place(struct place *place) {
     }
 }
 
+/* The code at addresses that lie in glibc, by their places in a page: the next program has the same there, and its
+ * maps are not looked through once more. */
+static struct code {
+    uint64_t place;
+    uint8_t bytes[CODE];
+} codes[CODES];
+
+static struct code *read_code(const struct program *program, uint64_t address, struct code *code) {
+    code->place = address % PAGE + 1;
+    bool is_read = rk_read_memory(program->process.pid, address - CODE / 2, code->bytes, CODE);
+    return is_read ? &codes[address % CODES] : NULL;
+}
+
 /* Whether this address of a program lies in glibc. */
 bool rk_is_in_libc(struct program *program, uint64_t address) {
     if (program->in_libc == address) return true;
     uint64_t offset;
+    struct code code, *known = read_code(program, address, &code);
+    if (known && known->place == code.place && memcmp(known->bytes, code.bytes, CODE) == 0) {
+        program->in_libc = address;
+        return true;
+    }
     enter(program, current);
     const char *module = rk_module((const void *)address, &offset); /* NOLINT: of the other process */
     const char *slash = strrchr(module, '/'), *name = slash ? slash + 1 : module;
     leave(program);
     if (strncmp(name, "libc.so.", 8) != 0 && strncmp(name, "libc-2.", 7) != 0) return false;
+    if (known) *known = code;
     program->in_libc = address;
     return true;
+}
+
+/* Whether it has begun, and says so where its first mapping is. */
+static bool has_begun_shim(const struct program *program) {
+    struct rk_process process;
+    return rk_read_memory(program->process.pid, RK_FIRST_MAPPING, &process, sizeof(process)) && process.ready == 1 &&
+           process.pid == program->process.pid;
 }
 
 /* Whether the loader took the shim in, as it was told to: before libc's first instruction, or never. */
 bool rk_has_shim(struct program *program) {
     static char text[MAPS];
     if (!program->shimmed || program->has_shim) return program->shimmed;
+    if ((program->has_shim = has_begun_shim(program))) return true;
     const char *slash = strrchr(rk_plan.shim, '/');
     if (!slash || rk_read_proc(program->process.pid, "maps", text, sizeof(text)) <= 0) return true;
     program->has_shim = strstr(text, slash);

@@ -56,11 +56,11 @@ class OutOfTime(Exception):
 
 def declared(paths: Iterable[str], directory: Path, stop: Stop) -> list[dict[str, Any]]:
     """The named files, and what the named directories hold."""
-    found: list[DataFile] = []
+    here, found = os.path.realpath(directory), list[DataFile]()
     for path in paths:
         place = os.path.join(directory, path)
         files = sorted(_walk(place)) if os.path.isdir(place) else [place]
-        entries = [_described(file, directory, stop, DECLARED_WHOLE) for file in files[:MAX_FILES]]
+        entries = [_described(file, here, stop, DECLARED_WHOLE) for file in files[:MAX_FILES]]
         kept = [entry for entry in entries if entry is not None]
         whole = _gathered(kept, len(files) > MAX_FILES)
         found += [msgspec.structs.replace(entry, declared=True) for entry in whole]
@@ -86,7 +86,7 @@ def with_seen(
     own = os.path.realpath(run) + "/"
     paths = (path for path in names.read(run) - written if not path.startswith(own))
     files = sorted(path for path in paths if _is_data(path) and not _is_known(path, known))
-    entries = [_described(path, directory, stop, WHOLE) for path in files[:MAX_FILES]]
+    entries = [_described(path, here, stop, WHOLE) for path in files[:MAX_FILES]]
     more = max(0, len(files) - MAX_FILES)
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     found = _gathered([entry for entry in entries if entry is not None], incomplete)
@@ -95,7 +95,7 @@ def with_seen(
 
 def paths_written(run: Path) -> set[str]:
     """What the run itself wrote or put in place: no data of its."""
-    return set(names.there(names.written(run)))
+    return set(names.there(names.written(run), names.Resolver()))
 
 
 def _is_known(path: str, known: set[str]) -> bool:
@@ -108,9 +108,8 @@ def _is_data(path: str) -> bool:
     return not is_code and not path.startswith(_SYSTEM) and _NOISE.isdisjoint(path.split("/"))
 
 
-def _described(path: str, directory: Path, stop: Stop, whole: int) -> DataFile | None:
+def _described(path: str, here: str, stop: Stop, whole: int) -> DataFile | None:
     """One file; None if it is gone, or no regular one."""
-    here = os.path.realpath(directory)
     name = os.path.relpath(path, here) if path.startswith(here + "/") else path
     try:
         with open(path, "rb", opener=_opener) as file:

@@ -32,6 +32,7 @@ MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
 SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
+BELOW_SYSTEM = tuple(f"{directory}/" for directory in SYSTEM)
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
 
 
@@ -59,11 +60,12 @@ def collect(
     """
     places = Places(run, working_directory, moved)
     written = names.written(run)
-    there = sorted(_results(written, places), key=places.named)
+    resolver = names.Resolver()
+    there = sorted(_results(written, resolver, places), key=places.named)
     found = [path for path in there if not os.path.islink(path)]
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_results), key=places.named)
-    unseen = sorted(_unseen(run, working_directory, written, there, places), key=places.named)
+    unseen = sorted(_unseen(run, working_directory, written, resolver, there, places), key=places.named)
     budget = Budget(interrupted, MAX_BYTES)
     keeper = Keeper(run, keep, interrupted)
     files = [_describe(path, places, budget, keeper) for path in found[:MAX_FILES]]
@@ -95,7 +97,7 @@ class Places:
     def name(self, path: str) -> str:
         """Below the working directory the way from there."""
         named = self.named(path)
-        return os.path.relpath(named, self.here) if _below(named, self.here) else named
+        return _from(self.here, named) if _below(named, self.here) else named
 
     def has_results(self, path: str) -> bool:
         """Whether a path is where trainings leave results, not where programs keep their own things."""
@@ -103,25 +105,27 @@ class Places:
         if _below(path, self._own) or path.endswith(NOISE_SUFFIXES):
             return False
         if _below(path, self.here):
-            return NOISE.isdisjoint(os.path.relpath(path, self.here).split(os.sep))
-        return not any(_below(path, place) for place in SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
+            return NOISE.isdisjoint(_from(self.here, path).split(os.sep))
+        return not path.startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
 
 
-def _results(written: names.Written, places: Places) -> set[str]:
+def _results(written: names.Written, resolver: names.Resolver, places: Places) -> set[str]:
     """Files and symbolic links that are there."""
-    paths = set(names.there(written, places.has_results))
+    paths = set(names.there(written, resolver, places.has_results))
     paths |= set(_wandb_files(paths))
     return {path for path in paths if places.has_results(path) and _is_regular_or_link(path)}
 
 
-def _unseen(run: Path, directory: Path, written: names.Written, known: list[str], places: Places) -> Iterator[str]:
+def _unseen(
+    run: Path, directory: Path, written: names.Written, resolver: names.Resolver, known: list[str], places: Places
+) -> Iterator[str]:
     """Files below the working directory that were changed since the start, and not by what the shim saw."""
     here = os.path.realpath(directory)
     try:
         start = os.stat(run / rundir.SHIM_PLAN).st_ctime_ns
     except OSError:  # of a run without the shim, all that changed is written
         return
-    seen = {*known, *map(os.path.realpath, written.opened), *(names.entry(path) for _, path in written.placed)}
+    seen = {*known, *map(resolver.file, written.opened), *(resolver.entry(path) for _, path in written.placed)}
     own = set(filter(None, map(_identity, range(3))))  # what the caller writes our output to
     for path in names.changed_since(here, start, lambda path: path == here or not _is_left_out(path, places)):
         is_of_tracker = WANDB_RUN.fullmatch(path) or os.path.basename(os.path.dirname(path)) == "wandb"
@@ -153,7 +157,12 @@ def _wandb_files(paths: set[str]) -> Iterator[str]:
 
 
 def _below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
+    return path == directory or path.startswith(directory if directory == "/" else f"{directory}/")
+
+
+def _from(directory: str, path: str) -> str:
+    """The way to a path below: os.path.relpath would normalize both, which they are."""
+    return path[len(directory.rstrip("/")) + 1 :] or "."
 
 
 def _is_regular_or_link(path: str) -> bool:
