@@ -106,7 +106,7 @@ class Places:
             return False
         if _below(path, self.here):
             return NOISE.isdisjoint(_from(self.here, path).split(os.sep))
-        return not path.startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
+        return not f"{path}/".startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
 
 
 def _results(written: names.Written, resolver: names.Resolver, places: Places) -> set[str]:

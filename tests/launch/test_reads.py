@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import inherited, names
+from reprokit import inherited, names, rundir
 from reprokit.rundir import RunDirectory
 from tests.support import COMMAND, Reprokit, python
 
@@ -152,6 +153,56 @@ def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "reads" / "1-3").write_bytes(b"short")
     (tmp_path / "reads" / "1-4").mkdir()
     assert names.read_at(tmp_path) == {"/old": 70, "/older": None, "/a\\": 5, "/whole": 6, "/next": 7}
+
+
+@pytest.mark.parametrize("number", [7, 900])
+def test_a_device_that_was_inherited_is_recorded_whatever_its_number(number: int, reprokit: Reprokit) -> None:
+    asks = [
+        "sh",
+        "-c",
+        f"exec {sys.executable} -c 'import os; print(os.read({number}, 8).hex())' {number}</dev/urandom",
+    ]
+    if number > 9:  # which sh has no way to say
+        asks = python(
+            f"import os, sys; os.dup2(os.open('/dev/urandom', 0), {number})\n"
+            f"os.execv(sys.executable, ['python', '-c', 'import os; print(os.read({number}, 8).hex())'])"
+        )
+    recorded = reprokit.record(*asks)
+    replayed = reprokit.run("replay", "last", "--policy", "strict")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert len(recorded.stdout) == 17
+
+
+def test_names_are_resolved_as_the_system_does(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "real" / "file").touch()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "to-file").symlink_to("file")
+    (tmp_path / "real" / "gone").symlink_to("nothing")
+    resolver = names.Resolver()
+    for name in (
+        "real/file",
+        "link/file",
+        "link/to-file",
+        "link/gone",
+        "link",
+        "link/deep/../file",
+        "none/x",
+        "link/.",
+    ):
+        path = str(tmp_path / name) if not name.endswith(".") else f"{tmp_path}/{name}"
+        assert resolver.file(path) == os.path.realpath(path)
+    assert resolver.entry(f"{tmp_path}/link/to-file") == os.path.realpath(tmp_path / "real") + "/to-file"
+    assert (resolver.file("/"), resolver.file("/x")) == ("/", "/x")
+
+
+def test_json_is_written_as_the_library_would(tmp_path: Path) -> None:
+    for odd in ("\n", "\udc80", "é\u2028"):
+        value = {"empty": [], "nothing": {}, "many": [1, 2.5, 1e300, None, {"text": odd}]}
+        rundir.write_json(tmp_path / "file", value)
+        text = (tmp_path / "file").read_text()
+        assert text == json.dumps(json.loads(text), indent=2) + "\n"
+        assert json.loads(text)["many"] == value["many"]
 
 
 def test_a_device_that_the_program_looked_at_is_recorded(reprokit: Reprokit) -> None:
