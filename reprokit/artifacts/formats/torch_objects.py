@@ -9,7 +9,7 @@ from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
 from reprokit.artifacts.formats.torch_storages import Storage, reference, text
-from reprokit.artifacts.formats.torch_tensors import Tensors
+from reprokit.artifacts.formats.torch_tensors import TorchTensors
 from reprokit.artifacts.formats.zip import Member
 from reprokit.artifacts.parts import Limits, Part, Source
 from reprokit.artifacts.sources import piece
@@ -24,7 +24,7 @@ def unpickled(
 ) -> Iterator[Part]:
     """The objects of one pickle of an archive, then the rest of its storages."""
     size = sum(storage.source.size for storage in storages.values())
-    tensors = Tensors(storages, member.source.size + size, big_endian=big_endian)
+    tensors = TorchTensors(storages, member.source.size + size, big_endian=big_endian)
     try:
         loaded = unpickler_of(member.source, 0, limits, tensors)
         root = loaded.load()
@@ -39,12 +39,12 @@ def unpickled(
         raise ArtifactDamaged(f"{member.name[:80]}: {error}") from None
 
 
-def walk_of(tensors: Tensors, limits: Limits, size: int) -> PickleWalk:
+def walk_of(tensors: TorchTensors, limits: Limits, size: int) -> PickleWalk:
     """A walk that knows tensors and arrays."""
     return PickleWalk(limits, size, (tensors.recognize, recognize_numpy))
 
 
-def unpickler_of(source: Source, at: int, limits: Limits, tensors: Tensors) -> InertUnpickler:
+def unpickler_of(source: Source, at: int, limits: Limits, tensors: TorchTensors) -> InertUnpickler:
     """Reads PyTorch's pickles; the classes of modules, which stand there with their source code, become names."""
     unpickler = InertUnpickler(source, at, limits)
 
@@ -63,7 +63,7 @@ def unpickler_of(source: Source, at: int, limits: Limits, tensors: Tensors) -> I
     return unpickler
 
 
-def sources_of(walk: PickleWalk, tensors: Tensors, prefix: str) -> Iterator[Part]:
+def sources_of(walk: PickleWalk, tensors: TorchTensors, prefix: str) -> Iterator[Part]:
     """The source code of classes, which old files carry along."""
     for class_, pair in tensors.classes:
         path = under(prefix, f"(source of {str(class_)[:SHORT]})")

@@ -11,7 +11,7 @@ from reprokit.errors import ArtifactDamaged
 
 
 @dataclass(frozen=True)
-class Type:
+class StorageType:
     """A type of elements: what PyTorch calls it, and what a tensor of the comparison does."""
 
     name: str
@@ -19,19 +19,19 @@ class Type:
     size: int
 
 
-def _types() -> dict[str, Type]:
+def _types() -> dict[str, StorageType]:
     sizes = {
         "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
         "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "complex128": 16, "complex64": 8, "complex32": 4,
         "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     }  # fmt: skip
-    types = {name: Type(name, name, size) for name, size in sizes.items()}
+    types = {name: StorageType(name, name, size) for name, size in sizes.items()}
     quantised = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
-    types |= {name: Type(name, elements, sizes[elements]) for name, elements in quantised.items()}
+    types |= {name: StorageType(name, elements, sizes[elements]) for name, elements in quantised.items()}
     bytewise = ["quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2"]
     bytewise += [f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)]
-    types |= {name: Type(name, "uint8", 1) for name in bytewise}
-    types["bits16"] = Type("bits16", "uint16", 2)
+    types |= {name: StorageType(name, "uint8", 1) for name in bytewise}
+    types["bits16"] = StorageType("bits16", "uint16", 2)
     return types
 
 
@@ -44,7 +44,7 @@ STORAGES = {
 }  # fmt: skip
 
 
-def storage_type(item: Item) -> Type | None:
+def storage_type(item: Item) -> StorageType | None:
     """The type of a class of storages, such as torch.FloatStorage or torch.cuda.FloatStorage."""
     if not isinstance(item, GlobalName) or item.module.partition(".")[0] != "torch":
         return None
@@ -53,7 +53,7 @@ def storage_type(item: Item) -> Type | None:
     return TYPES.get(STORAGES.get(item.name.removesuffix("Storage"), ""))
 
 
-def dtype(item: Item) -> Type | None:
+def dtype(item: Item) -> StorageType | None:
     """The type that a name such as torch.float8_e5m2 means."""
     return TYPES.get(item.name) if isinstance(item, GlobalName) and item.module == "torch" else None
 
@@ -66,10 +66,10 @@ def text(item: Item) -> str | None:
 
 
 @dataclass(frozen=True)
-class Reference:
+class StorageReference:
     """What a pickle says of a storage: its key in the archive, and which part of it."""
 
-    type: Type
+    type: StorageType
     key: str
     location: str
     count: int
@@ -77,7 +77,7 @@ class Reference:
     untyped: bool = False
 
 
-def reference(item: Item) -> Reference | None:
+def reference(item: Item) -> StorageReference | None:
     """The storage that a persistent id means; None for anything else."""
     if not isinstance(item, tuple) or not 5 <= len(item) <= 6:
         return None
@@ -87,7 +87,7 @@ def reference(item: Item) -> Reference | None:
     if text(kind) != "storage" or found is None or name is None or place is None or type(count) is not int or count < 0:
         return None
     untyped = isinstance(type_, GlobalName) and type_.name == "UntypedStorage"
-    return None if view == (-1, -1) else Reference(found, name, place, count, view, untyped)
+    return None if view == (-1, -1) else StorageReference(found, name, place, count, view, untyped)
 
 
 def view_of(item: Item) -> tuple[int, int] | None:
@@ -101,7 +101,7 @@ def view_of(item: Item) -> tuple[int, int] | None:
     return (-1, -1)
 
 
-def referred(item: Item) -> Reference | None:
+def referred(item: Item) -> StorageReference | None:
     """The storage that a node stands for."""
     if isinstance(item, PickledObject) and item.creation is Creation.PERSISTENT and not item.changes:
         return reference(item.arguments[0])
@@ -115,7 +115,7 @@ class Storage:
     source: Source
     name: str  # in the file
     first: str = ""  # tensor that showed it
-    type: Type | None = None
+    type: StorageType | None = None
     shown: list[tuple[int, int]] = field(default_factory=list)  # byte ranges
     entirely: bool = False  # it was shown as a whole
 
@@ -128,7 +128,7 @@ class Storage:
             end = max(end, stop)
         return end >= self.source.size
 
-    def viewed(self, found: Reference) -> tuple[Source, int]:
+    def viewed(self, found: StorageReference) -> tuple[Source, int]:
         """The bytes that a reference means, and where in the storage they begin."""
         size = found.count * found.type.size
         if size != self.source.size:

@@ -9,7 +9,7 @@ from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk
 from reprokit.artifacts.formats.torch_objects import sources_of, unpickler_of, walk_of
 from reprokit.artifacts.formats.torch_storages import Storage, text
-from reprokit.artifacts.formats.torch_tensors import Tensors
+from reprokit.artifacts.formats.torch_tensors import TorchTensors
 from reprokit.artifacts.parts import Limits, Noise, Part, Source
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.errors import ArtifactDamaged
@@ -54,7 +54,7 @@ def streamed(source: Source, limits: Limits) -> Iterator[Part]:
     if stream.pickled() != MAGIC or stream.pickled() != VERSION:
         raise ArtifactDamaged("it does not begin like a file of torch.save")
     system = stream.pickled()
-    tensors = Tensors({}, source.size)
+    tensors = TorchTensors({}, source.size)
     loaded = unpickler_of(source, stream.at, limits, tensors)
     root = loaded.load()
     stream.at = loaded.stop

@@ -10,7 +10,7 @@ from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, 
 from reprokit.artifacts.formats.pickle_numpy import strides_of
 from reprokit.artifacts.formats.pickle_types import shape_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, Step, under
-from reprokit.artifacts.formats.torch_storages import Reference, Storage, Type, dtype, referred
+from reprokit.artifacts.formats.torch_storages import Storage, StorageReference, StorageType, dtype, referred
 from reprokit.artifacts.parts import Part, Tensor
 from reprokit.errors import ArtifactDamaged
 
@@ -20,11 +20,11 @@ AGAIN_AND_AGAIN = 2  # how often the bytes of a file are shown by views that ove
 
 
 @dataclass(frozen=True)
-class View:
+class StorageView:
     """A tensor as PyTorch describes it: a window on a storage, in elements."""
 
-    storage: Reference
-    type: Type
+    storage: StorageReference
+    type: StorageType
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -47,7 +47,7 @@ class View:
         return self.count == self.extent and all(s or n == 1 for n, s in zip(self.shape, self.strides, strict=True))
 
 
-class Tensors:
+class TorchTensors:
     """The tensors of one archive, by the storages that they are views of."""
 
     def __init__(self, storages: dict[str, Storage], size: int, *, big_endian: bool = False):
@@ -55,7 +55,7 @@ class Tensors:
         self.big_endian = big_endian
         self.room = AGAIN_AND_AGAIN * size
         self.classes: list[tuple[GlobalName, Item]] = []  # with file and source code
-        self.references: dict[str, Reference] = {}  # one to each storage
+        self.references: dict[str, StorageReference] = {}  # one to each storage
 
     def recognize(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """A tensor, a parameter or a storage."""
@@ -163,10 +163,10 @@ class Tensors:
             return None
         count = found.count if found.view is None else found.view[1]
         kind = "untyped storage" if found.untyped else "storage"
-        view = View(found, found.type, 0, (count,), (1,), f"{kind} of {found.type.name}, on {found.location}")
+        view = StorageView(found, found.type, 0, (count,), (1,), f"{kind} of {found.type.name}, on {found.location}")
         return self.shown(walk, path, view), ()
 
-    def shown(self, walk: PickleWalk, path: str, view: View) -> Iterator[Part]:
+    def shown(self, walk: PickleWalk, path: str, view: StorageView) -> Iterator[Part]:
         """The elements of a tensor, and what they alone do not say."""
         storage = self.storages.get(view.storage.key)
         if storage is None:
@@ -191,7 +191,7 @@ class Tensors:
         )  # fmt: skip
         yield walk.tensor(path, tensor, 0)
 
-    def notes(self, walk: PickleWalk, path: str, view: View, storage: Storage, start: int) -> Iterator[Part]:
+    def notes(self, walk: PickleWalk, path: str, view: StorageView, storage: Storage, start: int) -> Iterator[Part]:
         """Which storage a tensor shares, which part of it the tensor is, and how it lies there."""
         storage.type = storage.type or view.type
         if storage.first:
@@ -203,7 +203,7 @@ class Tensors:
         if view.count > 1 and lying(view) != lying(replace(view, strides=strides_of(view.shape, False))):
             yield walk.noise(f"{path or ROOT} (strides)", f"{view.strides}")
 
-    def whole(self, walk: PickleWalk, path: str, view: View, storage: Storage) -> Iterator[Part]:
+    def whole(self, walk: PickleWalk, path: str, view: StorageView, storage: Storage) -> Iterator[Part]:
         """A view whose elements overlap: how it looks, and all of its storage once."""
         text = f"{view.type.name}, shape {view.shape}, strides {view.strides}, from element {view.offset}"
         yield walk.value(path, f"a view of {text}")
@@ -231,12 +231,12 @@ class Tensors:
                 yield from self.entire(walk, storage)
 
 
-def lying(view: View) -> tuple[int, ...]:
+def lying(view: StorageView) -> tuple[int, ...]:
     """The strides that matter."""
     return tuple(stride for length, stride in zip(view.shape, view.strides, strict=True) if length > 1)
 
 
-def view_of(given: Sequence[Item], type_: Type | None) -> View | None:
+def view_of(given: Sequence[Item], type_: StorageType | None) -> StorageView | None:
     """Storage, offset, size and stride as a view."""
     if len(given) != 4:
         return None
@@ -244,7 +244,7 @@ def view_of(given: Sequence[Item], type_: Type | None) -> View | None:
     shape, strides = shape_of(given[2]), shape_of(given[3])
     if storage is None or shape is None or strides is None or len(shape) != len(strides) or type(offset) is not int:
         return None
-    return View(storage, type_ or storage.type, offset, shape, strides)
+    return StorageView(storage, type_ or storage.type, offset, shape, strides)
 
 
 def is_plain_tensor(item: PickledObject) -> bool:
