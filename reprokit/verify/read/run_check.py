@@ -32,6 +32,7 @@ _UNCHECKED = frozenset(
         rundir.READ,
         rundir.MODULES,
         rundir.STOPPED,
+        rundir.VARIABLE_KEY,
         rundir.SEEDS,
         rundir.SIGNALS,
         rundir.RESERVE,
