@@ -478,7 +478,11 @@ RK_EXPORT int fclose(FILE *stream) {
 static void before_fork(void) {
     rk_process_check();
     rk_pids_child();
-    rk_thread_check()->children++;
+    rk_modules_before_fork();
+    rk_program_before_fork();
+    struct rk_thread *thread = rk_thread_check();
+    if (RK_UNLIKELY(thread->depth > 0)) rk_share_request(thread);
+    thread->children++;
 }
 
 /* Emulators and sandboxes take MADV_WIPEONFORK without doing it: then it is done here. */

@@ -113,6 +113,7 @@ void rk_process_check(void) {
     char name[RK_IDENTITY];
     rk_child_identity(name, &rk_thread, rk_thread.children);
     memcpy(rk_identity, name, sizeof(name));
+    rk_is_forked = true;
     begin();
 }
 

@@ -5,6 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -48,6 +49,7 @@ void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
 #define RK_FIRST_MAPPING UINT64_C(0x2d0000000000)                              /* of the shim: struct rk_process */
 extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */
+void *rk_map_at(void *address, size_t size, int fd, uint64_t offset);          /* to be read, over what is there */
 void rk_unmap(void *address, size_t size);
 /* Takes whole pages of a mapped file out of this process's memory; they stay in the page cache. */
 void rk_leave(const void *start, const void *end);
@@ -80,7 +82,7 @@ struct rk_shared_file {
     int flags;
 };
 
-#define RK_SHARED_FILES 20
+#define RK_SHARED_FILES 21
 #define RK_SHIM_PLAN    0                                     /* the first of them */
 #define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
 #define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */
@@ -209,24 +211,26 @@ struct rk_process {
     uint64_t runtimes;  /* as in its head */
     uint32_t opened;    /* the file was made, or could not be */
     uint32_t incarnation;
-    int stand_in;                /* --clock: what native code is told to be the process id */
-    struct rk_file *file;        /* its head; NULL before the first request and when it cannot be made */
+    uint32_t in_slot;     /* bytes of the file that are its slot of the pool, the others in a file of their own */
+    int stand_in;         /* --clock: what native code is told to be the process id */
+    struct rk_file *file; /* its head; NULL before the first request and when it cannot be made */
     struct rk_window windows[2]; /* of the file; where the chunks are handed out, and the one before or behind */
     uint32_t window;             /* which of them that is */
     const uint8_t *profile;      /* replay: the recorded file of this process */
     uint64_t profile_size;
-    struct rk_moved *moved; /* replay: how its events are found out of order; made at the first mismatch */
-    uint32_t stolen;        /* replay: some event was given as moved */
-    uint32_t streams;       /* replay: used of slots */
-    uint32_t no_index;      /* replay: moved cannot be made, or would be empty */
-    uint32_t torn;          /* replay: who had the lock died, perhaps in the midst of moved */
-    uint32_t looked;        /* replay: the first chunks of all streams are in slots */
-    uint64_t last_opened;   /* replay: first chunk of the stream opened last */
-    struct rk_slot *slots;  /* replay: where each stream has come to */
-    struct rk_notes *notes; /* lines of read.paths; NULL before there are many */
-    uint32_t making_notes;  /* another file of them is being made, or cannot be */
-    uint32_t lines;         /* of read.paths, as long as they are few */
-    uint32_t begun[512];    /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
+    uint32_t profile_in_slot; /* as in_slot */
+    struct rk_moved *moved;   /* replay: how its events are found out of order; made at the first mismatch */
+    uint32_t stolen;          /* replay: some event was given as moved */
+    uint32_t streams;         /* replay: used of slots */
+    uint32_t no_index;        /* replay: moved cannot be made, or would be empty */
+    uint32_t torn;            /* replay: who had the lock died, perhaps in the midst of moved */
+    uint32_t looked;          /* replay: the first chunks of all streams are in slots */
+    uint64_t last_opened;     /* replay: first chunk of the stream opened last */
+    struct rk_slot *slots;    /* replay: where each stream has come to */
+    struct rk_notes *notes;   /* lines of read.paths; NULL before there are many */
+    uint32_t making_notes;    /* another file of them is being made, or cannot be */
+    uint32_t lines;           /* of read.paths, as long as they are few */
+    uint32_t begun[512];      /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
 };
 
 extern struct rk_process *rk_process;
@@ -243,6 +247,9 @@ bool rk_is_another_process(void);
 
 /* ---- site.c ----------------------------------------------------------------------------------- */
 
+extern const char *rk_executable;            /* a link to the program that is recorded */
+const char *rk_program(char path[PATH_MAX]); /* where that leads */
+void rk_program_before_fork(void);
 /* The module that holds an address ("" if none) and the address's offset in it. */
 const char *rk_module(const void *address, uint64_t *offset);
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
@@ -253,10 +260,21 @@ bool rk_is_go(void); /* the program: known to the supervisor */
 bool rk_withholds(const char *module, enum rk_runtime *runtime);
 extern uint32_t rk_unloads; /* calls of dlclose: another module may lie at an address since */
 
+/* ---- pool.c: slots of forked processes, in the place of files of their own ------------------------- */
+
+#define RK_REST "-rest.entropy"
+extern bool rk_is_forked; /* this process, from one of the same program */
+int rk_pool_find(const char *directory, uint64_t hash, uint32_t number, uint64_t *offset);
+uint8_t *rk_pool_take(const char *directory, uint64_t hash, uint32_t *number);
+
 /* ---- record.c: this process's file ------------------------------------------------------------- */
 
-extern const char *rk_executable; /* a link to the program that is recorded */
-bool rk_file_ready(void);         /* makes the file at the first request */
+uint64_t rk_identity_hash(void);
+void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
+                     const char *ending);
+void rk_share_request(const struct rk_thread *thread);
+void rk_keep(const void *start, uint64_t size);
+bool rk_file_ready(void); /* makes the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
 /* Room for size bytes at stream->at, or false when the shim gave up. buffer: where in the program the bytes
@@ -268,9 +286,15 @@ void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
 void rk_stream_repair(struct rk_stream *stream); /* after a signal handler left a request by siglongjmp */
 void rk_give_up(enum rk_reason reason, int error);
 
+/* ---- profile.c: the recorded file of this process ------------------------------------------------- */
+
+#define RK_STREAMS_MOST (1u << 20) /* slots of the table of positions; a power of two */
+void rk_profile_open(void);
+/* What holds the byte at *offset of the recorded file, which becomes its place there; or a negative error. */
+int rk_recorded_open(uint64_t *offset);
+
 /* ---- replay.c ---------------------------------------------------------------------------------- */
 
-void rk_profile_open(void);
 void rk_reader_repair(struct rk_reader *reader);
 void rk_thread_begins(struct rk_process *process, const char *thread); /* a thread of this name exists from now on */
 /* Whether the source is a pipe that is filled ahead of what is read from it, by how much depends on timing. */
@@ -338,6 +362,7 @@ void rk_stack_start(void);
 /* ---- modules.c, cpuid.c --------------------------------------------------------------------------------- */
 
 void rk_modules_start(void);
+void rk_modules_before_fork(void);
 /* lost.c: tells the launcher, where nothing can be written for it. */
 void rk_tell_lost(enum rk_lost reason, const char *identity);
 void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */

@@ -1,9 +1,11 @@
 /* modules.c - which modules a process had loaded at its end: one line each in REPROKIT_RUN/modules.paths, for
  * the launcher, which looks in them for instructions that give entropy past every call (RDRAND, RDSEED).
  *
- * A process that a signal kills leaves no line. The dynamic loader's list is behind a lock that a fork in a
- * multithreaded process may have left held: a forked child, which has one thread, walks it without.
+ * They are listed before a fork too, so that a forked child lists only what differs from what its parent had then. A
+ * process that a signal kills leaves no line of what it loaded later. The dynamic loader's list is behind a lock that a
+ * fork in a multithreaded process may have left held: a forked child, which has one thread, walks it without.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
@@ -20,26 +22,29 @@
 struct listing {
     size_t held, length;
     bool unnamed; /* a module's name is no path that the launcher could open */
+    bool failed;  /* not all of it was written */
     char input[INPUT], output[OUTPUT];
 };
 
-static int original; /* process id of the program that was started, not of a fork of it */
+static int original;    /* process id of the program that was started, not of a fork of it */
+static uint64_t listed; /* what was loaded when this process, or the one that it was forked from, listed it last */
 
-static void append_to_file(const char *lines, size_t length) {
+static bool append_to_file(const char *lines, size_t length) {
     char file[RK_RUN_PATH + 32];
-    if (!*rk_run) return; /* a test that is linked with the shim */
+    if (!*rk_run) return false; /* a test that is linked with the shim */
     size_t n = rk_append(file, sizeof(file), 0, rk_run);
     rk_append(file, sizeof(file), n, "/modules.paths");
     int fd = rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
-    if (fd < 0) return;
-    long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
+    if (fd < 0) return false;
+    long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0), written = 0;
     if (end >= 0 && (uint64_t)end + length <= MOST && rk_within_limit((uint64_t)end + length))
-        rk_call(SYS_write, fd, (long)lines, (long)length, 0, 0, 0);
+        written = rk_call(SYS_write, fd, (long)lines, (long)length, 0, 0, 0);
     rk_close(fd);
+    return written == (long)length;
 }
 
 static void flush(struct listing *listing) {
-    if (listing->length) append_to_file(listing->output, listing->length);
+    if (listing->length && !append_to_file(listing->output, listing->length)) listing->failed = true;
     listing->length = 0;
 }
 
@@ -85,6 +90,31 @@ static void ask_loader(struct listing *listing) {
     for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) take_name(listing, map->l_name);
 }
 
+/* ---- whether it was listed ----------------------------------------------------------------------------------- */
+
+/* In any order. The loader makes a new name for a module that takes another one's place. */
+static uint64_t mixed(uint64_t address, const char *name) {
+    uint64_t hash = (address ^ (uintptr_t)name * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xC2B2AE3D27D4EB4F);
+    return hash ^ hash >> 32;
+}
+
+static int add(struct dl_phdr_info *info, size_t size, void *sum) {
+    (void)size;
+    *(uint64_t *)sum += mixed(info->dlpi_addr, info->dlpi_name);
+    return 0;
+}
+
+/* A number that another set of modules does not have. */
+static uint64_t loaded(void) {
+    uint64_t sum = 1 + (uint64_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
+    if (rk_getpid() == original) {
+        dl_iterate_phdr(add, &sum);
+        return sum;
+    }
+    for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) sum += mixed(map->l_addr, map->l_name);
+    return sum;
+}
+
 /* ---- by the kernel, thirty times slower -------------------------------------------------------------------- */
 
 /* "START-END r-xp OFFSET DEVICE INODE   /path": executable and out of a file. */
@@ -115,13 +145,26 @@ static void ask_kernel(struct listing *listing) {
 }
 
 static void list_modules(void) {
+    uint64_t now = loaded();
+    if (__atomic_load_n(&listed, __ATOMIC_RELAXED) == now) return;
     /* Not on the stack: a process may end on a thread or signal stack of 8 to 16 KiB. */
     struct listing *listing = rk_map(sizeof(*listing), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!listing) return;
     ask_loader(listing);
     if (listing->unnamed) ask_kernel(listing);
     flush(listing);
+    if (!listing->failed) __atomic_store_n(&listed, now, __ATOMIC_RELAXED);
     rk_unmap(listing, sizeof(*listing));
+}
+
+/* The process that is about to be made will not list them again. A forked process that has threads by now leaves it to
+ * that one, as they may unload what it would walk over. */
+void rk_modules_before_fork(void) {
+    const struct rk_thread *thread = rk_thread_check();
+    int error = errno;
+    if (rk_is_forked && (thread->threads || strcmp(thread->identity, "m") != 0)) return;
+    list_modules();
+    errno = error;
 }
 
 /* Once in a process. A vfork child is its parent's copy until it executes a program. */

@@ -26,6 +26,7 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "stopped", O_WRONLY | CREATE},
     {RK_IN_RUN, "entropy/%-@.new", O_RDWR | O_CREAT | O_TRUNC},
     {RK_IN_RUN, "entropy/%-#.entropy", O_RDWR},
+    {RK_IN_RUN, "entropy/%-#-rest.entropy", O_RDWR | O_CREAT},
     {RK_IN_RUN, "entropy/%-@-#-#.lost", O_WRONLY | O_CREAT},
     {RK_IN_RUN, "entropy/process-ids", O_RDONLY},
     {RK_IN_RUN, "entropy/process-ids", APPEND},

@@ -20,15 +20,46 @@
 #define PAGE           UINT64_C(4096)
 #define SMALLEST_REST  256 /* of a window that is still worth a chunk */
 
-const char *rk_executable = "/proc/self/exe";
+/* A mapping of this process alone, which those that are forked neither see nor pay for. */
+void rk_keep(const void *start, uint64_t size) {
+    rk_call(SYS_madvise, (long)start, (long)size, MADV_DONTFORK, 0, 0, 0);
+}
+
+static void share(const void *start, const void *end) {
+    uintptr_t from = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
+    uintptr_t to = ((uintptr_t)end + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+    if (start) rk_call(SYS_madvise, (long)from, (long)(to - from), MADV_DOFORK, 0, 0, 0);
+}
+
+/* A signal handler forks in the midst of a request, which the child will end too: see identity.c. */
+void rk_share_request(const struct rk_thread *thread) {
+    const struct rk_process *process = rk_process;
+    for (size_t i = 0; i < RK_LENGTH(thread->streams); i++) share(thread->streams[i].chunk, thread->streams[i].end);
+    if (process->file) share(process->file, process->file + 1);
+    if (process->profile) share(process->profile, process->profile + process->profile_size);
+    if (process->slots) share(process->slots, process->slots + RK_STREAMS_MOST);
+}
+
+void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
+                     const char *ending) {
+    size_t length = rk_append(path, size, 0, directory);
+    length = rk_append(path, size, length, "/");
+    length = rk_append_hex(path, size, length, hash);
+    length = rk_append(path, size, length, "-");
+    length = rk_append_number(path, size, length, number);
+    rk_append(path, size, length, ending);
+}
+
+uint64_t rk_identity_hash(void) { return rk_check(rk_identity, strlen(rk_identity), 0); }
+
+static void directory_path(char path[RK_RUN_PATH + 16]) {
+    rk_append(path, RK_RUN_PATH + 16, rk_append(path, RK_RUN_PATH + 16, 0, rk_run), "/entropy");
+}
 
 static void file_path(char *path, size_t size, uint32_t incarnation, const char *ending) {
-    size_t length = rk_append(path, size, 0, rk_run);
-    length = rk_append(path, size, length, "/entropy/");
-    length = rk_append_hex(path, size, length, rk_check(rk_identity, strlen(rk_identity), 0));
-    length = rk_append(path, size, length, "-");
-    length = rk_append_number(path, size, length, incarnation);
-    rk_append(path, size, length, ending);
+    char directory[RK_RUN_PATH + 16];
+    directory_path(directory);
+    rk_entropy_path(path, size, directory, rk_identity_hash(), incarnation, ending);
 }
 
 /* Says in the run directory that this process is not recorded any more. Where there is no file to
@@ -53,19 +84,27 @@ void rk_give_up(enum rk_reason reason, int error) {
     if (fd >= 0) rk_close(fd);
 }
 
+/* Its first bytes last, by which a reader of a slot knows that the rest is there. */
 static void write_head(struct rk_file *file, uint32_t incarnation) {
     struct timespec now = {0};
+    char path[PATH_MAX];
     rk_call(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0, 0, 0, 0);
-    memcpy(file->magic, "RKENTROP", 8);
-    file->format = RK_FORMAT;
-    file->mode = rk_plan.mode;
-    file->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    file->pid = (uint32_t)rk_process->pid;
-    file->incarnation = incarnation;
-    rk_append(file->identity, sizeof(file->identity), 0, rk_identity);
-    rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_executable, (long)file->program, sizeof(file->program) - 1, 0, 0);
-    file->used = RK_HEAD;
-    file->head_check = rk_check(file, offsetof(struct rk_file, head_check), 0);
+    struct rk_file head = {
+        .magic = "RKENTROP",
+        .format = RK_FORMAT,
+        .mode = rk_plan.mode,
+        .started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+        .pid = (uint32_t)rk_process->pid,
+        .incarnation = incarnation,
+        .used = RK_HEAD,
+    };
+    rk_append(head.identity, sizeof(head.identity), 0, rk_identity);
+    rk_append(head.program, sizeof(head.program), 0, rk_program(path));
+    head.head_check = rk_check(&head, offsetof(struct rk_file, head_check), 0);
+    uint64_t magic;
+    memcpy(&magic, head.magic, sizeof(magic));
+    memcpy((uint8_t *)file + sizeof(magic), (uint8_t *)&head + sizeof(magic), sizeof(head) - sizeof(magic));
+    __atomic_store_n((uint64_t *)file, magic, __ATOMIC_RELEASE);
 }
 
 static enum rk_reason reason_of(int error) {
@@ -94,17 +133,28 @@ static uint64_t capacity(void) { return window()->offset + window()->size; }
  * program neither sees nor closes it. */
 static int add_window(int fd, uint64_t size, bool large) {
     uint64_t end = capacity();
-    int error = rk_reserve(fd, end, size);
+    int error = rk_reserve(fd, end - rk_process->in_slot, size);
     if (error) return error;
-    uint8_t *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end);
+    uint8_t *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end - rk_process->in_slot);
     if (!start) return ENOMEM;
     /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. Where large events
      * will be written, a page fault must bring no more than its page. */
     rk_call(SYS_madvise, (long)start, (long)size, large ? MADV_RANDOM : MADV_POPULATE_WRITE, 0, 0, 0);
+    rk_keep(start, size);
     uint32_t next = 1 - rk_process->window;
     rk_process->windows[next] = (struct rk_window){start, end, size};
     __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE); /* at once: a vfork child may be killed here */
     return 0;
+}
+
+/* Looked for when the name was given, as whoever takes a slot looks for the name when it has it. */
+static bool is_in_pool(uint32_t incarnation) {
+    char directory[RK_RUN_PATH + 16];
+    uint64_t offset;
+    directory_path(directory);
+    int fd = rk_pool_find(directory, rk_identity_hash(), incarnation, &offset);
+    if (fd >= 0) rk_close(fd);
+    return fd >= 0;
 }
 
 /* Gives the file, whole with its head, the first name that no other process of this identity has. */
@@ -116,25 +166,51 @@ static int take_name(const char *temporary, struct rk_file *file) {
         long error = rk_link(temporary, path);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
             error = rk_rename(temporary, path);
+        if (!error && is_in_pool(incarnation)) {
+            rk_remove(path);
+            error = -EEXIST;
+        }
         if (error != -EEXIST) return (int)-error;
     }
 }
 
+static void use(struct rk_file *file, uint32_t incarnation) {
+    rk_process->incarnation = incarnation;
+    file->uncounted = rk_process->uncounted;
+    file->runtimes = rk_process->runtimes;
+    __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
+}
+
+/* Of the pool, in the place of a file's first page. */
+static bool take_slot(void) {
+    char directory[RK_RUN_PATH + 16];
+    uint32_t incarnation;
+    directory_path(directory);
+    uint8_t *slot = rk_is_forked ? rk_pool_take(directory, rk_identity_hash(), &incarnation) : NULL;
+    if (!slot) return false;
+    rk_keep(slot, RK_SLOT);
+    rk_process->windows[0] = (struct rk_window){slot, 0, RK_SLOT};
+    rk_process->in_slot = RK_SLOT;
+    write_head((struct rk_file *)slot, incarnation);
+    use((struct rk_file *)slot, incarnation);
+    return true;
+}
+
 static int make_file(void) {
+    memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* of a vfork child that was killed here */
+    rk_process->window = 0;
+    rk_process->in_slot = 0;
+    if (take_slot()) return 0;
     char temporary[RK_RUN_PATH + 96];
     file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
-    memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* of a vfork child that was killed here */
     int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW, false);
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)window()->start;
     if (!error) error = take_name(temporary, file);
     rk_remove(temporary);
-    if (!error) rk_process->incarnation = file->incarnation;
-    if (!error) file->uncounted = rk_process->uncounted;
-    if (!error) file->runtimes = rk_process->runtimes;
-    if (!error) __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
+    if (!error) use(file, file->incarnation);
     return error;
 }
 
@@ -159,10 +235,11 @@ bool rk_file_ready(void) {
     return rk_process->file && rk_process->file->gave_up == RK_REASON_NONE;
 }
 
+/* Where the windows lie; of a process with a slot what follows it. */
 static int open_file(void) {
     char path[RK_RUN_PATH + 96];
-    file_path(path, sizeof(path), rk_process->incarnation, ".entropy");
-    return rk_open(path, O_RDWR | O_NOFOLLOW, 0);
+    file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
+    return rk_open(path, O_RDWR | O_NOFOLLOW | (rk_process->in_slot ? O_CREAT : 0), 0600);
 }
 
 static int grow(uint64_t need, bool large) {
@@ -249,7 +326,8 @@ void rk_write(uint8_t *at, const void *bytes, uint64_t size) {
     int fd = inside ? open_file() : -1;
     long n = -1;
     if (fd >= 0) {
-        n = rk_call(SYS_pwrite64, fd, (long)bytes, (long)size, (long)(now.offset + (uint64_t)(at - now.start)), 0, 0);
+        uint64_t offset = now.offset - rk_process->in_slot + (uint64_t)(at - now.start);
+        n = rk_call(SYS_pwrite64, fd, (long)bytes, (long)size, (long)offset, 0, 0);
         rk_close(fd);
     }
     uint64_t done = n > 0 ? (uint64_t)n : 0;

@@ -18,8 +18,8 @@
 
 #include "internal.h"
 
-#define STREAMS (1u << 20) /* slots of the table of positions; a power of two */
-#define CURSORS 4096       /* classes of moved events that are remembered; a power of two */
+#define STREAMS RK_STREAMS_MOST
+#define CURSORS 4096 /* classes of moved events that are remembered; a power of two */
 #define PROBES  8
 #define SIZES   65536
 #define AROUND  65536      /* bytes that one page fault maps (fault_around_bytes) */
@@ -219,23 +219,12 @@ static bool is_there(const struct rk_reader *reader, const struct event *event) 
     return is_event(event) && !(event->flags & RK_FLAG_WITHHELD) && !is_used(reader, event);
 }
 
-static int open_recorded(void) {
-    char path[sizeof(rk_plan.profile) + 64];
-    size_t length = rk_append(path, sizeof(path), 0, rk_plan.profile);
-    length = rk_append(path, sizeof(path), length, "/");
-    length = rk_append_hex(path, sizeof(path), length, rk_check(rk_identity, strlen(rk_identity), 0));
-    length = rk_append(path, sizeof(path), length, "-");
-    length = rk_append_number(path, sizeof(path), length, rk_process->incarnation);
-    rk_append(path, sizeof(path), length, ".entropy");
-    return rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
-}
-
 /* Large ones are read, which costs less than a page fault for every few pages of them. */
 static bool read_bytes(const struct event *event, uint8_t *buffer) {
-    int fd = event->given >= RK_LARGE ? open_recorded() : -1;
+    uint64_t offset = (uint64_t)(event->bytes - rk_process->profile);
+    int fd = event->given >= RK_LARGE ? rk_recorded_open(&offset) : -1;
     if (fd < 0) return false;
-    long offset = event->bytes - rk_process->profile;
-    long n = rk_call(SYS_pread64, fd, (long)buffer, (long)event->given, offset, 0, 0);
+    long n = rk_call(SYS_pread64, fd, (long)buffer, (long)event->given, (long)offset, 0, 0);
     rk_close(fd);
     return n >= 0 && (uint64_t)n == event->given;
 }
@@ -646,31 +635,4 @@ bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source
     if (rk_runs_ahead(source) && stream->reader.consumed) return false;
     *match = RK_MATCH_MOVED;
     return find_moved(&request, thread, caller, given);
-}
-
-/* ---- the recorded file of this process ----------------------------------------------------------- */
-
-static bool is_profile(const struct rk_file *file, uint64_t size) {
-    return size >= RK_HEAD && memcmp(file->magic, "RKENTROP", 8) == 0 && file->format <= RK_FORMAT &&
-           file->head_check == rk_check(file, offsetof(struct rk_file, head_check), 0) &&
-           strncmp(file->identity, rk_identity, sizeof(file->identity)) == 0;
-}
-
-/* A process without a recorded file is answered by the policy. */
-void rk_profile_open(void) {
-    int fd = open_recorded();
-    if (fd < 0) {
-        if (fd != -ENOENT) rk_give_up(RK_REASON_BAD_PROFILE, -fd);
-        return;
-    }
-    long size = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
-    uint8_t *map = size > 0 ? rk_map((size_t)size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-    rk_close(fd);
-    rk_process->slots = zeroed(STREAMS * sizeof(*rk_process->slots));
-    if (!map || !rk_process->slots || !is_profile((struct rk_file *)map, (uint64_t)size)) {
-        rk_give_up(RK_REASON_BAD_PROFILE, 0);
-        return;
-    }
-    rk_process->profile = map;
-    rk_process->profile_size = (uint64_t)size;
 }

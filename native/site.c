@@ -47,6 +47,25 @@ __attribute__((weak)) const char *rk_module(const void *address, uint64_t *offse
     return search.name;
 }
 
+const char *rk_executable = "/proc/self/exe";
+static char forked_program[PATH_MAX];
+
+static const char *look_up_program(char path[PATH_MAX]) {
+    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_executable, (long)path, PATH_MAX - 1, 0, 0);
+    path[length > 0 ? length : 0] = 0;
+    return path;
+}
+
+/* Every process that is forked would find the same, and the kernel takes long. */
+void rk_program_before_fork(void) {
+    static uint32_t begun;
+    if (!rk_is_forked && !__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) look_up_program(forked_program);
+}
+
+const char *rk_program(char path[PATH_MAX]) {
+    return rk_is_forked && *forked_program ? forked_program : look_up_program(path);
+}
+
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -107,9 +126,7 @@ static bool is_of_java(const char *module) {
  * Math.random(): its copy of OpenSSL. */
 static bool withholds_program(const char *module, enum rk_runtime *runtime) {
     char path[PATH_MAX];
-    long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_executable, (long)path, sizeof(path) - 1, 0, 0);
-    path[length > 0 ? length : 0] = 0;
-    const char *name = base_name(path);
+    const char *name = base_name(rk_program(path));
     if (is_crypto_program(name)) return true;
     bool is_main = !*module || strcmp(base_name(module), name) == 0;
     if (is_main && strcmp(name, "node") == 0) *runtime = RK_RUNTIME_NODE;

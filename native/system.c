@@ -52,6 +52,11 @@ void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
     return address < 0 && address > -4096 ? NULL : (void *)address;
 }
 
+void *rk_map_at(void *address, size_t size, int fd, uint64_t offset) {
+    long at = rk_call(SYS_mmap, (long)address, (long)size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, (long)offset);
+    return at < 0 && at > -4096 ? NULL : (void *)at;
+}
+
 void rk_unmap(void *address, size_t size) { rk_call(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0); }
 
 void rk_leave(const void *start, const void *end) {

@@ -16,9 +16,9 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 2
+#define RK_ABI 3
 /* Version of the entropy file format: the readers refuse a newer one. */
-#define RK_FORMAT 2
+#define RK_FORMAT 3
 
 /* REPROKIT_RUN is an absolute path padded with leading slashes to exactly this many bytes, so that
  * the size of the environment does not depend on the name of the run directory. */
@@ -125,7 +125,8 @@ struct rk_plan {
 };
 
 /* The head of REPROKIT_RUN/entropy/IDENTITYHASH-INCARNATION.entropy: one file for each process
- * that asked for entropy. Exactly RK_HEAD bytes, then chunks. */
+ * that asked for entropy. Exactly RK_HEAD bytes, then chunks. Of a forked process these are the bytes of its slot of
+ * the pool, followed by those of IDENTITYHASH-INCARNATION-rest.entropy where it needed more. */
 #define RK_HEAD 1024
 struct rk_file {
     char magic[8];        /* "RKENTROP" */
@@ -152,6 +153,31 @@ struct rk_file {
     uint64_t ended;       /* 1: the process ended by itself, no signal and no exec ended it */
     uint64_t runtimes;    /* of withheld requests: bits of enum rk_runtime */
     uint8_t reserved[328];
+};
+
+/* REPROKIT_RUN/entropy/pool.entropy: this page, then levels. A level is a table of claims, twice as many as it has
+ * slots, and the slots, pages that were handed out in their order. Level n has RK_POOL_SLOTS * 16^n slots. Of the first
+ * claim of a table there are counts instead. */
+#define RK_SLOT        4096
+#define RK_POOL_LEVELS 4
+#define RK_POOL_SLOTS  128
+struct rk_pool {
+    char magic[8];        /* "RKENTROP", so that a reader that knows of no pool finds a format that is too new */
+    uint32_t format;      /* RK_FORMAT */
+    uint8_t nothing[532]; /* zeros */
+    uint64_t head_check;  /* reprokit_check over all before it, seed 0 */
+    uint8_t reserved[3544];
+};
+/* Where a process of an identity was given a slot. It is looked for from place 1 + hash % (places - 1) on: the n-th of
+ * a hash, on all levels, is of incarnation n. */
+struct rk_claim {
+    uint64_t hash; /* reprokit_check of the process identity, seed 0 */
+    uint64_t slot; /* 1 + its number on this level; 0 where none was given */
+};
+/* In the place of a table's first claim. */
+struct rk_level {
+    uint64_t taken;    /* slots handed out; more than there are where some were asked for in vain */
+    uint64_t reserved; /* slots that have blocks on the disk */
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

@@ -86,16 +86,23 @@ static int open_there(char path[PATH], int flags) {
     return rk_open(path, flags | O_NOFOLLOW, 0600);
 }
 
-static bool is_entropy(const char *form) { return strstr(form, "%-#.entropy"); }
+static bool is_entropy(const char *form) { return strstr(form, ".entropy"); }
 
-/* Whether the entropy file of this name is one of the process that asks. */
-static bool is_own(const struct rk_names *names, const struct asker *asker) {
+static int find_in_pool(const struct rk_names *names, uint64_t *offset) {
+    char path[PATH];
+    rk_append(path, PATH, rk_append(path, PATH, 0, rk_run), "/entropy");
+    return rk_pool_find(path, names->hash, names->number, offset);
+}
+
+/* Whether the entropy file of this name is one of the process that asks, or follows its slot. */
+static bool is_own(const char *form, const struct rk_names *names, const struct asker *asker) {
     struct rk_file head;
     char path[PATH];
+    uint64_t offset = 0;
     make_path(path, rk_run, "entropy/%-#.entropy", names, asker);
-    int fd = rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = strstr(form, RK_REST) ? find_in_pool(names, &offset) : rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
     if (fd < 0) return false;
-    long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), 0, 0, 0);
+    long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), (long)offset, 0, 0);
     rk_close(fd);
     return n == sizeof(head) && head.pid == asker->pid;
 }
@@ -103,7 +110,7 @@ static bool is_own(const struct rk_names *names, const struct asker *asker) {
 static int open_file(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
     char path[PATH], memory[64];
     if (names->file == RK_SHIM_PLAN) return open_plan(asker);
-    if (is_entropy(file->form) && !is_own(names, asker)) return -EACCES;
+    if (is_entropy(file->form) && !is_own(file->form, names, asker)) return -EACCES;
     if (file->place == RK_IN_PROC) /* its own memory, in which the shim replaces the vDSO */
         return rk_open(rk_proc_path(memory, asker->thread, "mem"), file->flags, 0);
     make_path(path, file->place == RK_IN_RUN ? rk_run : rk_plan.profile, file->form, names, asker);
@@ -129,6 +136,16 @@ static const struct written {
     {"trail/%.@.new", "trail/%-#.trail"},
 };
 
+/* A name whose process has a slot of the pool is taken. */
+static int unless_in_pool(const struct rk_names *names, const char *path) {
+    uint64_t offset;
+    int fd = find_in_pool(names, &offset);
+    if (fd < 0) return 0;
+    rk_close(fd);
+    rk_call(SYS_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0);
+    return -EEXIST;
+}
+
 static int do_task(enum rk_task task, const char *from, const char *to) {
     switch (task) {
     case RK_TASK_LINK:
@@ -147,7 +164,9 @@ static struct answer answer_task(enum rk_task task, const struct rk_names *names
         if (strcmp(form, task == RK_TASK_REMOVE ? written[i].temporary : written[i].final) != 0) continue;
         make_path(from, rk_run, written[i].temporary, names, asker);
         make_path(to, rk_run, written[i].final, names, asker);
-        return (struct answer){.error = do_task(task, from, to)};
+        int error = do_task(task, from, to);
+        if (!error && task != RK_TASK_REMOVE && is_entropy(form)) error = unless_in_pool(names, to);
+        return (struct answer){.error = error};
     }
     return (struct answer){.error = -EACCES};
 }

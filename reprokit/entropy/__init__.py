@@ -1,9 +1,11 @@
 """Reads random profiles: their format, statistics, and how faithfully a replay followed one."""
 
 from reprokit.entropy.files import EntropyFile, entropy_files
+from reprokit.entropy.pool import processes
 from reprokit.entropy.profile import (
     being_written,
     check,
+    count,
     fidelity,
     gave_up,
     root_loaded,
@@ -15,9 +17,11 @@ __all__ = [
     "EntropyFile",
     "being_written",
     "check",
+    "count",
     "entropy_files",
     "fidelity",
     "gave_up",
+    "processes",
     "root_loaded",
     "summarise",
     "withheld_runtimes",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from reprokit.entropy.files import CHUNK_HEAD, MATCHES, SOURCES, EntropyFile, Head, entropy_files
+from reprokit.entropy.files import CHUNK_HEAD, MATCHES, SOURCES, EntropyFile, Head
+from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 
 MAX_ROWS = 100_000
@@ -94,9 +94,8 @@ OTHERS = Asker("", 0, "", "", "", 0, "others")
 def who_asked(directory: Path) -> Asking:
     """Count the requests in the entropy files of a run."""
     asking = Asking()
-    for path in entropy_files(directory):
-        with closing(EntropyFile(path)) as file:
-            _add_file(asking, file)
+    for file in processes(directory):
+        _add_file(asking, file)
     return asking
 
 

@@ -11,7 +11,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from reprokit import native
 from reprokit.bounds import bounded_names
 from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 
-FORMAT = 2  # RK_FORMAT of native/urandom_hook.h
+FORMAT = 3  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
 MAX_CHUNK = 16 << 20  # bytes of one with records: a longer request makes several
 HEAD, CHUNK_HEAD = 1024, 48
@@ -104,7 +104,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def entropy_files(directory: Path) -> list[Path]:
-    """The entropy files of a run in the order of their names."""
+    """The entropy files of a run in the order of their names: of processes, and the pool that many share."""
     return [directory / name for name in bounded_names(directory, ENDING)]
 
 
@@ -112,23 +112,31 @@ def _text(field: bytes) -> str:
     return field.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
+class Data(Protocol):
+    """Bytes, mapped or not."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: slice, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class EntropyFile:
     """The mapped file of one process; iterate ``events`` and ``mismatches``."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._data = _map(path)
+    def __init__(self, path: Path, data: Data | None = None, place: str = ""):
+        self.path, self._place = path, place
+        self._data = mapped(path) if data is None else data
         self.head = self._read_head()
 
     def _damaged(self, offset: int, what: str) -> RunDamaged:
-        return RunDamaged(f"{self.path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
+        return damaged(self.path, offset, f"{self._place}{what}")
 
     def _read_head(self) -> Head:
         data = self._data
         if len(data) < HEAD:
             raise self._damaged(len(data), "the head is cut short")
         magic, version, mode, started, pid, incarnation, identity, program, check, used, reason, errno, *rest = (
-            _HEAD.unpack_from(data)
+            _HEAD.unpack(data[: _HEAD.size])
         )
         if magic != b"RKENTROP":
             raise self._damaged(0, "not an entropy file")
@@ -159,9 +167,10 @@ class EntropyFile:
         while offset < self.head.used:
             if offset + CHUNK_HEAD > self.head.used:
                 raise self._damaged(offset, "a chunk is cut short")
-            magic, units, stream, ordinal, expected, events, given = _CHUNK.unpack_from(self._data, offset)
+            head = self._data[offset : offset + CHUNK_HEAD]
+            magic, units, stream, ordinal, expected, events, given = _CHUNK.unpack(head)
             size = units * 64
-            if magic != 0x4B4E4843 or expected != check(self._data[offset : offset + 24], 0):
+            if magic != 0x4B4E4843 or expected != check(head[:24], 0):
                 raise self._damaged(offset, "a chunk's head does not match its check")
             if not CHUNK_HEAD <= size <= self.head.used - offset or (stream and size > MAX_CHUNK):
                 raise self._damaged(offset, "a chunk of impossible size")
@@ -179,7 +188,7 @@ class EntropyFile:
     def is_of_the_clock(self, chunk: Chunk) -> bool:
         """Whether a stream's first chunk says that the stream is of reads of the clock."""
         start = chunk.offset + CHUNK_HEAD + 1
-        length = self._data[start] if start < len(self._data) else 0
+        length = self.slice(start, start + 1)[0] if start < len(self._data) else 0
         return self.slice(start + 1, start + 1 + length).endswith(CLOCK_STREAM)
 
     def slice(self, start: int, stop: int) -> bytes:
@@ -190,8 +199,12 @@ class EntropyFile:
         return self._damaged(offset, what)
 
     def close(self) -> None:
-        if isinstance(self._data, mmap.mmap):
-            self._data.close()
+        self._data.close()
+
+
+def damaged(path: Path, offset: int, what: str) -> RunDamaged:
+    """The error for a place of a file."""
+    return RunDamaged(f"{path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -208,10 +221,18 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
-def _map(path: Path) -> mmap.mmap | bytes:
+class InMemory(bytes):
+    """Bytes that are in memory."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+def mapped(path: Path) -> Data:
+    """A regular file's bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else InMemory()
 
 
 class _Stream:

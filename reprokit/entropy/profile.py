@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from reprokit import native
-from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, entropy_files, open_regular
+from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, Head, entropy_files, open_regular
+from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 from reprokit.model.run import Fidelity, ProfileFacts
 
@@ -19,10 +21,33 @@ ROOT = b"0"  # identity of the command's own process
 MAX_SENTENCES = 10  # about processes that could not be recorded
 
 
-def _files(directory: Path) -> Iterator[EntropyFile]:
-    for path in entropy_files(directory):
-        with closing(EntropyFile(path)) as file:
-            yield file
+@dataclass(frozen=True)
+class ProcessCounts:
+    """What one process was given, in numbers."""
+
+    head: Head
+    keyed: tuple[int, int]
+    threads: int
+    events: int
+    entropy: int
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.head.identity, self.head.incarnation
+
+
+def _count(file: EntropyFile) -> ProcessCounts:
+    threads = events = entropy = 0
+    for chunk in file.chunks():
+        threads += chunk.ordinal == 0 and not file.is_of_the_clock(chunk)
+        events += chunk.events
+        entropy += chunk.bytes
+    return ProcessCounts(file.head, file.keyed, threads, events, entropy)
+
+
+def count(directory: Path) -> list[ProcessCounts]:
+    """The numbers of each process, from the heads of its file and of the chunks."""
+    return [_count(file) for file in processes(directory)]
 
 
 def digest(directory: Path) -> str:
@@ -37,10 +62,10 @@ def digest(directory: Path) -> str:
     return "sha256:" + total.hexdigest()
 
 
-def _is_alive(file: EntropyFile) -> bool:
-    """Whether the process that writes this file may still run: its seal would not hold."""
+def _is_alive(head: Head) -> bool:
+    """Whether the process that writes a file may still run: its seal would not hold."""
     try:
-        os.kill(file.head.pid, 0)
+        os.kill(head.pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
@@ -48,36 +73,35 @@ def _is_alive(file: EntropyFile) -> bool:
     import psutil  # only now: it takes longer to import than most commands to end
 
     with suppress(psutil.Error):
-        process = psutil.Process(file.head.pid)
-        its_own = process.create_time() <= file.head.started_ns / 1e9 + 1
+        process = psutil.Process(head.pid)
+        its_own = process.create_time() <= head.started_ns / 1e9 + 1
         return bool(its_own and process.status() != psutil.STATUS_ZOMBIE)  # which writes no more
     return False
 
 
 def being_written(directory: Path) -> bool:
     """Whether a process of the run, which must be one of this machine's, is still there without its launcher."""
-    return any(_is_alive(file) for file in _files(directory))
+    return any(_is_alive(file.head) for file in processes(directory))
 
 
-def summarise(directory: Path) -> ProfileFacts:
-    """The numbers of a recording, read from the files' heads, and the digest that seals it."""
-    files = size = threads = events = entropy = withheld = 0
-    identities, sealed = set(), True
-    for file in _files(directory):
-        files += 1
-        size += file.size
-        identities.add(_process(file))
-        for chunk in file.chunks():
-            threads += chunk.ordinal == 0 and not file.is_of_the_clock(chunk)
-            events += chunk.events
-            entropy += chunk.bytes
-        events, entropy = events + file.keyed[0], entropy + file.keyed[1]
-        threads += file.head.streams
-        withheld += file.head.withheld
-        sealed = sealed and not _is_alive(file)
+def _sizes(directory: Path) -> tuple[int, int]:
+    """How many entropy files there are, and their bytes."""
+    paths = entropy_files(directory)
+    return len(paths), sum(os.lstat(path).st_size for path in paths)
+
+
+def summarise(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> ProfileFacts:
+    """The numbers of a recording, as ``count`` gives them, and the digest that seals it."""
+    counts = count(directory) if counts is None else counts
+    files, size = _sizes(directory)
+    sealed = not any(_is_alive(each.head) for each in counts)
     return ProfileFacts(
-        digest=digest(directory), files=files, size=size, processes=len(identities), threads=threads,
-        events=events, entropy=entropy, withheld=withheld, sealed=sealed,
+        digest=digest(directory), files=files, size=size, sealed=sealed,
+        processes=len({each.name for each in counts}),
+        threads=sum(each.threads + each.head.streams for each in counts),
+        events=sum(each.events + each.keyed[0] for each in counts),
+        entropy=sum(each.entropy + each.keyed[1] for each in counts),
+        withheld=sum(each.head.withheld for each in counts),
     )  # fmt: skip
 
 
@@ -85,7 +109,7 @@ def check(directory: Path, facts: ProfileFacts | None = None) -> None:
     """Raise RunDamaged if the profile is not what was recorded: by its seal, else record by record."""
     if facts is not None and facts.sealed and _has_sizes(directory, facts) and digest(directory) == facts.digest:
         return
-    for file in _files(directory):
+    for file in processes(directory):
         for _ in file.records():
             pass
     if facts is not None and facts.sealed:
@@ -96,41 +120,36 @@ def check(directory: Path, facts: ProfileFacts | None = None) -> None:
 
 def _has_sizes(directory: Path, facts: ProfileFacts) -> bool:
     """Whether number and sizes of the files are those of the end of the run, before any is read."""
-    paths = entropy_files(directory)
-    if (len(paths), sum(os.lstat(path).st_size for path in paths)) == (facts.files, facts.size):
+    if _sizes(directory) == (facts.files, facts.size):
         return True
     raise RunDamaged(
         f"{directory}: the random profile was altered after the run: other files, or of another size; record again"
     )
 
 
-def _process(file: EntropyFile) -> tuple[str, int]:
-    return file.head.identity, file.head.incarnation
-
-
 def _as_recorded(
-    file: EntropyFile, keyed: Mapping[tuple[str, int], tuple[int, int]]
+    process: ProcessCounts, keyed: Mapping[tuple[str, int], tuple[int, int]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The counts of a replaying process; of a keyed run's, what went beyond the recording counts as derived."""
-    matches, given = file.head.matches, file.head.bytes
-    if not file.head.streams:
+    matches, given = process.head.matches, process.head.bytes
+    if not process.head.streams:
         return matches, given
-    known = keyed.get(_process(file), (0, 0))
+    known = keyed.get(process.name, (0, 0))
     exact, exact_bytes = min(matches[0], known[0]), min(given[0], known[1])
     return (exact, 0, matches[0] - exact, 0), (exact_bytes, 0, given[0] - exact_bytes, 0)
 
 
-def fidelity(directory: Path, recorded: Path) -> Fidelity:
+def fidelity(directory: Path, recorded: Path, counts: Sequence[ProcessCounts] | None = None) -> Fidelity:
     """How the replay whose entropy directory this is was answered from the recorded one."""
     matches, given, clock, clock_past = [0] * 4, [0] * 4, 0, 0
-    keyed = {_process(file): file.keyed for file in _files(recorded)}
-    for file in _files(directory):
-        answered = _as_recorded(file, keyed)
+    before = count(recorded)
+    keyed = {process.name: process.keyed for process in before}
+    for process in count(directory) if counts is None else counts:
+        answered = _as_recorded(process, keyed)
         matches = [a + b for a, b in zip(matches, answered[0], strict=True)]
         given = [a + b for a, b in zip(given, answered[1], strict=True)]
-        clock, clock_past = clock + file.head.clock_reads, clock_past + file.head.clock_past
-    events = sum(chunk.events for file in _files(recorded) for chunk in file.chunks())
-    events += sum(requests for requests, _ in keyed.values())
+        clock, clock_past = clock + process.head.clock_reads, clock_past + process.head.clock_past
+    events = sum(process.events + process.keyed[0] for process in before)
     return Fidelity(
         exact=matches[0], moved=matches[1], derived=matches[2], live=matches[3],
         exact_bytes=given[0], moved_bytes=given[1], derived_bytes=given[2], live_bytes=given[3],
@@ -138,19 +157,25 @@ def fidelity(directory: Path, recorded: Path) -> Fidelity:
     )  # fmt: skip
 
 
-def gave_up(directory: Path) -> list[str]:
+def _heads(directory: Path, counts: Sequence[ProcessCounts] | None) -> Iterator[Head]:
+    if counts is not None:
+        return (each.head for each in counts)
+    return (file.head for file in processes(directory))
+
+
+def gave_up(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> list[str]:
     """A sentence for each of the first processes that the shim had to leave alone, and why."""
     words = []
-    for file in _files(directory):
-        if file.head.gave_up:
-            error = f" ({os.strerror(file.head.gave_up_errno)})" if file.head.gave_up_errno else ""
+    for head in _heads(directory, counts):
+        if head.gave_up:
+            error = f" ({os.strerror(head.gave_up_errno)})" if head.gave_up_errno else ""
             words.append(
-                f"process {file.head.identity}: {REASONS[file.head.gave_up]}{error}; "
-                f"{file.head.uncounted} later requests were not recorded"
+                f"process {head.identity}: {REASONS[head.gave_up]}{error}; "
+                f"{head.uncounted} later requests were not recorded"
             )
-        elif file.head.uncounted:
+        elif head.uncounted:
             words.append(
-                f"process {file.head.identity}: {file.head.uncounted} requests were not recorded, as the process had "
+                f"process {head.identity}: {head.uncounted} requests were not recorded, as the process had "
                 "no descriptor free; raise its limit (ulimit -n)"
             )
     for (reason, error), number in Counter(map(_lost, _names(directory, ".lost"))).items():
@@ -160,13 +185,13 @@ def gave_up(directory: Path) -> list[str]:
     return words if more <= 0 else [*words[:MAX_SENTENCES], f"{more} more such processes or reasons"]
 
 
-def withheld_runtimes(directory: Path) -> list[str]:
+def withheld_runtimes(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> list[str]:
     """A sentence for each runtime whose requests were withheld, although not all have to have been for keys."""
     programs: dict[int, set[str]] = {}
-    for file in _files(directory):
-        for bit in RUNTIMES:
-            if file.head.withheld and file.head.runtimes & bit:
-                programs.setdefault(bit, set()).add(os.path.basename(file.head.program))
+    for head in _heads(directory, counts):
+        for bit in RUNTIMES if head.withheld and head.runtimes else ():
+            if head.runtimes & bit:
+                programs.setdefault(bit, set()).add(os.path.basename(head.program))
     return [
         f"{', '.join(sorted(names)[:MAX_SENTENCES])}: {RUNTIMES[bit]} is given fresh bytes in every run, as they can "
         "be keys; --include-crypto records them"
@@ -189,7 +214,7 @@ def _lost(name: str) -> tuple[str, str]:
     return "for an unknown reason", "?"
 
 
-def root_loaded(directory: Path) -> bool:
+def root_loaded(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> bool:
     """Whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
 
     One that could not make its file has left an empty one, of a name that says why.
@@ -197,4 +222,4 @@ def root_loaded(directory: Path) -> bool:
     lost = f"{native.checker()(ROOT, 0):016x}-"
     if any(name.startswith(lost) for name in _names(directory, ".lost")):
         return True
-    return any(not set("/+@") & set(file.head.identity) for file in _files(directory))
+    return any(not set("/+@") & set(head.identity) for head in _heads(directory, counts))

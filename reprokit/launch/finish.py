@@ -91,25 +91,26 @@ class Finish:
 
     def _take_entropy(self, not_loaded: str) -> None:
         run, directory = self._run, self._path / rundir.ENTROPY
-        if not not_loaded and not entropy.root_loaded(directory):
+        counts = entropy.count(directory)
+        if not not_loaded and not entropy.root_loaded(directory, counts):
             not_loaded = "the command's own process did not load it"
             self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
         run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
         if run.out_of_reach:
             run.uncovered.append(run.out_of_reach_in_words)
             self._warn(run.out_of_reach_in_words)
-        for words in (*entropy.gave_up(directory), *entropy.withheld_runtimes(directory)):
+        for words in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
             self._warn(words)
         if fresh := fresh_requests(directory):
             self._warn(
                 f"the supervisor was stopped, short of descriptors or not let in: {fresh} requests got fresh bytes"
             )
         if self._plan.replay_of is not None:
-            run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY)
+            run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY, counts)
             say(f"entropy requests: {in_words(run.fidelity)}")
             if self._plan.clock:
                 say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
-        facts = entropy.summarise(directory)
+        facts = entropy.summarise(directory, counts)
         if self._goes_on:
             facts = msgspec.structs.replace(facts, sealed=False)
         if self._plan.mode == RECORD:

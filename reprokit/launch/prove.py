@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -161,24 +161,22 @@ def _is_running(trace: Path) -> bool:
 
 def forget_itself(directory: Path) -> None:
     """Remove what the supervisor recorded of strace: it is no part of the run, and a replay has none."""
-    for path in entropy.entropy_files(directory):
-        with closing(entropy.EntropyFile(path)) as file:
-            if file.head.identity.startswith((f"{ITSELF}@", f"{ITSELF}/", f"{ITSELF}+")):
-                path.unlink()
+    for file in entropy.processes(directory):
+        if file.head.identity.startswith((f"{ITSELF}@", f"{ITSELF}/", f"{ITSELF}+")):
+            file.path.unlink()  # not the pool's: strace has no shim
 
 
 def _recorded(directory: Path) -> tuple[Names, int, Counter[str]]:
     """Names of processes by pid, requests that the supervisor answered, and those that were not recorded by name."""
     names: Names = {}
     answered, lost = 0, Counter[str]()
-    for path in entropy.entropy_files(directory):
-        with closing(entropy.EntropyFile(path)) as file:
-            name = file.head.identity.removesuffix("@")
-            names.setdefault(file.head.pid, []).append((name, file.head.program))
-            if name != file.head.identity:
-                answered += sum(chunk.events for chunk in file.chunks()) + file.head.withheld + file.keyed[0]
-            if file.head.uncounted:
-                lost[name] += file.head.uncounted
+    for file in entropy.processes(directory):
+        name = file.head.identity.removesuffix("@")
+        names.setdefault(file.head.pid, []).append((name, file.head.program))
+        if name != file.head.identity:
+            answered += sum(chunk.events for chunk in file.chunks()) + file.head.withheld + file.keyed[0]
+        if file.head.uncounted:
+            lost[name] += file.head.uncounted
     if fresh := fresh_requests(directory):
         lost["of any name, while the supervisor did not answer"] = fresh
     return names, answered, lost
@@ -189,7 +187,7 @@ def _unanswered(strangers: Counter[strace.Request], directory: Path) -> Counter[
     if not strangers:
         return strangers
     pids = {request.process for request in strangers}
-    answered = Counter(key for path in entropy.entropy_files(directory) for key in _answered(path, pids))
+    answered = Counter(key for file in entropy.processes(directory) for key in _answered(file, pids))
     counted = _counted(directory)
     left = Counter[strace.Request]()
     for request, number in strangers.items():
@@ -211,20 +209,18 @@ def _take(counts: Counter[K], key: K, wanted: int) -> int:
 def _counted(directory: Path) -> Counter[int]:
     """How many requests of each process the supervisor answered in a keyed run, which has no more of them."""
     counts = Counter[int]()
-    for path in entropy.entropy_files(directory):
-        with closing(entropy.EntropyFile(path)) as file:
-            if file.head.identity.endswith("@"):
-                counts[file.head.pid] += file.keyed[0]
+    for file in entropy.processes(directory):
+        if file.head.identity.endswith("@"):
+            counts[file.head.pid] += file.keyed[0]
     return counts
 
 
-def _answered(path: Path, pids: set[int]) -> Iterator[tuple[int, int, int]]:
+def _answered(file: entropy.EntropyFile, pids: set[int]) -> Iterator[tuple[int, int, int]]:
     """Process, size, and place of the call in its page, of what the supervisor gave these processes."""
-    with closing(entropy.EntropyFile(path)) as file:
-        if file.head.identity.endswith("@") and file.head.pid in pids:
-            for record in file.records():
-                if isinstance(record, Event) and record.source == "kernel":
-                    yield file.head.pid, record.given, record.offset % PAGE
+    if file.head.identity.endswith("@") and file.head.pid in pids:
+        for record in file.records():
+            if isinstance(record, Event) and record.source == "kernel":
+                yield file.head.pid, record.given, record.offset % PAGE
 
 
 def _lines(strangers: Counter[strace.Request], names: Names) -> Iterator[str]:

@@ -57,7 +57,7 @@ static char *map_before_guard(size_t size) {
     return base + room - size;
 }
 
-/* In the place of rk_map and rk_unmap, by the linker's --wrap. */
+/* In the place of rk_map, rk_map_at and rk_unmap, by the linker's --wrap. */
 void *__wrap_rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
     (void)flags;
     char *start = map_before_guard(size);
@@ -66,6 +66,10 @@ void *__wrap_rk_map(size_t size, int protection, int flags, int fd, uint64_t off
     uintptr_t page = (uintptr_t)start / PAGE * PAGE;
     mprotect((void *)page, (uintptr_t)start + size - page, protection);
     return start;
+}
+
+void *__wrap_rk_map_at(void *address, size_t size, int fd, uint64_t offset) {
+    return pread(fd, address, size, (off_t)offset) == (ssize_t)size ? address : NULL;
 }
 
 void __wrap_rk_unmap(void *address, size_t size) {
@@ -160,8 +164,8 @@ static void ask_for_all(void) {
     ask(RK_SOURCE_GETRANDOM, 0x20, 8);
 }
 
-EXPORTED void fuzz_replay(const uint8_t *data, size_t size) {
-    if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != (ssize_t)size) abort();
+static void replay(bool is_forked) {
+    rk_is_forked = is_forked;
     begin_process();
     rk_profile_open();
     static const char *const threads[] = {"m", "m.1", "m.2", "m"};
@@ -172,7 +176,15 @@ EXPORTED void fuzz_replay(const uint8_t *data, size_t size) {
     unmap_all();
 }
 
-/* The same, and notes every answer behind its size. Returns how much it wrote. */
+EXPORTED void fuzz_replay(const uint8_t *data, size_t size) {
+    if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != (ssize_t)size) abort();
+    replay(false);
+}
+
+/* Of the pool that is there: a forked process's. */
+EXPORTED void fuzz_replay_forked(void) { replay(true); }
+
+/* The same as fuzz_replay, and notes every answer behind its size. Returns how much it wrote. */
 EXPORTED size_t fuzz_answers(const uint8_t *data, size_t size, char *log) {
     log_end = log;
     fuzz_replay(data, size);

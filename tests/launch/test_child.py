@@ -166,8 +166,8 @@ def test_a_rank_has_one_name_for_shim_and_agent(reprokit: Reprokit) -> None:
     assert reprokit.record("sh", "-c", code).returncode == 0
     lines = [json.loads(line) for line in (reprokit.last / "metrics.jsonl").read_text().splitlines()]
     assert {line["p"] for line in lines} == {"rank1"}
-    files = [entropy.EntropyFile(path) for path in entropy.entropy_files(reprokit.last / "entropy")]
-    assert {file.head.identity for file in files if "@" not in file.head.identity} == {"0", "rank1"}
+    heads = [file.head for file in entropy.processes(reprokit.last / "entropy")]
+    assert {head.identity for head in heads if "@" not in head.identity} == {"0", "rank1"}
 
 
 def test_the_locale_that_python_chose_for_itself_stays_with_reprokit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import reprokit as package
+from reprokit.entropy import entropy_files
 from tests.support import COMMAND, Done, Reprokit, python
 
 NOBODY = 65534
@@ -147,6 +148,37 @@ def test_a_process_that_becomes_another_user_goes_on_being_recorded(reprokit: Re
     recorded(reprokit, *python(INSIDE))
     lines = [json.loads(line) for line in (reprokit.directory / "real" / "metrics.jsonl").read_text().splitlines()]
     assert [line["k"] for line in lines if line["p"] == "0"][-1] == "end"  # which the agent wrote as nobody
+
+
+# A forked process draws as another user, before and after it has become that, more than its slot has room for.
+DROPPING = f"""
+import os, sys
+for first in (False, True):
+    for _ in range(3):
+        if os.fork() == 0:
+            mine = os.urandom(16) if first else b""
+            os.setgid({NOBODY})
+            os.setuid({NOBODY})
+            mine += b"".join(os.urandom(3000) for _ in range(50))
+            maps = [line.split()[:2] for line in open("/proc/self/maps") if "pool.entropy" in line]
+            sizes = [int(end, 16) - int(start, 16) for start, end in (place.split("-") for place, _ in maps)]
+            assert all(size == 4096 for size in sizes) and len(maps) <= 2 * first
+            print(first, mine.hex(), sum("w" in mode for _, mode in maps), flush=True)
+            os._exit(0)
+        os.wait()
+"""
+
+
+@needs_root
+def test_a_forked_process_that_becomes_another_user_reaches_nothing_of_the_pool_but_its_slot(
+    reprokit: Reprokit,
+) -> None:
+    done = recorded(reprokit, *python(DROPPING))
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [(first, int(slots)) for first, _, slots in lines] == [("False", 0)] * 3 + [("True", 1)] * 3
+    assert len({given for _, given, _ in lines}) == 6
+    kept = entropy_files(reprokit.directory / "real" / "entropy")
+    assert sum(path.name.endswith("-rest.entropy") for path in kept) == 3
 
 
 @needs_root

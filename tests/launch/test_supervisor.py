@@ -307,7 +307,7 @@ def test_a_listener_that_is_there_already_is_left_alone(
 
 
 def identities(run: Path) -> set[str]:
-    return {entropy.EntropyFile(path).head.identity for path in entropy.entropy_files(run / "entropy")}
+    return {file.head.identity for file in entropy.processes(run / "entropy")}
 
 
 def test_an_exec_is_seen_while_another_thread_asks(reprokit: Reprokit, build: Callable[..., str]) -> None:
@@ -344,7 +344,7 @@ def test_who_takes_in_orphans_is_no_program_of_the_run(reprokit: Reprokit, build
     record = [COMMAND, "record", "-o", str(run), "--", program, "orphan"]
     done = subprocess.run([program, "reaper", *record], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "as before"
-    assert len(list(entropy.entropy_files(run / "entropy"))) == 2  # the orphan's request was answered
+    assert len(list(entropy.processes(run / "entropy"))) == 2  # the orphan's request was answered
 
 
 def test_signals_do_not_interrupt_what_the_kernel_does_not_let_them(

@@ -80,8 +80,7 @@ class Shim:
     def events(self, name: str = "recorded") -> list[tuple[str, Any]]:
         """(process identity, record) of everything in a profile."""
         found = []
-        for path in entropy.entropy_files(self.entropy(name)):
-            file = entropy.EntropyFile(path)
+        for file in entropy.processes(self.entropy(name)):
             found += [(file.head.identity, record) for record in file.records()]
         return found
 

@@ -131,7 +131,7 @@ def test_parents_and_programs_agree_on_their_numbers(shim: Shim, build: Callable
     assert [pair[0] for pair in pairs[1:3]] == [parent, parent]  # system's shell gave way to the program
     assert pairs[3][0] not in (parent, 0)  # the shell
     assert len({pair[1] for pair in pairs[1:]} | {parent}) == 4
-    heads = [entropy.EntropyFile(path).head for path in entropy.entropy_files(shim.entropy("recorded"))]
+    heads = [file.head for file in entropy.processes(shim.entropy("recorded"))]
     assert {parent, *(pair[1] for pair in pairs[1:])} <= {head.stand_in for head in heads}
 
 

@@ -45,12 +45,12 @@ def test_every_way_is_tried(build: Callable[..., str]) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_c(way: str, shim: Shim, build: Callable[..., str]) -> None:
     holds(shim, [build("processes.c", "-lutil"), way], way)
-    assert sum(1 for path in entropy.entropy_files(shim.entropy("recorded")) if asked(path)) == WAYS[way]
+    assert sum(map(asked, entropy.processes(shim.entropy("recorded")))) == WAYS[way]
 
 
-def asked(path: Path) -> bool:
+def asked(file: entropy.EntropyFile) -> bool:
     """Whether the process of this file asked for anything: the command's own file is always there."""
-    return any(True for _ in entropy.EntropyFile(path).records())
+    return any(True for _ in file.records())
 
 
 def test_openmp(shim: Shim, build: Callable[..., str]) -> None:

@@ -54,7 +54,7 @@ def test_modules_at_the_same_address(shim: Shim, build: Callable[..., str]) -> N
         assert shim.record(command, plan=options).returncode == 0
         assert shim.replay(command, plan=options).returncode == 0
         assert (shim.fidelity().exact, shim.fidelity().requests) == (6, 6)
-        [head] = [entropy.EntropyFile(path).head for path in entropy.entropy_files(shim.entropy("recorded"))]
+        [head] = [file.head for file in entropy.processes(shim.entropy("recorded"))]
         assert head.withheld == 4
     assert shim.record(command).returncode == 0
     asked = [(Path(event.module).name, event.withheld) for _, event in shim.events()]
