@@ -6,8 +6,9 @@ import ctypes
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from reprokit import native
@@ -29,46 +30,50 @@ def python_reader(directory: Path) -> Target:
 
     path = directory / "0000000000000000-0.entropy"
 
-    def read_all(size: int) -> None:
-        with suppress(ReprokitError):
-            given = 0
-            for file in entropy.processes(directory):
-                for record in file.records():
-                    given += len(record.data) if isinstance(record, Event) else 0
-            if given > size:
-                raise AssertionError(f"{given} bytes given of a file of {size}")
-        with suppress(ReprokitError):
-            entropy.gave_up(directory)
+    pool = directory / "pool"
+    pool.mkdir()
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        read_all(len(data))
-        path.unlink()
-        for _ in pools(directory, data):
-            read_all(len(data))
+        with suppress(ReprokitError), closing(entropy.EntropyFile(path)) as file:
+            require_bounded(file, len(data))
+        with suppress(ReprokitError):
+            entropy.gave_up(directory)
+        write_pool(pool, data)
+        with suppress(ReprokitError):
+            for file in entropy.processes(pool):
+                require_bounded(file, len(data))
+
+    def require_bounded(file: entropy.EntropyFile, size: int) -> None:
+        given = 0
+        for record in file.records():
+            given += len(record.data) if isinstance(record, Event) else 0
+        if given > size:
+            raise AssertionError(f"{given} bytes given of a file of {size}")
 
     return as_it_is_and_sealed(read)
 
 
-def pools(directory: Path, data: bytes) -> Iterator[None]:
-    """The same bytes as levels of a pool, then as those of a process with a slot, and with what follows it."""
-    pool, rest = directory / NAME, directory / f"{native.checker()(b'0', 0):016x}-0{REST}"
+@lru_cache(maxsize=1)
+def pool_parts() -> tuple[bytes, bytes, str]:
+    """The first page of a pool, a table that names the first slot for process 0, and what may follow that slot."""
+    check = native.checker()
     head = b"RKENTROP" + FORMAT.to_bytes(4, "little") + bytes(HEAD_CHECK - 12)
-    head = (head + native.checker()(head, 0).to_bytes(8, "little")).ljust(SLOT, b"\0")
-    places = 2 * FIRST
+    own, places = check(b"0", 0), 2 * FIRST
     table = bytearray(places * 16)
-    own = native.checker()(b"0", 0)
     struct.pack_into("<QQ", table, 0, 1, 16)
     struct.pack_into("<QQ", table, 16 * (1 + own % (places - 1)), own, 1)
-    pool.write_bytes(head + data)
-    yield
-    pool.write_bytes(head + table + data[:SLOT].ljust(SLOT, b"\0"))
-    yield
-    if len(data) > SLOT:
-        rest.write_bytes(data[SLOT:])
-        yield
-    rest.unlink(missing_ok=True)
-    pool.unlink()
+    return (head + check(head, 0).to_bytes(8, "little")).ljust(SLOT, b"\0"), bytes(table), f"{own:016x}-0{REST}"
+
+
+def write_pool(directory: Path, data: bytes) -> None:
+    """The bytes as levels of a pool, or as those of a process that has a slot, as their number says."""
+    head, table, rest = pool_parts()
+    if len(data) % 2:
+        (directory / NAME).write_bytes(head + data)
+        return
+    (directory / NAME).write_bytes(head + table + data[:SLOT].ljust(SLOT, b"\0"))
+    (directory / rest).write_bytes(data[SLOT:])
 
 
 def c_reader(directory: Path, coverage: bool) -> Target:
@@ -77,8 +82,8 @@ def c_reader(directory: Path, coverage: bool) -> Target:
 
     def replay(data: bytes) -> None:
         library.fuzz_replay(data, ctypes.c_size_t(len(data)))
-        for _ in pools(directory, data):
-            library.fuzz_replay_forked()
+        write_pool(directory, data)
+        library.fuzz_replay_forked()
 
     return as_it_is_and_sealed(replay)
 

@@ -90,7 +90,7 @@ def test_more_than_a_level_has(shim: Shim, forks: str) -> None:
 
 def test_nothing_of_a_killed_process_is_lost(shim: Shim, forks: str) -> None:
     recorded, kept = lines(shim.record([forks, "killed", "141"])), given(shim)
-    assert len(recorded) > 100
+    assert len(recorded) > 30
     assert all(kept[f"0/{number + 1}"].startswith(data) for number, data in recorded.items())
     entropy.check(shim.entropy("recorded"))
 
