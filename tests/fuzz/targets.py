@@ -34,15 +34,16 @@ def python_reader(directory: Path) -> Target:
     pool.mkdir()
 
     def read(data: bytes) -> None:
+        if write_pool(pool, data):
+            with suppress(ReprokitError):
+                for file in entropy.processes(pool):
+                    require_bounded(file, len(data))
+            return
         path.write_bytes(data)
         with suppress(ReprokitError), closing(entropy.EntropyFile(path)) as file:
             require_bounded(file, len(data))
         with suppress(ReprokitError):
             entropy.gave_up(directory)
-        write_pool(pool, data)
-        with suppress(ReprokitError):
-            for file in entropy.processes(pool):
-                require_bounded(file, len(data))
 
     def require_bounded(file: entropy.EntropyFile, size: int) -> None:
         given = 0
@@ -66,14 +67,15 @@ def pool_parts() -> tuple[bytes, bytes, str]:
     return (head + check(head, 0).to_bytes(8, "little")).ljust(SLOT, b"\0"), bytes(table), f"{own:016x}-0{REST}"
 
 
-def write_pool(directory: Path, data: bytes) -> None:
-    """The bytes as levels of a pool, or as those of a process that has a slot, as their number says."""
+def write_pool(directory: Path, data: bytes) -> bool:
+    """Write every second input as the levels of a pool, or as those of a process that has a slot, as its size says."""
     head, table, rest = pool_parts()
-    if len(data) % 2:
+    if len(data) % 4 == 1:
         (directory / NAME).write_bytes(head + data)
-        return
-    (directory / NAME).write_bytes(head + table + data[:SLOT].ljust(SLOT, b"\0"))
-    (directory / rest).write_bytes(data[SLOT:])
+    elif len(data) % 4 == 3:
+        (directory / NAME).write_bytes(head + table + data[:SLOT].ljust(SLOT, b"\0"))
+        (directory / rest).write_bytes(data[SLOT:])
+    return len(data) % 2 == 1
 
 
 def c_reader(directory: Path, coverage: bool) -> Target:
@@ -81,9 +83,10 @@ def c_reader(directory: Path, coverage: bool) -> Target:
     library = load(directory, coverage)
 
     def replay(data: bytes) -> None:
-        library.fuzz_replay(data, ctypes.c_size_t(len(data)))
-        write_pool(directory, data)
-        library.fuzz_replay_forked()
+        if write_pool(directory, data):
+            library.fuzz_replay_forked()
+        else:
+            library.fuzz_replay(data, ctypes.c_size_t(len(data)))
 
     return as_it_is_and_sealed(replay)
 
