@@ -68,14 +68,15 @@ def pool_parts() -> tuple[bytes, bytes, str]:
 
 
 def write_pool(directory: Path, data: bytes) -> bool:
-    """Write every second input as the levels of a pool, or as those of a process that has a slot, as its size says."""
+    """Write some inputs as the levels of a pool, or as those of a process that has a slot, as its size says."""
     head, table, rest = pool_parts()
-    if len(data) % 4 == 1:
+    form = len(data) % 8
+    if form == 1:
         (directory / NAME).write_bytes(head + data)
-    elif len(data) % 4 == 3:
+    elif form == 5:
         (directory / NAME).write_bytes(head + table + data[:SLOT].ljust(SLOT, b"\0"))
         (directory / rest).write_bytes(data[SLOT:])
-    return len(data) % 2 == 1
+    return form in (1, 5)
 
 
 def c_reader(directory: Path, coverage: bool) -> Target:
