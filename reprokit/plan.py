@@ -74,6 +74,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[str, ...] = ()  # beside gradients and losses that are not finite
     max_snapshots: int = 3
     max_bytes: int | None = None  # of one snapshot
+    fallback: Path | None = None  # where snapshots go for which the run's disk has no room
     rollback_every: int = 100  # steps between two states to go back to
     hook: str = ""  # a command to run when a snapshot has appeared
     redo: Redo | None = None
@@ -95,6 +96,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
             "conditions": list(self.conditions),
             "max_snapshots": self.max_snapshots,
             "max_bytes": self.max_bytes,
+            "fallback": None if self.fallback is None else str(self.fallback),
             "rollback_every": self.rollback_every,
             "directory": str(directory),
             "library": str(library),

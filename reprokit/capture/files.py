@@ -77,7 +77,14 @@ def _facts(directory: Path, name: str) -> SnapshotFacts:
         step=step if isinstance(step, int) and 0 <= step < LARGEST_STEP else 0,
         trigger=trigger_of(header),
         digest=str(header.get("digest")),
+        began_here=_began_here(header),
     )
+
+
+def _began_here(header: dict[str, Any]) -> bool | None:
+    trigger = header.get("trigger")
+    found = trigger.get("began_here") if isinstance(trigger, dict) else None
+    return found if isinstance(found, bool) else None
 
 
 def trigger_of(header: dict[str, Any]) -> str:

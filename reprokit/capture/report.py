@@ -15,6 +15,7 @@ FORMAT = 1
 SHOWN = 6  # things of a kind
 NAMES = 3
 MAX_SHAPES = 8
+MAX_INDICES = 20
 COUNTS = {"zeros": "zero", "negative": "negative", "subnormal": "subnormal", "nonfinite": "not finite"}
 
 Rows = Iterator[tuple[str, str]]
@@ -36,7 +37,11 @@ def document(file: SnapshotFile) -> dict[str, Any]:
 def print_result(found: Mapping[str, Any], mode: str) -> None:
     """Print what came of a step that was done again."""
     trigger = _object(found, "trigger")
-    if not found.get("reproduced"):
+    different = _list(_object(found, "gradients"), "different")
+    if found.get("reproduced") and different:
+        rest = found.get("words") if mode == "explain" else trigger_of({"trigger": trigger})
+        headline, style = f"reproduced with other gradients than captured: {rest}", "bold yellow"
+    elif not found.get("reproduced"):
         rest = f"; instead: {trigger_of({'trigger': trigger})}" if trigger else ""
         headline, style = f"not reproduced{rest}", "bold yellow"
     elif mode == "explain" and found.get("words"):
@@ -125,6 +130,10 @@ def _gradients(header: Mapping[str, Any]) -> str:
 def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
     if mode == "explain":
         yield from _explained(found)
+    indices = _list(found, "indices")
+    if indices:
+        more = ", ..." if len(indices) > MAX_INDICES else ""
+        yield "data set", f"index {', '.join(map(str, indices[:MAX_INDICES]))}{more}, as the sampler chose"
     gradients, loss = _object(found, "gradients"), _object(found, "loss")
     different = _list(gradients, "different")
     if gradients:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,12 @@ SNAPSHOT_SIZE = click.option(
     metavar="SIZE",
     help="Write none that is larger  [default: what the disk has room for]",
 )
+SNAPSHOT_FALLBACK = click.option(
+    "--snapshot-fallback",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a snapshot below DIR if the run's disk has no room for it  [default: none]",
+)
 ON_CAPTURE = click.option(
     "--on-capture",
     metavar="COMMAND",
@@ -115,13 +122,14 @@ class CaptureOptions(NamedTuple):
     capture_when: tuple[str, ...]
     max_snapshots: int | None
     snapshot_size: int | None
+    snapshot_fallback: Path | None
     on_capture: str | None
     rollback_every: int | None
 
     def asked(self) -> Capture | None:
         """The capture that they ask for; raises UsageError where they make no sense."""
         if self.on_nan is None:
-            if any((self.capture_when, self.max_snapshots, self.snapshot_size, self.on_capture, self.rollback_every)):
+            if any(self[1:]):
                 raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
             return None
         if self.rollback_every and self.on_nan != "rollback":
@@ -131,6 +139,7 @@ class CaptureOptions(NamedTuple):
             conditions=_conditions(self.capture_when),
             max_snapshots=self.max_snapshots or Capture().max_snapshots,
             max_bytes=self.snapshot_size,
+            fallback=None if self.snapshot_fallback is None else Path(os.path.abspath(self.snapshot_fallback)),
             rollback_every=self.rollback_every or Capture().rollback_every,
             hook=_hook(self.on_capture),
         )

@@ -17,6 +17,7 @@ from reprokit.cli.arguments import (
     OWN_DIRECTORY,
     PATCH,
     ROLLBACK_EVERY,
+    SNAPSHOT_FALLBACK,
     SNAPSHOT_SIZE,
     TRAIL_GRADIENTS,
     CaptureOptions,
@@ -72,6 +73,7 @@ from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_o
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@SNAPSHOT_FALLBACK
 @ROLLBACK_EVERY
 @ON_CAPTURE
 @NO_TRAIL
@@ -102,6 +104,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    snapshot_fallback: Path | None,
     rollback_every: int | None,
     on_capture: str | None,
     no_trail: bool,
@@ -136,7 +139,9 @@ def command(
         keep_outputs=keep_outputs,
         data=data,
         patches=chosen_patches(patches, behind_dashes),
-        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked(),
+        capture=CaptureOptions(
+            on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
+        ).asked(),
     )
     end_as(run(plan if recipe is None else _with_recipe(plan, recipe)))
 

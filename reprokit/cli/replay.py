@@ -15,6 +15,7 @@ from reprokit.cli.arguments import (
     ON_NAN,
     OWN_DIRECTORY,
     ROLLBACK_EVERY,
+    SNAPSHOT_FALLBACK,
     SNAPSHOT_SIZE,
     CaptureOptions,
     CommandBehindDashes,
@@ -49,6 +50,7 @@ from reprokit.rundir import RunDirectory
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@SNAPSHOT_FALLBACK
 @ROLLBACK_EVERY
 @ON_CAPTURE
 @NO_TRAIL
@@ -66,6 +68,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    snapshot_fallback: Path | None,
     rollback_every: int | None,
     on_capture: str | None,
     no_trail: bool,
@@ -93,7 +96,9 @@ def command(
         supervisor=not no_supervisor,
         trail=WITHOUT_TRAIL if no_trail else ON,
         keep_outputs=keep_outputs,
-        capture=CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked(),
+        capture=CaptureOptions(
+            on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
+        ).asked(),
     )
     end_as(execute(plan))
 

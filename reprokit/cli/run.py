@@ -14,6 +14,7 @@ from reprokit.cli.arguments import (
     OWN_DIRECTORY,
     PATCH,
     ROLLBACK_EVERY,
+    SNAPSHOT_FALLBACK,
     SNAPSHOT_SIZE,
     CaptureOptions,
     CommandBehindDashes,
@@ -37,6 +38,7 @@ from reprokit.plan import RUN, Plan
 @CAPTURE_WHEN
 @MAX_SNAPSHOTS
 @SNAPSHOT_SIZE
+@SNAPSHOT_FALLBACK
 @ROLLBACK_EVERY
 @ON_CAPTURE
 @PATCH
@@ -49,6 +51,7 @@ def command(
     capture_when: tuple[str, ...],
     max_snapshots: int | None,
     snapshot_size: int | None,
+    snapshot_fallback: Path | None,
     rollback_every: int | None,
     on_capture: str | None,
     patches: tuple[str, ...],
@@ -58,7 +61,9 @@ def command(
     Its exit status is passed on; a training that was stopped at a captured step ends with 123. reprokit's own
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
-    capture = CaptureOptions(on_nan, capture_when, max_snapshots, snapshot_size, on_capture, rollback_every).asked()
+    capture = CaptureOptions(
+        on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
+    ).asked()
     if capture is None and not patches:
         raise click.UsageError("say what is to be done beside the training: --on-nan capture, or --patch.")
     from reprokit.launch.supported import require_supported

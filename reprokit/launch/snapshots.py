@@ -108,7 +108,7 @@ def say_found(run: Path, command: tuple[str, ...], found: list[SnapshotFacts]) -
     if len(found) > MAX_SAID:
         say(f"and {len(found) - MAX_SAID} more snapshots")
     whole = (facts for facts in found if not facts.problem)
-    usable = min(whole, key=lambda facts: " rank " in facts.trigger, default=None)  # what another rank told is no cause
+    usable = min(whole, key=lambda facts: facts.began_here is False, default=None)  # another rank knows the cause
     if usable is not None:
         place = shown(run / rundir.SNAPSHOTS / usable.name)
         say(f"to find out what began it: {shlex.join(['reprokit', 'snapshot', 'explain', place, '--', *command])}")

@@ -129,6 +129,7 @@ class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     trigger: str = ""  # in words
     digest: str = ""  # "sha256:..." over all but paths, times, host and process ids
     problem: str = ""  # why it cannot be read
+    began_here: bool | None = None  # whether it went wrong on this rank, where there are several
 
 
 class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

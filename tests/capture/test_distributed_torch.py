@@ -25,6 +25,7 @@ SAID = {
     "reduced_by_hand": (6, 1, "the loss is inf", "the loss of rank 1 is not finite"),
     "clipped": (7, 0, "the loss is inf", "the loss of rank 0 is not finite"),
     "scaled": (8, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "gradient_there": (9, 1, "gradient of 0.weight is not finite", "gradient of 0.weight is not finite"),
 }
 OPTIONS = "--capture-when", "loss>900", "--max-snapshots", "9", "-o", "RUN"
 
@@ -78,7 +79,8 @@ def test_both_ranks_capture_and_leave_out_the_same_step(name: str, skipped: tupl
         said = re.findall(rf"captured: step {step}: (.*); snapshot: .*-rank{rank};", done.stderr)
         assert len(said) == 1
         assert said[0].startswith(here if rank == where else there)
-        if name == "gradient":
+        assert snapshot.header["trigger"]["began_here"] is (rank == where)
+        if name.startswith("gradient"):
             assert set(snapshot.gradients) >= {"0.weight"}
         else:
             assert not snapshot.gradients
@@ -95,6 +97,14 @@ def test_no_rank_is_ended_before_it_has_saved(stopped: tuple[Path, Done]) -> Non
     for rank in (0, 1):
         check(directory, "loss", rank)
     assert len(list((directory / "RUN" / "snapshots").iterdir())) == 2
+
+
+def test_the_command_names_the_rank_on_which_it_went_wrong(tmp_path: Path) -> None:
+    """All ranks have a gradient that is not finite once they have been reduced, and one computed it."""
+    command = [sys.executable, SCRIPT, str(tmp_path), "gradient_there"]
+    done = Reprokit(tmp_path).run("run", "--on-nan", "skip", *OPTIONS, "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert "reprokit snapshot explain RUN/snapshots/step-00000009-rank1 -- " in done.stderr
 
 
 @pytest.mark.extended

@@ -139,6 +139,23 @@ def test_a_disk_that_fills_leaves_nothing_and_says_what_is_missing(tmp_path: Pat
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def test_what_the_disk_has_no_room_for_goes_to_the_fallback(tmp_path: Path) -> None:
+    place, other = tmp_path / "run" / "snapshots", tmp_path / "other"
+    place.parent.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(tmp_path / "run")], check=False)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        parts = [Part("w", "U8", (300 << 10,), 300 << 10, lambda: bytes(300 << 10))]
+        with pytest.raises(StoreError, match=r"[0-9,]+ bytes are missing \(--snapshot-fallback"):
+            Store(str(place)).save(Contents({"step": 1}, parts))
+        path = Store(str(place), fallback=str(other)).save(Contents({"step": 1}, parts))
+        assert path == str(other / "run" / "step-00000001")
+        assert reading.SnapshotFile(path).tensors["w"].shape == (300 << 10,)
+    finally:
+        subprocess.run(["umount", str(tmp_path / "run")], check=True)
+
+
 def test_a_limit_on_files_leaves_nothing(place: Path) -> None:
     code = f"""
 import resource

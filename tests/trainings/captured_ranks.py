@@ -27,6 +27,7 @@ EVENTS = {
     "reduced_by_hand": (6, 1, "infinite"),
     "clipped": (7, 0, "infinite"),
     "scaled": (8, 1, "infinite"),
+    "gradient_there": (9, 1, "root of zero"),
 }
 AFTER = 2  # steps
 

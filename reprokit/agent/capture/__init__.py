@@ -92,7 +92,7 @@ class Capture:
     def __init__(self, settings: Settings, agent: Agent | None = None) -> None:
         self.settings = settings
         self.agent = agent
-        self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes)
+        self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes, settings.fallback)
         self._parts: dict[str, FrameworkPart] = {}
         self._said: set[str] = set()
         self._captured = 0

@@ -24,6 +24,20 @@ _GAUSS = struct.Struct("<i4xd")  # of NumPy: whether there is a second normal nu
 _VERSION = 3  # of what Python's generator gives
 
 
+class KeptStates:
+    """What was held at one moment, as bytes that generators can be put back by."""
+
+    __slots__ = ("_arguments", "_make")
+
+    def __init__(self, make: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+        self._make = make
+        self._arguments = arguments
+
+    def states(self) -> dict[str, Any]:
+        """As RandomStates.kept() gives them."""
+        return self._make(*self._arguments)
+
+
 class RandomStates:
     """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
 
@@ -75,21 +89,27 @@ class RandomStates:
 
     def kept(self) -> dict[str, Any]:
         """What `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
-        states = dict(self._known)
-        if "python" in self._copied:
-            position, *words = _WORDS.unpack(self._held("python"))
-            states["python"] = (_VERSION, (*words, position), self._next)
-        if "numpy" in self._copied:
-            *words, position = _WORDS.unpack(self._held("numpy"))
-            key = self._modules["numpy"].array(words, "uint32")
-            states["numpy"] = ("MT19937", key, position, *_GAUSS.unpack(self._held("gauss")))
-        if "torch" in self._copied:
-            states["torch"] = self._torch.tensor(list(torch_state(self._held("torch"))), dtype=self._torch.uint8)
-        return states
+        return self.taken().states()
 
-    def _held(self, name: str) -> bytes:
-        at, size = self._copied[name]
-        return bytes(memoryview(self._room).cast("B")[at : at + size])
+    def taken(self) -> KeptStates:
+        """What is held now, to be looked at after keep() was called again."""
+        return KeptStates(self._states, dict(self._known), self._copied, bytes(self._room), self._next)
+
+    def _states(
+        self, known: dict[str, Any], copied: dict[str, tuple[int, int]], room: bytes, following: Any
+    ) -> dict[str, Any]:
+        parts = {name: room[at : at + size] for name, (at, size) in copied.items()}
+        states = dict(known)
+        if "python" in parts:
+            position, *words = _WORDS.unpack(parts["python"])
+            states["python"] = (_VERSION, (*words, position), following)
+        if "numpy" in parts:
+            *words, position = _WORDS.unpack(parts["numpy"])
+            key = self._modules["numpy"].array(words, "uint32")
+            states["numpy"] = ("MT19937", key, position, *_GAUSS.unpack(parts["gauss"]))
+        if "torch" in parts:
+            states["torch"] = self._torch.tensor(list(torch_state(parts["torch"])), dtype=self._torch.uint8)
+        return states
 
     def _for_compiled(self, room: tuple[int, int, int]) -> tuple[Any, ...] | None:
         """By what it sees whether these generators are still meant: to ask for them takes longer than to copy them."""

@@ -78,6 +78,7 @@ class Settings:
         action: str = STOP,
         max_snapshots: int = 3,
         max_bytes: int | None = None,
+        fallback: str | None = None,
         conditions: Iterable[str] = (),
         rollback_every: int = 100,
         redo: Redo | None = None,
@@ -89,6 +90,7 @@ class Settings:
         self.action = action
         self.max_snapshots = max_snapshots
         self.max_bytes = max_bytes  # of one snapshot; None: what the disk has free
+        self.fallback = fallback  # a directory for what the disk has no room for
         self.conditions = Conditions(conditions)
         self.rollback_every = rollback_every  # steps between two states to go back to
         self.redo = redo
@@ -103,6 +105,7 @@ class Settings:
             action=plan.get("action", STOP),
             max_snapshots=plan.get("max_snapshots", 3),
             max_bytes=plan.get("max_bytes"),
+            fallback=plan.get("fallback"),
             conditions=plan.get("conditions", ()),
             rollback_every=plan.get("rollback_every", 100),
             redo=None if redo is None else Redo(redo),

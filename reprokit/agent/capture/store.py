@@ -56,6 +56,10 @@ class StoreError(Exception):
     """Why there is no snapshot, in one line."""
 
 
+class NoRoomError(StoreError):
+    """The disk is too full for it."""
+
+
 class Part:
     """One tensor: how it is named and read. ``read`` is called once, while the file is written."""
 
@@ -83,14 +87,29 @@ class Contents:
 class Store:
     """The directory of a run's snapshots."""
 
-    def __init__(self, directory: str, max_snapshots: int = 3, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, directory: str, max_snapshots: int = 3, max_bytes: int | None = None, fallback: str | None = None
+    ) -> None:
         self.directory = directory
+        run = os.path.basename(os.path.dirname(directory))
+        self.fallback = None if fallback is None else Store(os.path.join(fallback, run), max_snapshots, max_bytes)
         self.max_snapshots = max_snapshots
         self.max_bytes = max_bytes
         self._made = 0
 
     def save(self, contents: Contents) -> str:
-        """Write a snapshot and return its path; raises StoreError where that is impossible."""
+        """Write a snapshot, if need be to the fallback, and return its path; raises StoreError if both fail."""
+        try:
+            return self._save(contents)
+        except NoRoomError as error:
+            if self.fallback is None:
+                raise NoRoomError(f"{error} (--snapshot-fallback names another directory)") from None
+            try:
+                return self.fallback.save(contents)
+            except StoreError as other:
+                raise StoreError(f"{error}; nor is there one in the fallback: {other}") from None
+
+    def _save(self, contents: Contents) -> str:
         name = _name(contents.header)
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -116,7 +135,10 @@ class Store:
         disk = os.statvfs(self.directory)
         free = int(disk.f_bavail * disk.f_frsize * (1 - KEEP_FREE))
         if needed > free:
-            raise StoreError(f"it needs {needed:,} bytes, and {self.directory} has only {free:,} to spare")
+            raise NoRoomError(
+                f"it needs {needed:,} bytes, and {self.directory} has only {free:,} to spare:"
+                f" {needed - free:,} bytes are missing"
+            )
 
     def _write(self, name: str, contents: Contents, index: bytes) -> str:
         self._made += 1
@@ -124,7 +146,7 @@ class Store:
         os.mkdir(partial, 0o700)
         try:
             with _create(partial, TENSORS) as file:
-                digest = _write_tensors(file, index, contents.parts)
+                digest = self._write_tensors(file, index, contents.parts)
                 size = file.tell()
             header = _completed(contents, size, digest)
             with _create(partial, HEADER) as file:
@@ -136,6 +158,14 @@ class Store:
             raise
         _synchronise(self.directory)
         return path
+
+    @staticmethod
+    def _write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
+        try:
+            return _write_tensors(file, index, parts)
+        except NoRoomError as error:
+            missing = 8 + len(index) + sum(part.nbytes for part in parts) - file.tell()
+            raise NoRoomError(f"{error}; {missing:,} bytes are missing") from None
 
 
 def _name(header: Mapping[str, Any]) -> str:
@@ -198,7 +228,7 @@ def _write_all(file: BinaryIO, data: Any, what: str) -> None:
             rest = rest[file.write(rest) :]
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StoreError(f"{error.strerror} after {file.tell():,} bytes: {what} did not fit") from None
+            raise NoRoomError(f"{error.strerror} after {file.tell():,} bytes: {what} did not fit") from None
         raise
 
 

@@ -7,6 +7,7 @@ import sys
 from ..pytorch.state import named_tensors, parts_of
 from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, ROLLBACK, STOP, condition_trigger
 from .torch_held import Held
+from .torch_snapshot import left_out_of
 from .torch_state import Copy
 from .torch_training import Training
 from .torch_watched import Record, user_frames
@@ -104,17 +105,33 @@ class Alarms(Training):
             held.triggers.append({"kind": "loss", "what": "not finite"})
 
     def _due(self, held: Held) -> list[Record]:
-        """The optimizers whose turn comes after this backward pass, first those that stepped last."""
-        records = sorted(self._watched.alive(), key=lambda record: -record.round)
+        """The optimizers whose turn comes after this backward pass: one, and those that step together with it."""
+        records = self._with_gradients()
+        records = [one for one in records if any(id(p) in held.reached for p in one.parameters())] or records
+        first = min(records, key=lambda record: record.turn(held.round), default=None)
+        return (
+            []
+            if first is None
+            else [first, *[one for one in records if one in self._watched.following(first, held.round)]]
+        )
+
+    def _with_gradients(self) -> list[Record]:
+        records = self._watched.alive()
         return [record for record in records if record.gradients()] or records
 
     def _alarm(self, held: Held, records: list[Record], triggers: list[Trigger]) -> None:
         """Save the state of the step's start, and see that its gradients are not applied."""
         step = records[0].steps
+        ruined = [one for one in records if triggers[0]["kind"] != "parameter" and self._updates.is_ruined(one)]
+        if ruined:
+            step, triggers = self._before_ruin(held, ruined, triggers)
         if held.phase is not None and held.phase.copy is not None:
             self._capture.attempt(held.phase.copy.put_back)
             held.phase.copy = None
         triggers = self._capture.attempt(self._ranks.heard, triggers, self._parameters) or triggers
+        began_here = self._capture.attempt(self._ranks.began_here, triggers)
+        if began_here is not None:
+            triggers[0].setdefault("began_here", began_here)
         triggers[0].setdefault("where", user_frames(sys._getframe(1)))
         triggers[0].setdefault("optimizers", self._watched.names(records))
         path = self._capture.attempt(self._save, held, step, triggers)
@@ -126,11 +143,23 @@ class Alarms(Training):
         if self._settings.action == ROLLBACK and self._copy is not None:
             self._capture.attempt(self._copy.put_back)
 
+    def _before_ruin(self, held: Held, records: list[Record], triggers: list[Trigger]) -> tuple[int, list[Trigger]]:
+        """Go back to the last state whose parameters were finite; its batch is not there any more."""
+        found = self._snapshooter.parameter_triggers(self._models(), records)
+        steps = [self._updates.put_back(record) for record in records]
+        found[0]["updates"] = records[0].steps - steps[0]
+        held.batches.restart()
+        held.has_random = held.has_buffers = held.saw_loader = False
+        held.entry, held.updated = [], None
+        return steps[0], [*found, *triggers]
+
     def _save(self, held: Held, step: int, triggers: list[Trigger]) -> str | None:
         torch = self._torch
         with torch.no_grad(), torch._C.DisableTorchFunction():
             contents = self._snapshooter.contents(held, self._models(), step, triggers)
             header, parts = self._ranks.complete(*contents)
+        for note in left_out_of(header["batches"]):
+            self._capture.say_once(note)
         return self._capture.save(header, parts)
 
     def _keep_copy(self) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 
 from ..pytorch.tensors import is_nested, is_tensor
+from .objects import ObjectFields, put_back
+from .trees import refers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,17 +30,25 @@ class Batch:
         self.axis = int(entry.get("sample_axis") or 0)
         samples = entry.get("samples")
         self.samples: int | None = samples if type(samples) is int and samples > 0 else None
+        indices = entry.get("indices")
+        self.indices: list[int] = indices if isinstance(indices, list) and len(indices) == self.samples else []
+        random = entry.get("random")
+        self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # when it was handed over
+        self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of what was not kept
+        self.is_empty = bool(self.left_out) and not refers(self._node)
 
     def whole(self, like: Any = None) -> Any:
         """A copy of all of it, of the classes that ``like`` has."""
         return self._unpack(self._node, like)
 
-    def part(self, samples: Sequence[int], like: Any = None) -> Any:
-        """A copy of some samples."""
+    def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:
+        """A copy of some samples; ``filled`` repeats them, so that there are as many as in the whole."""
         value = self.whole(like)
-        if self.samples is None or len(samples) == self.samples:
-            return value
-        return Cut(self.samples, self.axis, samples).of(value)
+        if self.samples is not None and len(samples) != self.samples:
+            if filled:
+                samples = [samples[place % len(samples)] for place in range(self.samples)]
+            value = Cut(self.samples, self.axis, samples).of(value)
+        return value if like is None else put_back(value, like)
 
 
 class Cut:
@@ -63,15 +73,21 @@ class Cut:
             return type(value)(*[self.of(item, depth + 1) for item in value])
         if isinstance(value, (list, tuple)):
             return self._of_sequence(value, depth)
+        if type(value) is ObjectFields:
+            return ObjectFields(value.kind, {name: self.of(part, depth + 1) for name, part in value.values.items()})
         return self._of_fields(value, depth)
 
     def _of_array(self, value: Any) -> Any:
-        if len(value.shape) <= self._axis or int(value.shape[self._axis]) != self._count:
+        axis = next((axis for axis in (self._axis, 0) if self._fits(value.shape, axis)), None)
+        if axis is None:
             return value
         if is_tensor(value):
             torch: Any = sys.modules["torch"]
-            return value.index_select(self._axis, torch.tensor(self._samples, device=value.device))
-        return value.take(self._samples, axis=self._axis)
+            return value.index_select(axis, torch.tensor(self._samples, device=value.device))
+        return value.take(self._samples, axis=axis)
+
+    def _fits(self, shape: Sequence[int], axis: int) -> bool:
+        return len(shape) > axis and int(shape[axis]) == self._count
 
     def _of_sequence(self, value: Any, depth: int) -> Any:
         """A list of samples, unless it is one of tensors that have all samples themselves."""
@@ -81,7 +97,7 @@ class Cut:
 
     def _has_samples(self, value: Any) -> bool:
         if hasattr(type(value), "shape"):
-            return len(value.shape) > self._axis and int(value.shape[self._axis]) == self._count
+            return self._fits(value.shape, self._axis) or self._fits(value.shape, 0)
         return isinstance(value, Mapping) and any(map(self._has_samples, value.values()))
 
     def _of_fields(self, value: Any, depth: int) -> Any:
@@ -111,6 +127,21 @@ class Turn:
         self.called: list[Batch] = []
         self.targets: list[Batch] = []
         self.variables: list[Batch] = []
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of its samples in the data set, where the snapshot tells."""
+        return [] if self.fetched is None else self.fetched.indices
+
+    @property
+    def left_out(self) -> list[str]:
+        """Classes of what was not kept of what a loader gave."""
+        return [] if self.fetched is None else self.fetched.left_out
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no part of it can be taken."""
+        return self.fetched is not None and self.fetched.samples is None
 
     @property
     def samples(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from inspect import CO_VARKEYWORDS
 
 from .torch_alarms import Alarms
@@ -69,6 +70,7 @@ class Beginnings(Alarms):
             self._begin_step(held, module)
         else:  # the same in short
             held.random.keep()
+            self._ranks.forget()
             held.began = held.has_random = held.has_buffers = True
             held.began_at = held.round, module, bool(module.training)
         held.looked = False
@@ -87,6 +89,7 @@ class Beginnings(Alarms):
         if held.began:
             return
         held.began = True
+        self._ranks.forget()
         held.began_at = held.round, module, module is None or bool(module.training)
         if self._rolls_back:
             self._capture.attempt(self._keep_copy)
@@ -127,17 +130,21 @@ class Beginnings(Alarms):
             except StopIteration:
                 held.exhausted(_epoch(iterator))
                 raise
+            except BaseException:
+                _indices(iterator)
+                raise
             finally:
                 held.fetching = False
+            indices = _indices(iterator)
             try:
-                fetched(held, iterator, batch)
+                fetched(held, iterator, batch, indices)
             except Exception as error:
                 self._warn("_fetched", error)
             return batch
 
         return fetch
 
-    def _fetched(self, held: Held, iterator: Any, batch: Any) -> None:
+    def _fetched(self, held: Held, iterator: Any, batch: Any, indices: Any) -> None:
         """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
         if not self._is_grad_enabled() or not self._watched.records:
             return
@@ -162,7 +169,43 @@ class Beginnings(Alarms):
             held.batches.is_ahead = True
         held.saw_loader = True
         held.epoch = epoch
-        held.batches.add("loader", batch, epoch)
+        record = held.batches.add("loader", batch, epoch)
+        if record is not None:
+            held.handed.keep()
+            record.random = held.handed.taken()
+            if not held.began:
+                held.begun_with = record.random
+            record.indices = indices
+
+
+def make_reset(original: Function) -> Function:
+    """Begin an epoch, for whose batches the indices are noted."""
+
+    def reset(iterator: Any, *arguments: Any, **keywords: Any) -> None:
+        iterator._reprokit_indices = deque()
+        original(iterator, *arguments, **keywords)
+
+    return reset
+
+
+def make_next_index(original: Function) -> Function:
+    """Note what a sampler chooses, in order; loaders' workers are told ahead of time."""
+
+    def next_index(iterator: Any) -> Any:
+        indices = original(iterator)
+        chosen = iterator.__dict__.get("_reprokit_indices")
+        if chosen is None:
+            chosen = iterator._reprokit_indices = deque()
+        chosen.append(indices)
+        return indices
+
+    return next_index
+
+
+def _indices(iterator: Any) -> Any:
+    """Return the indices of the batch that an iterator gave last, where batches come in the order of their indices."""
+    chosen = iterator.__dict__.get("_reprokit_indices")
+    return chosen.popleft() if chosen and getattr(iterator, "_in_order", True) else None
 
 
 def _epoch(iterator: Any) -> Epoch | None:

@@ -11,7 +11,7 @@ import weakref
 
 from ..patching import replace
 from ..pytorch.tensors import is_tensor
-from .torch_beginnings import HOOK
+from .torch_beginnings import HOOK, make_next_index, make_reset
 from .torch_compiling import Compiling
 
 TYPE_CHECKING = False
@@ -63,6 +63,8 @@ class TorchCapture(Compiling):
         if name == "torch.utils.data.dataloader":
             replace(module.DataLoader, "__iter__", self._make_iter, self._mark)
             replace(module._BaseDataLoaderIter, "__next__", self._make_next, self._mark)
+            replace(module._BaseDataLoaderIter, "_reset", make_reset, self._mark)
+            replace(module._BaseDataLoaderIter, "_next_index", make_next_index, self._mark)
         elif name == "torch._dynamo.eval_frame":
             self._instrument_dynamo(module)
         else:

@@ -154,6 +154,7 @@ def line(event: Event, samples: int | None) -> dict[str, object]:
         "inputs": [one.line() for one in event.inputs],
         "outputs": [one.line() for one in event.outputs],
         "first_nonfinite": event.first,
+        "samples": _samples(event, samples),
         "words": words(event, samples),
     }
 
@@ -178,12 +179,19 @@ def words(event: Event, samples: int | None = None) -> str:
     return what + _in_samples(event, samples)
 
 
+def _samples(event: Event, samples: int | None) -> list[int] | None:
+    """Those of the batch in which the results are not finite, where that is known of some of them only."""
+    bad = [one for one in event.outputs if one.nonfinite]
+    is_told = samples is not None and bad and bad[0].shape[:1] == [samples] and 0 < len(event.rows) < samples
+    return event.rows if is_told else None
+
+
 def _in_samples(event: Event, samples: int | None) -> str:
     bad = [one for one in event.outputs if one.nonfinite]
     count, whole = sum(one.nonfinite for one in bad), sum(one.size for one in bad)
     told = f"; {count:,} of {whole:,} results {'is' if count == 1 else 'are'} not finite"
-    rows = event.rows
-    if samples is None or not bad or bad[0].shape[:1] != [samples] or not 0 < len(rows) < samples:
+    rows = _samples(event, samples)
+    if rows is None:
         return told
     names = ", ".join(str(row) for row in rows[:MAX_NAMES])
     more = f" and {len(rows) - MAX_NAMES} more" if len(rows) > MAX_NAMES else ""

@@ -152,9 +152,9 @@ class Built:
             for owner, entry in zip(getattr(self._hooks, kind).alive(), self._header.get(kind) or []):  # noqa: B905
                 self._put_one(f"the state of a {type(owner).__name__}", put, owner, entry)
 
-    def put_random(self) -> None:
-        """Put the generators back, last of all."""
-        put_random(self._torch, self._header.get("random") or {}, self.reader)
+    def put_random(self, states: Mapping[str, Any] | None = None) -> None:
+        """Put the generators back, last of all: to these states, or to those of the first forward pass."""
+        put_random(self._torch, states or self._header.get("random") or {}, self.reader)
 
     def forget_gradients(self) -> None:
         """Those of an earlier trial."""
@@ -196,11 +196,7 @@ class Built:
     def held_back(self) -> list[Any]:
         """The optimizers that the captured step was about, first the one that was to update; none: unknown."""
         named = (self._header.get("trigger") or {}).get("optimizers")
-        wanted = named[:1] if isinstance(named, list) else []  # the others may or may not have been about to update
-        bad = set(self._header.get("gradients") or ())
-        for entry in self._header.get("optimizers") or []:
-            if any(bad.intersection(group) for group in entry.get("parameters") or ()):
-                wanted = [*wanted, entry.get("name")]
+        wanted = named if isinstance(named, list) else []
         found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
         return [found[name] for name in dict.fromkeys(wanted) if name in found]
 

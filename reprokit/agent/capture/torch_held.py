@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from ..pytorch.state import parts_of
+from ..pytorch.tensors import is_tensor
+from .objects import ObjectFields, class_name, own_attributes
 from .torch_state import has_memory
 
 TYPE_CHECKING = False
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..trail_library import Library
-    from .random_states import RandomStates
+    from .random_states import KeptStates, RandomStates
 
 SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied
 SMALL_BUFFER = 1 << 20
@@ -24,11 +26,28 @@ MAX_ARRAY = 1 << 24
 MAX_BATCHES = 4096  # of one step
 MAX_EARLIER = 64
 MAX_DEPTH = 16
+MAX_OBJECTS = 10_000  # of the user's classes, in one batch
 LOSSES = 100
 ALWAYS = 1 << 62
 MAX_PAST = 2  # of each step: what was fetched ahead is the last of it
 MAX_ENTRIES = 64
 PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
+
+
+_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
+
+
+class BatchRecord:
+    """A batch of the step, and what was known of it when it was handed over."""
+
+    __slots__ = ("indices", "origin", "random", "source", "value")
+
+    def __init__(self, origin: str, source: Any, value: Any) -> None:
+        self.origin = origin  # loader, forward, loss
+        self.source = source  # the epoch, the module, or a name
+        self.value = value
+        self.indices: Any = None  # of its samples in the data set, where a sampler chose them
+        self.random: KeptStates | None = None  # when a loader handed it over
 
 
 class Batches:
@@ -42,20 +61,28 @@ class Batches:
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
         self._shared: list[tuple[Any, int]] = []  # with the script, of what is held without a copy
-        self.held: list[tuple[str, Any, Any]] = []  # where from, the name or the module or the epoch, the value
-        self.earlier: list[tuple[str, Any, Any]] = []  # of a step of another optimizer, as no batch was fetched since
+        self._leaves = 0  # tensors and arrays that were held
+        self._open: set[int] = set()  # objects whose attributes are being held
+        self._walked = 0
+        self.held: list[BatchRecord] = []
+        self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
         self.is_ahead = False  # a loader gave a batch before the one before it was used
-        self.past: list[list[tuple[str, Any, Any]]] = []  # then: what loaders gave last in the two steps before
+        self.past: list[list[BatchRecord]] = []  # then: what loaders gave last in the two steps before
 
-    def add(self, origin: str, value: Any, name: Any = "") -> None:
-        """Hold a batch."""
+    def add(self, origin: str, value: Any, source: Any = "") -> BatchRecord | None:
+        """Hold a batch; None where there are too many."""
         kind = type(value)
         if self._copies <= 0 and (kind is list or kind is tuple) and self._shares(value):
-            self.held.append((origin, name, kind(value)))
+            record = BatchRecord(origin, source, kind(value))
         elif len(self.held) < MAX_BATCHES:
             self._copies -= 1
-            self.held.append((origin, name, self._hold(value, 0)))
+            self._walked = 0
+            record = BatchRecord(origin, source, self._hold(value, 0))
+        else:
+            return None
+        self.held.append(record)
+        return record
 
     def _shares(self, values: Any) -> bool:
         """Whether all of them are plain tensors; then they need no copies."""
@@ -71,7 +98,7 @@ class Batches:
         kind = type(value)
         if kind is self._tensor:
             return self._tensor_held(value)
-        if depth > MAX_DEPTH:
+        if kind in _PLAIN or depth > MAX_DEPTH or is_tensor(value):
             return value
         if kind is list or kind is tuple:
             return kind([self._hold(part, depth + 1) for part in value])
@@ -81,8 +108,22 @@ class Batches:
             return kind(*[self._hold(part, depth + 1) for part in value])
         if hasattr(kind, "__dataclass_fields__"):
             return self._fields_held(value, depth)
-        is_array = kind.__module__ == "numpy" and hasattr(kind, "__array_interface__")
-        return value.copy() if is_array and value.nbytes <= MAX_ARRAY else value
+        if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__"):
+            self._leaves += 1
+            return value.copy() if value.nbytes <= MAX_ARRAY else value
+        return self._object_held(value, depth)
+
+    def _object_held(self, value: Any, depth: int) -> Any:
+        """The attributes of an object that reaches tensors or arrays; any other object as it is."""
+        attributes, key = own_attributes(value), id(value)
+        if not attributes or key in self._open or self._walked >= MAX_OBJECTS:
+            return value
+        self._walked += 1
+        self._open.add(key)
+        before = self._leaves
+        values = {name: self._hold(attributes[name], depth + 1) for name in attributes}
+        self._open.discard(key)
+        return ObjectFields(class_name(value), values) if self._leaves > before else value
 
     def _fields_held(self, value: Any, depth: int) -> Any:
         made = copy.copy(value)
@@ -93,6 +134,7 @@ class Batches:
 
     def _tensor_held(self, tensor: Any) -> Any:
         size = tensor.numel() * tensor.element_size()
+        self._leaves += 1
         self._watched.append((tensor, tensor._version))
         return tensor.detach().clone() if size <= SMALL or self._copies > 0 else tensor.detach()
 
@@ -102,8 +144,8 @@ class Batches:
 
     def forget(self, epoch: Any) -> None:
         """What a loader gave in this epoch belongs to no step that is to come."""
-        self.earlier = [batch for batch in self.earlier if batch[1] is not epoch]
-        self.held = [batch for batch in self.held if batch[1] is not epoch]
+        self.earlier = [batch for batch in self.earlier if batch.source is not epoch]
+        self.held = [batch for batch in self.held if batch.source is not epoch]
         if not self.held:
             self._watched, self._shared = [], []
 
@@ -114,9 +156,9 @@ class Batches:
                 if tensor._version != version:
                     self._copies = ALWAYS
         held = self.held
-        if held and held[0][0] == "loader":
+        if held and held[0].origin == "loader":
             others = len(held) > 1
-            self.earlier = [batch for batch in held if batch[0] == "loader"][:MAX_EARLIER] if others else held
+            self.earlier = [batch for batch in held if batch.origin == "loader"][:MAX_EARLIER] if others else held
             self._owner = owner
             if self.is_ahead:
                 self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
@@ -256,11 +298,14 @@ class Threads(_local):
 class Held:
     """What a thread's step was begun with."""
 
-    def __init__(self, torch: Any, random: RandomStates, buffers: Buffers) -> None:
+    def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: Buffers) -> None:
         self.thread = get_ident()
         self.batches = Batches(torch)
         self.buffers = buffers
-        self.random = random
+        self.random = make_random()  # at the first forward pass
+        self.handed = make_random()  # when a loader handed a batch over
+        self.begun_with: KeptStates | None = None  # when a loader handed a batch over last, before the forward pass
+        self.updated: KeptStates | None = None  # after the last update, where several optimizers take turns
         self.losses: deque[Any] = deque(maxlen=LOSSES)
         self.far: list[Any] = []  # losses of this step that lie on a GPU
         self.counts: list[tuple[Any, Any, int]] = []  # modules, and how much of their outputs there is not finite
@@ -279,6 +324,7 @@ class Held:
         self.closure: Any = None
         self.compiled = 0
         self.triggers: list[dict[str, Any]] = []  # of this step, which were found before the optimizer's turn
+        self.reached: set[int] = set()  # parameters, from the loss that is not as it should be
         self.skipped: set[int] = set()  # optimizers whose next step is not applied
         self.round = 0  # calls of backward()
         self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
@@ -300,8 +346,8 @@ class Held:
         self.phase = None
         if self.far or self.counts:
             self.far, self.counts = [], []
-        if self.triggers:
-            self.triggers = []
+        if self.triggers or self.reached:
+            self.triggers, self.reached = [], set()
         if self.skipped:
             self.skipped = set()
         if self.clean:
@@ -309,9 +355,14 @@ class Held:
             if not self.clean_for:
                 self.clean = {}
         self.entry = []
-        self.loss = self.root = None
+        self.loss = self.root = self.begun_with = None
         self.is_scaled = False
         self.began_at = (0, None, True)
+
+    def note_update(self) -> None:
+        """An optimizer has updated, and another's step begins with the generators as they are now."""
+        self.handed.keep()
+        self.updated = self.handed.taken()
 
     def enter(self, module: Any, given: Any) -> None:
         """The root model is called with this, where a loader gives batches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .torch_held import Held
 from .torch_steps import Steps
-from .torch_watched import drop_gradients, loss_target
+from .torch_watched import drop_gradients, graph_parameters, loss_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class Losses(Steps):
             held.loss = loss.detach()
             if not held.is_scaled:  # with what a GradScaler multiplies, it may well overflow
                 self._judge(held, loss)
+        if self._ranks.are_several:
+            self._ranks.watch(self._parameters_of_all())
+        if held.triggers and len(self._watched.records) > 1:
+            held.reached = graph_parameters(tensors)
         if held.triggers or held.far or held.counts:
             self._tell_ranks(held, tensors)
         if not (held.saw_loader or held.batches.earlier or held.closure):
@@ -118,7 +122,7 @@ class Losses(Steps):
         """Gradients that compiled code is about to apply, perhaps."""
         held.tested = held.round
         if not held.is_scaled:
-            held.triggers += self._triggers(held, self._due(held), is_scaled=False)
+            held.triggers += self._triggers(held, self._with_gradients(), is_scaled=False)
 
     def _make_clip(self, original: Function) -> Function:
         is_compiling, attempt, test, tested = self._is_compiling, self._capture.attempt, self._clip, self._clipped

@@ -22,13 +22,19 @@ class Step:
     """What was seen of one step."""
 
     def __init__(
-        self, torch: Any, losses: list[tuple[Any, Any]], gradients: Mapping[str, Any], activations: list[Any]
+        self,
+        torch: Any,
+        losses: list[tuple[Any, Any]],
+        gradients: Mapping[str, Any],
+        activations: list[Any],
+        parameters: list[dict[str, Any]] | None = None,
     ) -> None:
         self._torch = torch
         self.last = losses[-1][0] if losses else None  # given to backward
         self.losses = [loss for _, loss in losses]  # as the script computed them, before any scaling, in order
         self.gradients = gradients  # by name
         self.activations = activations  # names of modules whose output was not finite, with counts
+        self.parameters = parameters or []  # names of those that an update made not finite, with counts
         self.bad = [name for name, gradient in gradients.items() if not is_finite(torch, gradient)]
 
     @property
@@ -41,6 +47,8 @@ class Step:
         kind = wanted.get("kind")
         if kind == "loss":
             return self._of_loss(wanted)
+        if kind == "parameter":
+            return None if not self.parameters else {"kind": kind, "what": "not finite", **self.parameters[0]}
         if kind == "gradient" or wanted.get("condition") == GRADIENT_SCALE:
             return self._of_gradient(wanted)
         if kind == "activation":

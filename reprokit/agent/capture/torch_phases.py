@@ -82,5 +82,4 @@ class Phases:
         if held.phase is not None:
             self._steps.applied(held, record)
         else:
-            record.steps += 1
-            record.round = held.round
+            record.stepped(held.round)

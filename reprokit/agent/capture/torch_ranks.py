@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 60  # seconds for which the others are waited for, before this process ends
 PAUSE = 0.02
+MAX_SUMS = 100_000  # gradients of one step
 # A quiet NaN of 32 bits: below the sign, exponent and quiet bit 8 bits of ours, 2 of what it is about, 12 of the rank.
 MARK, MARK_BITS = 0x7FDA4000, 0x7FFFC000
 RANKS = 1 << 12
@@ -41,6 +42,8 @@ class Ranks:
         self._torch = torch
         self._hooks: list[Any] = []  # on parameters, until the first gradient has come
         self._given_up: set[str] = set()  # names of gradients that were told by
+        self._seen: set[int] = set()  # parameters whose own gradients are summed up
+        self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
         self._ends = 0
 
     @property
@@ -105,6 +108,37 @@ class Ranks:
             return torch.where(is_good, gradient, torch.full_like(gradient, float("nan")))
 
         loss.register_hook(hook)
+
+    # What began here
+
+    def watch(self, parameters: Iterable[Any]) -> None:
+        """From now on sum each gradient up as this process alone has computed it."""
+        for parameter in parameters:
+            if id(parameter) not in self._seen and parameter.requires_grad:
+                self._seen.add(id(parameter))
+                parameter.register_hook(self._add)
+
+    def _add(self, gradient: Any) -> None:
+        torch = self._torch
+        if gradient.layout is torch.strided and gradient.is_floating_point() and len(self._sums) < MAX_SUMS:
+            self._sums.append(gradient.detach().sum(dtype=torch.float32))
+
+    def forget(self) -> None:
+        """A step begins."""
+        if self._sums:
+            self._sums = []
+
+    def began_here(self, triggers: Sequence[Trigger]) -> bool | None:
+        """Whether it went wrong on this rank; None where there is no other."""
+        if not self.are_several:
+            return None
+        if any(one.get("condition") == OTHER_RANK for one in triggers):
+            return False
+        if any(one["kind"] != "gradient" for one in triggers):
+            return True
+        torch = self._torch
+        sums = [one.to(self._sums[0].device) for one in self._sums]
+        return bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
 
     # Hearing
 

@@ -18,6 +18,7 @@ from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch.state import Modules
 from . import torch_hooks
 from .bisection import Search
+from .objects import OtherClassError
 from .reading import SnapshotError, SnapshotFile, require_condition
 from .settings import LOSS_ABOVE
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
@@ -25,7 +26,7 @@ from .torch_causes import is_finite, numbers
 from .torch_fit import Built, UnfitError
 from .torch_outcome import Step
 from .torch_phases import own_step
-from .trial_results import add_progress, outcomes, own_snapshot, write_result
+from .trial_results import add_progress, fills, outcomes, own_snapshot, write_result
 from .variables import give, parts, standing_for
 
 TYPE_CHECKING = False
@@ -48,6 +49,8 @@ NO_LOADER = (
     "variables is its own"
 )
 NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
+NOT_CUT_BATCH = "a batch whose tensors are of several lengths is one sample here"
+FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
 
 
@@ -73,19 +76,22 @@ class Trial:
         self.calls = 0  # of modules, whose arguments were replaced
         self.is_unused = False  # what was handed was only used without gradients: by an evaluation
         self.evaluated: Any = None  # whose batches seem to be for an evaluation that leaves gradients on
-        self.is_begun = False  # the state was put
+        self.is_put = False  # the state was, when the batch was handed over
+        self.is_begun = False  # the script works on it with the snapshot's state
         self.part: str | None = None  # of the optimizer's step, which was made
         self.is_called = False  # a module was, for the first time since then
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
         self.losses: list[Any] = []
         self.activations: list[dict[str, Any]] = []
+        self.parameters: list[dict[str, Any]] = []  # that the update has made not finite
+        self.updated: list[Any] = []  # the same themselves
         self.given: list[tuple[str, Any]] = []  # tensors of batches, for who asks where values came from
 
     @property
     def is_used_up(self) -> bool:
         """Whether all that the loop was given went into gradients."""
-        return self.passes >= len(self.fetched) and self.calls >= len(self.called)
+        return self.passes >= len(self.fetched)
 
 
 class _Thread(_local):
@@ -117,6 +123,8 @@ class TorchRedo:
         self._thread = _Thread()
         self._modules = Modules()
         self._known = outcomes(redo.trials)
+        self._fills = fills(redo.trials)
+        self._failed_part: list[int] | None = None  # with which the script cannot make the step
         self._whole: dict[str, Any] = next(
             (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
         )
@@ -169,8 +177,14 @@ class TorchRedo:
         loops = self._header.get("loops")
         self._loops: dict[str, Any] = loops if isinstance(loops, dict) else {}
         self._of = sum(turn.samples for turn in self._turns)
+        self._indices = [index for turn in self._turns for index in turn.indices]
+        for turn in self._turns:
+            if turn.fetched is not None and turn.fetched.is_empty:
+                self._give_up(f"nothing of the batch was kept, but for its class: {', '.join(turn.fetched.left_out)}")
         self._trigger: dict[str, Any] = self._header.get("trigger") or {}
         require_condition(self._trigger)
+        if "updates" in self._trigger:
+            self._give_up("the snapshot is of a state some updates before the one that did it, and has no batch")
 
     @property
     def _is_about_loss(self) -> bool:
@@ -221,21 +235,26 @@ class TorchRedo:
         except _Wanted as wanted:
             return wanted.samples
         found.trials = len(self._known)  # those that were made
-        return self._finish({**self._whole, "reproduced": True, **self._search_line(found)})
+        notes = [NOT_CUT_BATCH] * any(turn.is_whole for turn in self._turns) + [FILLED] * self._fills
+        problems = [*(self._whole.get("problems") or []), *notes]
+        return self._finish({**self._whole, "reproduced": True, **self._search_line(found), "problems": problems})
 
     def _search_line(self, found: Found | None) -> dict[str, Any]:
         if found is not None:
-            return found.line()
+            known = len(self._indices) == self._of
+            return {**found.line(), "indices": [self._indices[sample] for sample in found.samples] if known else None}
         whole = list(range(self._of))
         return {"samples": whole, "of": self._of, "trials": len(self._known), "smallest": False, "only_full": False}
 
     def _begin_trial(self) -> None:
         """Put the snapshot's state into what the script built."""
         trial = self._trial
-        try:
-            self._built.put()
-        except (UnfitError, SnapshotError) as error:
-            self._give_up(str(error))
+        if not trial.is_put:
+            try:
+                self._built.put()
+            except (UnfitError, SnapshotError) as error:
+                self._give_up(str(error))
+        trial.is_put = False
         if self._trials:
             self._built.forget_gradients()
         if self._redo.mode == MINIMISE and self._tells:
@@ -279,11 +298,20 @@ class TorchRedo:
         batch, samples = trial.fetched[min(trial.handed, len(trial.fetched) - 1)]
         trial.handed += 1
         value = self._hand(batch, samples, self._like)
-        if not trial.is_called:
-            self._built.put_random()  # checkpointing keeps it before the model is called
-        if not trial.is_begun and (self._header.get("parameters") or not self._header.get("models")):
-            self._begin_trial()  # parameters of no module may be used before one is called, if any will be
+        if not trial.is_begun:
+            trial.is_put = self._is_put()
+            if self._header.get("parameters") or not self._header.get("models"):
+                self._begin_trial()  # parameters of no module may be used before one is called, if any will be
+        self._built.put_random(batch.random or None)
         return value
+
+    def _is_put(self) -> bool:
+        """Put the state in where the batch is handed over, unless the script has its models to make yet."""
+        try:
+            self._built.put()
+        except (UnfitError, SnapshotError):
+            return False
+        return True
 
     def _next_of(self, original: Callable[[], Any]) -> Any:
         self._thread.fetching = True
@@ -295,8 +323,8 @@ class TorchRedo:
     def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
         """The part of a batch as the script is given it."""
         try:
-            value = batch.part(samples, like)
-        except SnapshotError as error:
+            value = batch.part(samples, like, self._fills)
+        except (SnapshotError, OtherClassError) as error:
             self._give_up(str(error))
         if self._redo.mode == EXPLAIN:
             self._trial.given += [("the batch", tensor) for tensor in tensors_in(self._torch, value)]
@@ -337,14 +365,13 @@ class TorchRedo:
             self._built.put_random()  # as it was then, whatever was drawn between
         if trial.root is None:
             trial.root = module
-        if trial.called and trial.root is module and self._is_wanted(module):
+        if trial.called and not trial.fetched and trial.root is module and self._is_wanted(module):
             batch, samples = trial.called[min(trial.calls, len(trial.called) - 1)]
             trial.calls += 1
             given = [arguments, keywords]
             value = self._hand(batch, samples, given)
-            arguments, keywords = _moved(self._torch, value, given, bool(trial.fetched))
-            if not trial.fetched:
-                give(sys._getframe(1), standing_for(given, [arguments, keywords]), self._variables)
+            arguments, keywords = _moved(self._torch, value, given)
+            give(sys._getframe(1), standing_for(given, [arguments, keywords]), self._variables)
         return arguments, keywords
 
     def _variables(self, function: str, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -358,7 +385,7 @@ class TorchRedo:
             value = self._hand(batch, samples, dict(known))
             for name in value if isinstance(value, dict) else ():
                 if name in known and _are_alike(known[name], value[name]):
-                    yield name, _moved(self._torch, value[name], known[name], False)
+                    yield name, _moved(self._torch, value[name], known[name])
         if self._redo.mode != MINIMISE:  # which would choose all samples of the batch
             loops = self._loops.get(function)
             for name, number in loops.items() if isinstance(loops, dict) else ():
@@ -373,7 +400,7 @@ class TorchRedo:
         batch, samples = trial.targets[min(trial.judged, len(trial.targets) - 1)]
         trial.judged += 1
         try:
-            return batch.part(samples)["target"].to(target.device)
+            return batch.part(samples, None, self._fills)["target"].to(target.device)
         except SnapshotError as error:
             self._give_up(str(error))
 
@@ -460,8 +487,20 @@ class TorchRedo:
                 return self._step_by(original, optimizer, closure)
             finally:
                 self._thread.in_step = False
+        if self._trigger.get("kind") == "parameter" and self._trial.is_begun and self._built.is_held_back(optimizer):
+            original(optimizer, *arguments, **keywords)
+            self._look_at_parameters(optimizer)
         self._arrived(optimizer)
         return None
+
+    def _look_at_parameters(self, optimizer: Any) -> None:
+        """What the captured update, made again, has made of the parameters."""
+        for name, parameter in self._built.parameters([optimizer]):
+            if not is_finite(self._torch, parameter):
+                values = numbers(self._torch, parameter)
+                count = values.numel() - int(self._torch.isfinite(values).sum())
+                self._trial.parameters.append({"name": name, "count": count, "of": values.numel()})
+                self._trial.updated.append(parameter)
 
     def _is_seen(self) -> bool:
         return self._trial.is_begun and self._step().trigger(self._trigger) is not None
@@ -523,6 +562,7 @@ class TorchRedo:
             self._conclude()
         else:
             trial.is_begun = False  # the snapshot's step began after this optimizer's update
+            self._built.put_random(self._header.get("random_after_update"))
             self._passed += 1
             if self._passed >= MAX_PASSED:
                 self._give_up("the optimizer whose step was captured makes none in this script")
@@ -530,7 +570,9 @@ class TorchRedo:
     # Ends
 
     def _step(self) -> Step:
-        return Step(self._torch, self._trial.losses, self._built.gradients(), self._trial.activations)
+        return Step(
+            self._torch, self._trial.losses, self._built.gradients(), self._trial.activations, self._trial.parameters
+        )
 
     def _conclude(self, ended: str | None = None) -> None:
         """The trial has come to its end."""
@@ -539,7 +581,7 @@ class TorchRedo:
         step = self._step()
         trigger = step.trigger(self._trigger)
         result = {"reproduced": trigger is not None, "trigger": trigger, **self._built.compared(step)}
-        self._trials, self._without = self._trials + 1, 0
+        self._trials, self._without, self._failed_part = self._trials + 1, 0, None
         if not self._trial.fetched and not self._known and (trigger is None or result["gradients"]["different"]):
             self._built.problem(NO_LOADER + (NOT_CUT if self._loops and self._redo.mode == MINIMISE else ""))
         if self._redo.mode == MINIMISE:
@@ -555,13 +597,22 @@ class TorchRedo:
         result["problems"] = self._built.problems
         if self._redo.mode == EXPLAIN:
             result.update(self._cause(step))
-        self._write(result)
+        self._write(self._judged(result))
         if ended is None:
             self._capture.done()
+
+    def _judged(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The result, which is none where it came to something else and a part of the batch was the script's own."""
+        is_same = result["reproduced"] and not result["gradients"]["different"]
+        left_out = [name for turn in self._turns for name in turn.left_out]
+        if is_same or not left_out:
+            return result
+        return {**result, "trouble": f"the step is another one without what was not kept of its batch: {left_out[0]}"}
 
     def _failed(self, why: str) -> None:
         """A part of the batch with which the script cannot make the step; a script that passes errors by goes on."""
         if self._redo.mode == MINIMISE:
+            self._failed_part = self._trial.samples
             self._trials, self._without = self._trials + 1, 0
             self._note(self._trial.samples, False, why)
             self._next_trial()
@@ -599,8 +650,12 @@ class TorchRedo:
     def _cause(self, step: Step) -> dict[str, Any]:
         if self._explaining is None:
             return {}
-        targets = step.bad_losses or [step.gradients[name] for name in step.bad]
+        targets = self._trial.updated or step.bad_losses or [step.gradients[name] for name in step.bad]
         found = self._explaining.cause(targets, self._of)
+        rows = [] if found is None else found["samples"]
+        if isinstance(rows, list) and rows and len(self._indices) == self._of:
+            assert found is not None
+            found["indices"] = [self._indices[row] for row in rows]
         return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
 
     def _give_up(self, trouble: str) -> NoReturn:
@@ -632,8 +687,22 @@ class TorchRedo:
                 self._note(trial.samples, False, f"the script ended{why}")
             else:
                 self._write({"reproduced": False, "problems": self._built.problems})
+        elif trial.handed and why and self._redo.mode == MINIMISE and not self._trial_is_whole():
+            self._failed_part = trial.samples  # before it called its model
+            self._trials += 1
+            self._note(trial.samples, False, f"the script ended{why}")
         if self._is_active and self._trials and self._redo.mode == MINIMISE:
+            self._fill(why)
             self._write({"again": True})
+
+    def _trial_is_whole(self) -> bool:
+        return len(self._trial.samples) == self._of
+
+    def _fill(self, why: str) -> None:
+        """The script has ended by what a smaller batch raises: from now on batches have their size."""
+        part = self._failed_part
+        if why and part is not None and len(part) < self._of and not self._fills and self._tells:
+            add_progress(self._redo.progress, {"filled": True, "retry": part})
 
 
 class _Enough(Exception):
@@ -652,13 +721,8 @@ def _are_alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and ours == theirs and not is_result
 
 
-def _put_into(value: Any, like: Any, is_fetched: bool) -> Any:
-    """The value, in the script's own tensor where gradients flow through that to what the script computed it from.
-
-    What it computed of parameters and of a batch that was handed to it is right as it is, in each call of a closure.
-    """
-    if is_fetched and like.requires_grad and not like.is_leaf:
-        return like
+def _put_into(value: Any, like: Any) -> Any:
+    """The value, in the script's own tensor where gradients flow through that to what the script computed it from."""
     if like.requires_grad and (like.shape, like.dtype) == (value.shape, value.dtype):
         try:
             like.data.copy_(value)
@@ -668,15 +732,15 @@ def _put_into(value: Any, like: Any, is_fetched: bool) -> Any:
     return value
 
 
-def _moved(torch: Any, value: Any, like: Any, is_fetched: bool) -> Any:
+def _moved(torch: Any, value: Any, like: Any) -> Any:
     """The snapshot's tensors on the devices where the script's own are."""
     if isinstance(value, torch.Tensor):
         if not isinstance(like, torch.Tensor):
             return value
-        return _put_into(value.to(like.device), like, is_fetched)
+        return _put_into(value.to(like.device), like)
     if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
         likes = [*like, *[None] * (len(value) - len(like))]
-        return type(value)([_moved(torch, item, other, is_fetched) for item, other in zip(value, likes)])  # noqa: B905
+        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])  # noqa: B905
     if type(value) is dict and isinstance(like, dict):
-        return {key: _moved(torch, value[key], like.get(key), is_fetched) for key in value}
+        return {key: _moved(torch, value[key], like.get(key)) for key in value}
     return value

@@ -83,4 +83,5 @@ class Scaling(Losses):
         if held.skipped:
             self._put_buffers_back(held)
             held.skipped = set()
+        record.round = held.round
         self._end(held, record)

@@ -6,7 +6,9 @@ import sys
 
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
+from .objects import ObjectFields
 from .torch_gradients import values_of
+from .torch_held import BatchRecord
 from .torch_state import (
     Tensors,
     digest,
@@ -17,11 +19,12 @@ from .torch_state import (
     take_random,
     take_stateful,
 )
+from .trees import refers
 from .variables import of_loops, parts, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from .store import Part
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     Trigger = dict[str, Any]
 
 MAX_TRIGGERS = 1000
+MAX_CLASSES = 5  # of what is left out, that are named
 MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
 
 
@@ -73,17 +77,27 @@ class Snapshooter:
 
     def gradient_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
         """Which gradients of these optimizers are not finite."""
+        return self._triggers("gradient", models, records, lambda parameter: parameter.grad)
+
+    def parameter_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
+        """Which parameters of these optimizers are not finite."""
+        return self._triggers("parameter", models, records, lambda parameter: parameter.data)
+
+    def _triggers(
+        self, kind: str, models: list[Any], records: list[Record], part: Callable[[Any], Any]
+    ) -> list[Trigger]:
         names = Names(models, self._watched)
         found: list[Trigger] = []
         seen: set[int] = set()
         for record in records:
             for name, parameter in zip(names.of(record), record.parameters()):  # noqa: B905
-                if parameter.grad is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
+                tensor = part(parameter)
+                if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
                     continue
                 seen.add(id(parameter))
-                count, of = self._gradients.count(parameter.grad)
+                count, of = self._gradients.count(tensor)
                 if count:
-                    found.append({"kind": "gradient", "name": name, "count": count, "of": of})
+                    found.append({"kind": kind, "name": name, "count": count, "of": of})
         return found
 
     def module_name(self, models: list[Any], wanted: Any) -> str:
@@ -120,7 +134,9 @@ class Snapshooter:
         }
         if _are_of_script([batch["from"] for batch in header["batches"]]):
             header["loops"] = of_loops(sys._getframe(1))
-        header["notes"] = [*tensors.notes, *_notes(held)]
+        if held.updated is not None and not held.saw_loader:
+            header["random_after_update"] = take_random(tensors, held.updated.states(), "random_after_update")
+        header["notes"] = [*tensors.notes, *left_out_of(header["batches"]), *_notes(held)]
         if tensors.has_shards or any(map(_is_sharded, models)):
             header["sharded"] = True
             header["notes"].append("parameters, gradients and the optimizer's state are this rank's shards")
@@ -164,52 +180,61 @@ class Snapshooter:
 
     def _batches(self, tensors: Tensors, held: Held, models: list[Any]) -> Iterator[dict[str, Any]]:
         batches = self._given(held)
-        if _are_of_script([origin for origin, _, _ in batches]):
+        if _are_of_script([batch.origin for batch in batches]):
             batches += self._variables(batches)
         loaders = _loaders(batches)
-        for number, (origin, source, value) in enumerate(batches):
-            samples = _samples(value)
-            batch = {"from": origin, "value": tensors.pack(f"batch.{number}", value), "samples": samples}
-            if origin == "loader" and len(loaders) > 1:
-                batch["loader"] = loaders.index(_loader(source))
-            elif origin != "loader" and source != "":
+        for number, record in enumerate(batches):
+            samples, axis = _samples(record.value, record.indices)
+            batch: dict[str, Any] = {"from": record.origin, "value": tensors.pack(f"batch.{number}", record.value)}
+            if record.origin == "loader" and len(loaders) > 1:
+                batch["loader"] = loaders.index(_loader(record))
+            elif record.origin != "loader" and record.source != "":
+                source = record.source
                 batch["name"] = source if isinstance(source, str) else self.module_name(models, source)
-            yield {**batch, "sample_axis": None if samples is None else 0}
+            if _is_of_rows(record.indices):
+                batch["indices"] = [int(index) for index in record.indices]
+            random = held.begun_with if held.batches.is_ahead else record.random
+            if record.origin == "loader" and random is not None:
+                batch["random"] = take_random(tensors, random.states(), f"batch.{number}.random")
+            yield {**batch, "samples": samples, "sample_axis": axis}
 
-    def _given(self, held: Held) -> list[tuple[str, Any, Any]]:
+    def _given(self, held: Held) -> list[BatchRecord]:
         """What was given since the step before, or earlier by a loader that is ahead of the script."""
         batches = list(held.batches.held)
         if not held.saw_loader:
             batches = held.batches.earlier + batches
-        calls = [value for _, value in held.entry] or [value for origin, _, value in batches if origin == "forward"]
-        loaded = [batch for batch in batches if batch[0] == "loader"]
+        entered = [BatchRecord("forward", module, value) for module, value in held.entry]
+        calls = [call.value for call in entered] or [batch.value for batch in batches if batch.origin == "forward"]
+        loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):
             return batches
         used = {id(batch): batch for window in held.batches.past for batch in window}
         used = {**used, **{id(batch): batch for batch in loaded}}
         used = {key: used[key] for key in used if any(self._are_same([call], [used[key]]) for call in calls)}
         if used and all(any(self._are_same([call], [batch]) for batch in used.values()) for call in calls):
-            loaders = [_loader(source) for _, source, _ in used.values()]
-            return [*used.values(), *[batch for batch in loaded if _loader(batch[1]) not in loaders]]
-        return batches + [("forward", module, value) for module, value in held.entry]
+            loaders = [_loader(batch) for batch in used.values()]
+            return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
+        if held.batches.is_ahead and held.saw_loader and held.batches.past:
+            batches = held.batches.past[-1][-1:] + loaded[:-1]  # by their order alone
+        return batches + entered
 
-    def _variables(self, batches: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
+    def _variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
         """What else of the batch the script's functions hold, where no loader gave it all."""
-        given = [leaf for origin, _, value in batches if origin == "forward" for leaf in leaves(value)]
-        samples, found = _samples(batches[0][2]), []
+        given = [leaf for batch in batches if batch.origin == "forward" for leaf in leaves(batch.value)]
+        (samples, _), found = _samples(batches[0].value), []
         for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
             others = {name: value for name, value in values.items() if not self._is_among(value, given)}
             if others:
-                found.append(("script", function, others))
+                found.append(BatchRecord("script", function, others))
         return found
 
     def _is_among(self, value: Any, given: list[Any]) -> bool:
         """Whether a model was called with this, which stands for it when the step is done again."""
         return is_tensor(value) and any(value.device == one.device and self._is_same(value, one) for one in given)
 
-    def _are_same(self, entries: list[Any], batches: list[tuple[str, Any, Any]]) -> bool:
+    def _are_same(self, entries: list[Any], batches: list[BatchRecord]) -> bool:
         """Whether all that the model was called with is what the loader gave."""
-        given = [leaf for _, _, value in batches for leaf in leaves(value)]
+        given = [leaf for batch in batches for leaf in leaves(batch.value)]
         return all(any(self._is_same(leaf, one) for one in given) for entry in entries for leaf in leaves(entry))
 
     def _is_same(self, one: Any, other: Any) -> bool:
@@ -259,13 +284,20 @@ def _are_of_script(origins: list[str]) -> bool:
     return "forward" in origins and "loader" not in origins
 
 
-def _loaders(batches: list[tuple[str, Any, Any]]) -> list[Any]:
+def _loaders(batches: list[BatchRecord]) -> list[Any]:
     """The DataLoaders that gave these, in the order of their first."""
-    return list(dict.fromkeys(_loader(source) for origin, source, _ in batches if origin == "loader"))
+    return list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
 
 
-def _loader(epoch: Any) -> Any:
-    return None if epoch is None else id(epoch.loader)
+def _loader(batch: BatchRecord) -> Any:
+    return None if batch.source is None else id(batch.source.loader)
+
+
+def left_out_of(batches: list[dict[str, Any]]) -> list[str]:
+    """What of the batches is not kept."""
+    classes = list(dict.fromkeys(name for batch in batches for name in refers(batch["value"], ("left_out",))))
+    more = f" and {len(classes) - MAX_CLASSES} more" if len(classes) > MAX_CLASSES else ""
+    return [f"the batch is kept without its {', '.join(classes[:MAX_CLASSES])}{more}"] if classes else []
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -273,17 +305,52 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
     if is_tensor(value):
         yield value
     elif depth < 16:
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for part in parts:
+        for part in _parts(value):
             yield from leaves(part, depth + 1)
 
 
-def _samples(value: Any) -> int | None:
-    """How many there are along the first axis of the first tensor, or else array, that has one."""
-    for leaf in [*leaves(value), *parts(value)]:
-        if leaf.ndim:
-            return int(leaf.size(0) if is_tensor(leaf) else leaf.shape[0])  # nested tensors have no shape
-    return None
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if type(value) is ObjectFields:
+        return value.values.values()
+    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
+
+
+def _samples(value: Any, indices: Any = None) -> tuple[int | None, int | None]:
+    """How many samples there are, and along which axis: as many as were chosen, else as the first tensor has rows."""
+    found = [leaf for leaf in [*leaves(value), *parts(value)] if not is_nested(leaf) and leaf.ndim]
+    if not found:
+        return _nested_samples(value)
+    if _has_objects(value) and len({int(leaf.shape[0]) for leaf in found}) > 1:
+        return None, None
+    chosen, largest = len(indices) if _is_of_rows(indices) else None, max(found, key=_size)
+    if chosen is None:
+        return int(found[0].shape[0]), 0
+    if int(largest.shape[0]) != chosen and list(largest.shape[1:2]) == [chosen]:
+        return chosen, 1  # time first
+    return (chosen if any(int(leaf.shape[0]) == chosen for leaf in found) else int(found[0].shape[0])), 0
+
+
+def _size(value: Any) -> int:
+    return int(value.numel() if is_tensor(value) else value.size)
+
+
+def _nested_samples(value: Any) -> tuple[int | None, int | None]:
+    """Nested tensors have no shape."""
+    return next(((int(leaf.size(0)), 0) for leaf in leaves(value) if leaf.ndim), (None, None))
+
+
+def _is_of_rows(indices: Any) -> bool:
+    """Whether a sampler chose samples by their numbers in the data set."""
+    return isinstance(indices, list) and bool(indices) and all(hasattr(index, "__index__") for index in indices)
+
+
+def _has_objects(value: Any, depth: int = 0) -> bool:
+    is_object = type(value) is ObjectFields
+    return is_object or (depth < 16 and any(_has_objects(part, depth + 1) for part in _parts(value)))
 
 
 def _loss(held: Held) -> dict[str, Any] | None:

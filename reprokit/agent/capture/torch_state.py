@@ -241,17 +241,17 @@ def take_stateful(tensors: Tensors, kind: str, number: int, owner: Any) -> Node:
     return {"name": f"{kind}#{number}", "class": type(owner).__name__, "state": state}
 
 
-def take_random(tensors: Tensors, states: Mapping[str, Any]) -> Node:
+def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
     """The states of generators, as these give them."""
     found: Node = {}
     for name, state in states.items():
         if name == "python":
             version, words, following = state
-            found[name] = tensors.pack("random.python", (version, array("I", words), following))
+            found[name] = tensors.pack(f"{prefix}.python", (version, array("I", words), following))
         elif name == "torch.cuda":
-            found[name] = [tensors.pack(f"random.cuda.{n}", part) for n, part in enumerate(state)]
+            found[name] = [tensors.pack(f"{prefix}.cuda.{n}", part) for n, part in enumerate(state)]
         else:
-            found[name] = tensors.pack(f"random.{name}", state)
+            found[name] = tensors.pack(f"{prefix}.{name}", state)
     return found
 
 
@@ -464,7 +464,7 @@ class Copy:
         self._torch = torch
         with torch.no_grad():
             self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-            self._optimizers = [(one, _cloned(dict(one.state), {}), _groups(one)) for one in optimizers]
+            self._optimizers = [(one, cloned(dict(one.state), {}), _groups(one)) for one in optimizers]
             self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
 
     def put_back(self) -> None:
@@ -474,26 +474,26 @@ class Copy:
                 tensor.copy_(value)
             for optimizer, state, groups in self._optimizers:
                 optimizer.state.clear()
-                optimizer.state.update(_cloned(state, {}))
+                optimizer.state.update(cloned(state, {}))
                 for group, values in zip(optimizer.param_groups, groups):  # noqa: B905
-                    group.update(_cloned(values, {}))
+                    group.update(cloned(values, {}))
         for other, state in self._others:
             if state:
                 other.load_state_dict(copy.deepcopy(state))
 
 
 def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    return [_cloned({key: group[key] for key in group if key != "params"}, {}) for group in optimizer.param_groups]
+    return [cloned({key: group[key] for key in group if key != "params"}, {}) for group in optimizer.param_groups]
 
 
-def _cloned(value: Any, known: dict[int, Any]) -> Any:
-    """A deep copy of containers and tensors; keys and everything else are themselves."""
+def cloned(value: Any, known: dict[int, Any]) -> Any:
+    """Return a deep copy of containers and tensors; keys and everything else are themselves."""
     if is_tensor(value):
         if id(value) not in known:
             known[id(value)] = value.detach().clone()
         return known[id(value)]
     if isinstance(value, dict):
-        return {key: _cloned(part, known) for key, part in value.items()}
+        return {key: cloned(part, known) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_cloned(part, known) for part in value)
+        return type(value)(cloned(part, known) for part in value)
     return value

@@ -128,11 +128,24 @@ class Steps(Beginnings):
             ):
                 self.skipped(held, record)
                 return None
+            is_held = self._capture.attempt(self._updates.before, held, record, optimizer)
             result = original(optimizer, *arguments, **keywords)
-            self.applied(held, record)
+            if is_held and self._capture.attempt(self._is_ruinous, held, record):
+                self.skipped(held, record)
+            else:
+                self.applied(held, record)
             return result
         finally:
             held.inside = False
+
+    def _is_ruinous(self, held: Held, record: Record) -> bool:
+        """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
+        if self._is_recorded() or not self._updates.is_ruined(record):
+            return False
+        triggers = self._snapshooter.parameter_triggers(self._models(), [record])
+        self._updates.put_back(record)
+        self._alarm(held, [record], triggers)
+        return True
 
     def _is_fine(self, held: Held, record: Record, optimizer: Any) -> bool:
         """Whether the gradients of the only optimizer lie here and are finite, as in most steps."""
@@ -168,10 +181,11 @@ class Steps(Beginnings):
 
     def applied(self, held: Held, record: Record) -> None:
         """A step was made."""
-        record.steps += 1
-        record.round = held.round
+        record.stepped(held.round)
         self._steps += 1
         self._since_copy += 1
+        if len(self._watched.records) > 1:
+            held.note_update()
         if held.epoch is not None:
             held.epoch.steps += 1
         held.end(record)
@@ -183,8 +197,7 @@ class Steps(Beginnings):
     def skipped(self, held: Held, record: Record) -> None:
         """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
         remaining = held.skipped - {id(record)}
-        record.steps += 1
-        record.round = held.round
+        record.stepped(held.round)
         self._steps += 1
         self._put_buffers_back(held)
         self._end(held, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 from .. import trail_library as trail
@@ -14,6 +15,7 @@ from .torch_held import Buffers, Held, Threads
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_state import Copy
+from .torch_updates import Updates
 from .torch_watched import Watched
 
 TYPE_CHECKING = False
@@ -59,12 +61,14 @@ class Training:
         self._hooks = sys.modules["torch.nn.modules.module"]._global_forward_pre_hooks
         self._snapshooter = Snapshooter(torch, self._gradients, self._watched)
         self._ranks = Ranks(torch)
+        self._updates = Updates(torch, self._gradients)
 
     def _new_threads(self) -> Threads:
         parts = self._library, self._compiled
 
         def make() -> Held:
-            return Held(self._torch, RandomStates(parts[0], self._torch, parts[1]), Buffers(self._torch, *parts))
+            states = functools.partial(RandomStates, parts[0], self._torch, parts[1])
+            return Held(self._torch, states, Buffers(self._torch, *parts))
 
         return Threads(make)
 
@@ -79,6 +83,9 @@ class Training:
 
         fail.__qualname__ = f"TorchCapture.{where}"
         self._capture.attempt(fail)
+
+    def _parameters_of_all(self) -> list[Any]:
+        return [parameter for record in self._watched.alive() for parameter in record.parameters()]
 
     def _parameters(self) -> dict[str, Any]:
         """The parameters of all optimizers, by their names."""

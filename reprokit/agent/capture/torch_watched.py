@@ -39,10 +39,23 @@ class Record:
         self.thread = get_ident()  # that made it, and then that it stepped in
         self.steps = 0
         self.round = -1  # the backward pass after which it stepped last
+        self.gap = 0  # backward passes between its last two steps; 0: unknown
         self.table = Table()
-        self.separate: set[int] = set()  # records whose gradients are another backward pass's
         self.overflows = 0  # in a row
         self.repeats = True  # its closure is called more than once in a step
+
+    def stepped(self, backward: int) -> None:
+        """Count a step, applied or left out, after this backward pass."""
+        self.steps += 1
+        if 0 <= self.round < backward:
+            self.gap = backward - self.round
+        self.round = backward
+
+    def turn(self, backward: int) -> tuple[float, int]:
+        """Sort optimizers by whose turn comes after this backward pass, as far as their rhythm tells."""
+        if self.round < 0:
+            return 0.5, self.round
+        return (abs(backward - self.round - self.gap) if self.gap else 1.0), self.round
 
     def parameters(self) -> list[Any]:
         """All of them, group by group; none when the optimizer is gone."""
@@ -89,23 +102,12 @@ class Watched:
         return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
 
     def following(self, record: Record, backward: int) -> list[Record]:
-        """The optimizers that may be about to apply gradients of the same backward pass.
+        """The optimizers that are about to apply gradients of the same backward pass, as they did the last time.
 
-        It is not known until they have done so, or have not: a GAN's two optimizers never do, those of an encoder and
-        its decoder always.
+        A GAN's two optimizers never do, those of an encoder and its decoder always.
         """
-        found = []
-        for other in self.alive():
-            if other is record:
-                continue
-            if other.round == backward:  # it was before this one
-                other.separate.discard(id(record))
-            elif id(other) not in record.separate:
-                if 0 <= record.round and other.round < record.round:  # it did not come after the last backward pass
-                    record.separate.add(id(other))
-                else:
-                    found.append(other)
-        return found
+        others = [other for other in self.alive() if other is not record]
+        return [other for other in others if other.round == record.round and other.round != backward]
 
     def versions(self) -> int:
         """What changes in place of any parameter raise."""
@@ -117,6 +119,22 @@ def drop_gradients(records: list[Record]) -> None:
     for record in records:
         for parameter in record.parameters():
             parameter.grad = None
+
+
+def graph_parameters(loss: Any) -> set[int]:
+    """Return the ids of the leaves that a loss was computed from."""
+    waiting = [getattr(one, "grad_fn", None) for one in ([loss] if hasattr(loss, "grad_fn") else loss)]
+    seen: set[Any] = set()
+    found: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        waiting += [following for following, _ in node.next_functions]
+    return found
 
 
 def loss_target(loss: Any) -> tuple[str, Any] | None:

@@ -9,6 +9,8 @@ import copy
 from collections import namedtuple
 from collections.abc import Mapping
 
+from .objects import ObjectFields, class_name, own_attributes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 32
 MAX_NODES = 100_000
-MAX_NAME = 200  # characters of a type's name
 
 
 class BadTree(ValueError):
@@ -75,12 +76,17 @@ class _Packing:
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> Node:
         return {"dict": [[self.node(key, depth + 1), self.node(value[key], depth + 1)] for key in value]}
 
+    def _pairs(self, values: Mapping[str, Any], depth: int) -> list[Any]:
+        return [[name, self.node(values[name], depth + 1)] for name in values]
+
     def _other(self, value: Any, depth: int) -> Node:
         """What is of a class of its own."""
+        if type(value) is ObjectFields:
+            return {"object": [value.kind, self._pairs(value.values, depth)]}
         fields = _fields(value)
         if fields is not None:
             return {
-                "named": [_name(value), [[name, self.node(getattr(value, name, None), depth + 1)] for name in fields]]
+                "named": [class_name(value), self._pairs({name: getattr(value, name, None) for name in fields}, depth)]
             }
         if isinstance(value, Mapping):
             return self._mapping(value, depth)
@@ -106,12 +112,7 @@ _SUBCLASSED: tuple[Any, ...] = (int, float, str, bytes)
 
 
 def _left_out(value: Any) -> Node:
-    return {"left_out": _name(value)}
-
-
-def _name(value: Any) -> str:
-    kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"[:MAX_NAME]
+    return {"left_out": class_name(value)}
 
 
 def _fields(value: Any) -> tuple[str, ...] | None:
@@ -141,6 +142,8 @@ class _Unpacking:
             return self._mapping(content, like, depth)
         if kind == "named":
             return self._named(content, like, depth)
+        if kind == "object":
+            return self._object(content, like, depth)
         return like if kind == "left_out" else self._get(node)
 
     def _sequence(self, kind: str, content: Any, like: Any, depth: int) -> Any:
@@ -161,10 +164,21 @@ class _Unpacking:
                 raise BadTree("a key of a dictionary cannot be one") from None
         return found if type(like) is dict or not isinstance(like, Mapping) else _as_mapping(like, found)
 
+    def _object(self, content: Any, like: Any, depth: int) -> Any:
+        """Make the attributes, which put_back() puts into the script's own object."""
+        name, pairs = _list(content, 2)
+        there = own_attributes(like)
+        values = {}
+        for field, node in (_list(pair, 2) for pair in _list(pairs)):
+            if not isinstance(field, str):
+                raise BadTree("an attribute's name is no text")
+            values[field] = self.value(node, there.get(field), depth + 1)
+        return ObjectFields(str(name), values)
+
     def _named(self, content: Any, like: Any, depth: int) -> Any:
         name, pairs = _list(content, 2)
         fields = [_list(pair, 2) for pair in _list(pairs)]
-        is_like = like is not None and _name(like) == name and _fields(like) is not None
+        is_like = like is not None and class_name(like) == name and _fields(like) is not None
         values = {}
         for field, node in fields:
             if not isinstance(field, str):

@@ -41,7 +41,14 @@ def outcomes(lines: Iterable[Any]) -> list[tuple[tuple[int, ...], bool]]:
             known.setdefault(tuple(line["running"]), False)
         elif isinstance(line, dict) and isinstance(line.get("samples"), list):
             known[tuple(line["samples"])] = bool(line.get("reproduced"))
+        elif isinstance(line, dict) and isinstance(line.get("retry"), list):
+            known.pop(tuple(line["retry"]), None)
     return list(known.items())
+
+
+def fills(lines: Iterable[Any]) -> bool:
+    """Whether the script cannot work with smaller batches, so that samples stand for those that are left out."""
+    return any(isinstance(line, dict) and line.get("filled") is True for line in lines)
 
 
 def own_snapshot(path: str, rank: str | None) -> str:

@@ -15,6 +15,8 @@ def in_words(trigger: Mapping[str, Any]) -> str:
     kind, what, name = (_text(trigger, key) for key in ("kind", "what", "name"))
     if kind == "gradient":
         words = f"gradient of {name or 'a parameter'} is not finite{_counted(trigger)}"
+    elif kind == "parameter":
+        words = f"{name or 'a parameter'} is not finite after the update{_counted(trigger)}{_since(trigger)}"
     elif kind == "activation":
         words = f"output of {name or 'a module'} is not finite{_counted(trigger)}"
     elif kind == "loss":
@@ -22,6 +24,12 @@ def in_words(trigger: Mapping[str, Any]) -> str:
     else:
         words = what or kind or "nobody knows why"
     return words[:MAX_WORDS]
+
+
+def _since(trigger: Mapping[str, Any]) -> str:
+    updates = trigger.get("updates")
+    is_told = isinstance(updates, int) and not isinstance(updates, bool)
+    return f", or after one of the {updates:,} updates since this state" if is_told else ""
 
 
 def _text(trigger: Mapping[str, Any], key: str) -> str:

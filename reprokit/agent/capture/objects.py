@@ -1,0 +1,105 @@
+"""Reads and sets attributes of objects of the user's own classes as they lie, by no code of the class."""
+
+from __future__ import annotations
+
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+MAX_ATTRIBUTES = 10_000
+MAX_NAME = 200  # characters of a class's name
+_NOT_WALKED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+class ObjectFields:
+    """The attributes of an object that holds tensors, each as it was when the object was handed over."""
+
+    def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
+        self.kind = kind  # module and name of the class
+        self.values = values
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class OtherClassError(ValueError):
+    """The script has an object of another class where the snapshot has attributes of one."""
+
+
+def class_name(value: Any) -> str:
+    """Return module and name of an object's class."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"[:MAX_NAME]
+
+
+def own_attributes(value: Any) -> dict[str, Any]:
+    """Return what lies in an object's ``__dict__`` and ``__slots__``; properties are not asked."""
+    if isinstance(value, _NOT_WALKED):
+        return {}
+    found = {name: _slot_value(slot, value) for name, slot in _slots(type(value))}
+    found = {name: part for name, part in found.items() if part is not NotImplemented}
+    own = _dictionary(value)
+    if own is not None and len(own) <= MAX_ATTRIBUTES and "_parameters" not in own:  # of no torch.nn.Module
+        found.update(own)
+    return found
+
+
+def set_own_attribute(value: Any, name: str, new: Any) -> None:
+    """Set what own_attributes() read, past ``__setattr__``."""
+    for known, slot in _slots(type(value)):
+        if known == name:
+            slot.__set__(value, new)
+            return
+    own = _dictionary(value)
+    if own is not None:
+        own[name] = new
+
+
+def put_back(value: Any, like: Any) -> Any:
+    """Put the attributes of objects into those that the script has at their place: no class is looked up by name."""
+    if type(value) is ObjectFields:
+        if class_name(like) != value.kind:
+            raise OtherClassError(f"the snapshot has a {value.kind}, where the script has a {class_name(like)}")
+        there = own_attributes(like)
+        for name, part in value.values.items():
+            set_own_attribute(like, name, put_back(part, there.get(name)))
+        return like
+    if type(value) in (list, tuple):
+        likes = [*like, *[None] * len(value)] if isinstance(like, (list, tuple)) else [None] * len(value)
+        return type(value)([put_back(part, other) for part, other in zip(value, likes)])  # noqa: B905
+    if type(value) is dict:
+        known = like if isinstance(like, dict) else {}
+        return {key: put_back(part, known.get(key)) for key, part in value.items()}
+    for name in getattr(type(value), "__dataclass_fields__", ()):
+        object.__setattr__(value, name, put_back(getattr(value, name), getattr(like, name, None)))
+    return value
+
+
+def _dictionary(value: Any) -> dict[str, Any] | None:
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return own if type(own) is dict else None
+
+
+def _slots(kind: type) -> Iterator[tuple[str, Any]]:
+    for owner in kind.__mro__:
+        if "__slots__" not in vars(owner):
+            continue
+        for name, slot in vars(owner).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                yield name, slot
+
+
+def _slot_value(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value, type(value))
+    except AttributeError:  # it was not set
+        return NotImplemented
