@@ -11,14 +11,12 @@ from typing import Any
 import msgspec
 
 from reprokit.model.run import CaptureAsked, RecipeUsed, ReplayOf
+from reprokit.model.states import ON, WITH_GRADIENTS, Switch
 
 RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
 KEEP_OUTPUTS = 64 << 20
-ON, WITHOUT_TRAIL = "on", "off: --no-trail"
-WITH_GRADIENTS = "on: with gradients in graphs"
-WITHOUT_SUPERVISOR = "off: --no-supervisor"  # in run.json: the user's wish, which replays follow
 
 
 def past_tense(mode: str) -> str:
@@ -128,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     clock: bool = False  # record and replay the real-time clock, and stand in for process ids
     supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
-    trail: str = ON  # or WITH_GRADIENTS, or "off: WHY": digest what each step was made of
+    trail: Switch = ON  # digest what each step was made of
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
@@ -161,8 +159,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """plan.json: all that the agent needs to know; patches are those that agents apply."""
         pools = {"pools": dict(self.pools)} if self.pools else {}
         is_quiet = self.mode == RUN and not self.observed
-        trails = {"trail": str(trail)} if self.trail.startswith(ON) else {}
-        if self.trail == WITH_GRADIENTS:
+        trails = {"trail": str(trail)} if self.trail.is_on else {}
+        if self.trail.code == WITH_GRADIENTS.code:
             trails["trail_gradients"] = "in graphs"
         patched = {"patches": list(patches)} if patches else {}
         profiling = {} if self.profiling is None else {"profiling": self.profiling.for_agent()}

@@ -17,6 +17,7 @@ import click
 from reprokit.errors import EXIT_TROUBLE, ReprokitError
 from reprokit.launch import machine
 from reprokit.launch.machine import Finding, State, absent, bad, good
+from reprokit.model.states import words_of
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
@@ -95,9 +96,9 @@ def _addresses() -> Finding:
     from reprokit.launch.personality import without_randomization
 
     with without_randomization() as outcome:
-        if outcome == "off":
+        if not outcome.is_on:
             return good("can be switched off, so that addresses are the same in every run")
-        why = outcome.partition(": ")[2]
+        why = outcome.why
     advice = "scripts that hash or sort by address may not replay"
     return bad(f"{why}; {advice} (in a container, allow personality() in its seccomp profile)")
 
@@ -177,12 +178,12 @@ def _recording() -> Finding:
             return bad(failure)
         run, asking = RunDirectory(path).run, who_asked(path / ENTROPY)
         own = {f"{asker.source} from {asker.module or asker.program}" for asker in asking.rows}
-    if run.shim != "loaded" or not own:
-        return bad(f"the shim was {run.shim or 'not seen'}, {asking.total.requests} requests were recorded")
+    if run.shim is None or not run.shim.is_loaded or not own:
+        return bad(f"the shim was {words_of(run.shim)}, {asking.total.requests} requests were recorded")
     found = f"its requests are recorded ({', '.join(sorted(own))})"
-    if run.agent != "loaded":
+    if run.agent is None or not run.agent.is_loaded:
         return absent(
-            f"{found}, but the agent was {run.agent}: no metrics, weights or seeds; see sitecustomize, -I, -S"
+            f"{found}, but the agent was {words_of(run.agent)}: no metrics, weights or seeds; see sitecustomize, -I, -S"
         )
     return good(f"{found}, and the agent loads")
 

@@ -14,7 +14,8 @@ from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.cli.secrets import print_json
-from reprokit.plan import ON, RECORD, Plan, Profiling
+from reprokit.model.states import ON, off
+from reprokit.plan import RECORD, Plan, Profiling
 
 if TYPE_CHECKING:
     from reprokit.findings import FindingsFile
@@ -36,7 +37,7 @@ class Seconds(click.FloatRange):
         return number
 
 
-WITHOUT = "off: only system calls are watched"
+WITHOUT = off("only system calls are watched", "not-asked")
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})

@@ -25,7 +25,8 @@ from reprokit.cli.arguments import (
 )
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
-from reprokit.plan import ON, RECORD, WITH_GRADIENTS, WITHOUT_TRAIL, Plan, key_of_seed, new_key
+from reprokit.model.states import ON, WITH_GRADIENTS, WITHOUT_TRAIL
+from reprokit.plan import RECORD, Plan, key_of_seed, new_key
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})

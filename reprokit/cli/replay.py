@@ -22,7 +22,8 @@ from reprokit.cli.arguments import (
 )
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import LAST, run_path
-from reprokit.plan import ON, POLICIES, WITHOUT_TRAIL
+from reprokit.model.states import ON, WITHOUT_TRAIL
+from reprokit.plan import POLICIES
 from reprokit.rundir import RunDirectory
 
 

@@ -17,8 +17,10 @@ from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
+from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
+from reprokit.model.states import Uncovered
 from reprokit.plan import RECORD, Plan, past_tense
 from reprokit.rundir import RunDirectory
 
@@ -95,9 +97,9 @@ class Finish:
         if not not_loaded and not entropy.root_loaded(directory, counts):
             not_loaded = "the command's own process did not load it"
             self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
-        run.shim = f"not loaded: {not_loaded}" if not_loaded else "loaded"
+        run.shim = states.not_loaded(not_loaded) if not_loaded else states.LOADED
         if run.out_of_reach:
-            run.uncovered.append(run.out_of_reach_in_words)
+            run.uncovered.append(Uncovered(source="out-of-reach", text=run.out_of_reach_in_words))
             self._warn(run.out_of_reach_in_words)
         for words in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
             self._warn(words)
@@ -142,7 +144,7 @@ class Finish:
     def _take_agent(self, gathering: Gathering) -> None:
         facts = agentlines.read(self._path)
         why = "the disk was full, so that it may have begun" if self._full else "no Python process of the run began it"
-        self._run.agent = "loaded" if facts.loaded else f"not loaded: {why}"
+        self._run.agent = states.LOADED if facts.loaded else states.not_loaded(why)
         self._run.captures_unavailable = facts.captures_unavailable
         for words in facts.warnings:
             self._warn(words)
@@ -193,8 +195,8 @@ class Finish:
     def _take_modules(self) -> None:
         found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)
         self._run.uncovered.extend(found.uncovered)
-        for words in found.refused:
-            self._warn(words)
+        for refused in found.refused:
+            self._warn(refused.text)
         if found.interrupted:
             self._warn("not every module was looked through for RDRAND and RDSEED: interrupted")
 

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from reprokit import rundir
+from reprokit.model.states import Uncovered
 
 MAX_LIST = 16 << 20  # bytes of modules.paths that are read: absolute paths, and words of the shim's
 MAX_MODULES = 20_000
@@ -22,11 +23,21 @@ MAX_HEADERS = 4096  # sections or segments of one module
 BLOCK = 8 << 20
 MAX_CACHE = 16 << 20  # bytes
 
-WORDS = {
-    b"vdso": "getrandom of the vDSO could not be made unusable: what a program takes from it past libc is real",
-    b"no-shim": "a program ran without the shim (in another root, or as it gained rights): the supervisor answered it, "
-    "but which files it wrote and read is not known",
-    b"cpuid": "--hide-rdrand: this processor or kernel cannot make CPUID fault; RDRAND and RDSEED were not hidden",
+WORDS: dict[bytes, Uncovered] = {
+    b"vdso": Uncovered(
+        source="vdso",
+        text="getrandom of the vDSO could not be made unusable: what a program takes from it past libc is real",
+    ),
+    b"no-shim": Uncovered(
+        source="program",
+        text="a program ran without the shim (in another root, or as it gained rights): the supervisor answered it, "
+        "but which files it wrote and read is not known",
+    ),
+    b"cpuid": Uncovered(
+        source="cpuid",
+        option="--hide-rdrand",
+        text="--hide-rdrand: this processor or kernel cannot make CPUID fault; RDRAND and RDSEED were not hidden",
+    ),
 }
 # std::random_device is answered by the shim; cryptographic libraries are left alone (native/site.c).
 COVERED = ("libstdc++.so",)
@@ -46,8 +57,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 class Found(msgspec.Struct):
     """What the modules of a run hold and what the shim could not do, a line each; whether the search was cut short."""
 
-    uncovered: list[str] = msgspec.field(default_factory=list)
-    refused: list[str] = msgspec.field(default_factory=list)
+    uncovered: list[Uncovered] = msgspec.field(default_factory=list)
+    refused: list[Uncovered] = msgspec.field(default_factory=list)
     interrupted: bool = False
 
 
@@ -82,7 +93,7 @@ def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) ->
             found.interrupted = True
             break
         if names and not _is_left_out(path, include_crypto):
-            found.uncovered.append(_in_words(path, names))
+            found.uncovered.append(_uncovered(path, names))
     if known != before:
         _write_cache(known)
     return found
@@ -112,9 +123,10 @@ def _is_one_of(path: str, libraries: tuple[str, ...]) -> bool:
     return any(library in path if "/" in library else name.startswith(library) for library in libraries)
 
 
-def _in_words(path: str, names: list[str]) -> str:
+def _uncovered(path: str, names: list[str]) -> Uncovered:
     verb = "it gives" if len(names) == 1 else "they give"
-    return f"{' and '.join(names)} in {os.path.basename(path)} ({path}): what {verb} is real in every run"
+    text = f"{' and '.join(names)} in {os.path.basename(path)} ({path}): what {verb} is real in every run"
+    return Uncovered(source="instructions", text=text, module=path)
 
 
 def _names(path: str, known: dict[str, Known], interrupted: Callable[[], bool]) -> list[str]:

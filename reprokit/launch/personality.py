@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from reprokit.model.states import Switch
+
 ADDR_NO_RANDOMIZE = 0x0040000
 QUERY = 0xFFFFFFFF
 PR_SET_PDEATHSIG = 1
@@ -15,8 +17,8 @@ PR_SET_DUMPABLE = 4
 
 
 @contextmanager
-def without_randomization() -> Iterator[str]:
-    """Programs started within have fixed addresses; yields "off", or "on: <why>".
+def without_randomization() -> Iterator[Switch]:
+    """Programs started within have fixed addresses; yields whether they are randomized all the same.
 
     The kernel keeps the personality of the calling thread over fork and exec.
     """
@@ -27,7 +29,7 @@ def without_randomization() -> Iterator[str]:
     try:
         yield outcome
     finally:
-        if outcome == "off":
+        if not outcome.is_on:
             call(before)
 
 
@@ -41,8 +43,10 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
 
 
-def _switch(call: ctypes._NamedFuncPointer, before: int) -> str:
+def _switch(call: ctypes._NamedFuncPointer, before: int) -> Switch:
     if before == -1 or call(before | ADDR_NO_RANDOMIZE) == -1:
-        return f"on: the system refuses personality(): {os.strerror(ctypes.get_errno())}"
+        return Switch(code="unavailable", why=f"the system refuses personality(): {os.strerror(ctypes.get_errno())}")
     # Some sandboxes answer the call and do nothing.
-    return "off" if call(QUERY) & ADDR_NO_RANDOMIZE else "on: the system ignores personality()"
+    if call(QUERY) & ADDR_NO_RANDOMIZE:
+        return Switch(state="off")
+    return Switch(code="unavailable", why="the system ignores personality()")

@@ -38,10 +38,11 @@ from reprokit.launch.run import (
 from reprokit.launch.rundirectory import NewRun, remove, shown
 from reprokit.launch.written import Watched
 from reprokit.model.run import FINISHED, RunFile
+from reprokit.model.states import LOADED, not_loaded, off
 from reprokit.plan import Plan
 
-NOTHING = "off: nothing was recorded"
-UNTOUCHED = "not loaded: the command was left untouched"
+NOTHING = off("nothing was recorded", "not-recorded")
+UNTOUCHED = not_loaded("the command was left untouched", "not-observed")
 
 Watch = Callable[[Child], None]
 
@@ -80,7 +81,8 @@ def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, n
     if plan.untouched:
         variables = ChildEnvironment(given, environment.size_of(given))
     run = run_file(plan, own, variables)
-    run.key, run.supervisor, run.shim = "", NOTHING, "not loaded: nothing was recorded"
+    run.key, run.supervisor = "", NOTHING
+    run.shim = not_loaded("nothing was recorded", "not-recorded")
     run.trail = plan.trail if plan.observed else NOTHING
     run.patches = [] if patched is None else patched.states
     write_agent_plan(plan, new, place, patched)
@@ -145,8 +147,8 @@ def _close(prepared: Prepared) -> None:
     """Gather what the agent left, write run.json for the last time, and say what there is."""
     plan, run, path = prepared.plan, prepared.run, prepared.path
     told = agentlines.read(path)
-    absent = UNTOUCHED if plan.untouched else "not loaded: no Python process of the run began it"
-    run.agent = "loaded" if told.loaded else absent
+    absent = UNTOUCHED if plan.untouched else not_loaded("no Python process of the run began it")
+    run.agent = LOADED if told.loaded else absent
     run.captures_unavailable = told.captures_unavailable
     run.warnings.extend([*told.warnings, *snapshots.remove_partials(path), *_of_patches(run, told)])
     run.snapshots = files.collect(path)

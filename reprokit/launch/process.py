@@ -24,6 +24,7 @@ from reprokit.launch.command import Command
 from reprokit.launch.group import GroupWatch
 from reprokit.launch.personality import forbid_core_dump, without_randomization
 from reprokit.launch.supervisor import Supervisor
+from reprokit.model.states import Switch
 
 FORWARDED = frozenset(
     {
@@ -87,8 +88,8 @@ class Child:
             signal.signal(number, self._note)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow the exit status
 
-        def spawn() -> tuple[str, int]:
-            with nullcontext("as it is") if randomized else without_randomization() as outcome:
+        def spawn() -> tuple[Switch | None, int]:
+            with nullcontext(None) if randomized else without_randomization() as outcome:
                 return outcome, _spawn(command, directory, environment)
 
         self.address_randomization, self.pid = spawn() if supervisor is None else supervisor.start(spawn)

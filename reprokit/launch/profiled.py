@@ -14,11 +14,10 @@ from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.system_calls import SystemCalls
 from reprokit.model.run import ProfilingFacts
+from reprokit.model.states import NOT_ASKED, ON, WITHOUT_SYSTEM_CALLS
 from reprokit.plan import Profiling
 
 CAPTURED = "captured"  # in the run's profile directory: inputs of operators that agents wanted to execute again
-OFF = "off: "
-NOT_ASKED = f"{OFF}--no-system-calls"
 
 
 def remove_captured(run: Path) -> None:
@@ -34,13 +33,13 @@ class Profiled:
     """One profile run, from before its start to its end."""
 
     def __init__(self, profiling: Profiling, place: Path):
-        found = system_calls.find(place / rundir.PROFILE) if profiling.system_calls else "--no-system-calls"
+        found = system_calls.find(place / rundir.PROFILE) if profiling.system_calls else WITHOUT_SYSTEM_CALLS
         self._system_calls = found if isinstance(found, SystemCalls) else None
         self._bound = Bound(place, profiling)
         self.facts = ProfilingFacts(
             functions=profiling.functions,
             operators=profiling.operators,
-            system_calls="on" if self._system_calls is not None else f"off: {found}",
+            system_calls=ON if isinstance(found, SystemCalls) else found,
             steps=profiling.steps,
             seconds=profiling.seconds,
             confirm=profiling.confirm,
@@ -48,10 +47,9 @@ class Profiled:
 
     def begin(self) -> Bound | None:
         """The bounds to look at while the command runs, from now on; None of a run that has none."""
-        if self._system_calls is None and self.facts.system_calls != NOT_ASKED:
-            say(
-                f"system calls are not watched, the shim's own log is used: {self.facts.system_calls.removeprefix(OFF)}"
-            )
+        asked = self.facts.system_calls
+        if not asked.is_on and asked.code != NOT_ASKED:
+            say(f"system calls are not watched, the shim's own log is used: {asked.why}")
         self._bound.begin()
         return None if self.facts.steps is None and self.facts.seconds is None else self._bound
 

@@ -14,7 +14,8 @@ from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import host, pinning, variables
 from reprokit.model.run import FAILED, ReplayOf, RunFile
-from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, REPLAY, RUN, WITHOUT_SUPERVISOR, Capture, Plan
+from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
+from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, Capture, Plan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
@@ -30,7 +31,7 @@ def replay_plan(
     policy: str,
     *,
     supervisor: bool = True,
-    trail: str = ON,
+    trail: Switch = ON,
     keep_outputs: int = KEEP_OUTPUTS,
     capture: Capture | None = None,
     force: bool = False,
@@ -93,11 +94,12 @@ def _here(run: RunFile) -> RunFile:
     return msgspec.structs.replace(run, working_directory=here, command=list(map(placed, run.command)), variables=names)
 
 
-def _trail(recording: RunDirectory, wanted: str) -> str:
+def _trail(recording: RunDirectory, wanted: Switch) -> Switch:
     """As in the recording: memory is then used as it was."""
     if not recording.has(rundir.TRAIL) and recording.run.trails is None:
-        return "off: the recording has none"
-    return recording.run.trail if wanted == recording.run.trail[: len(ON)] == ON else wanted
+        return off("the recording has none", "not-in-recording")
+    recorded = recording.run.trail
+    return recorded if wanted == ON and recorded is not None and recorded.is_on else wanted
 
 
 def _capture(run: RunFile) -> Capture | None:

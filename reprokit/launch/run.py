@@ -34,7 +34,8 @@ from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
 from reprokit.launch.unreached import Unreached
 from reprokit.model.run import FAILED, RunFile
-from reprokit.plan import REPLAY, WITHOUT_SUPERVISOR, Plan, Profiling, past_tense
+from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
+from reprokit.plan import REPLAY, Plan, Profiling, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
@@ -336,11 +337,13 @@ def _supervisor(prepared: Prepared) -> Supervisor | None:
 
 def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str) -> None:
     """What is covered, once the command is there; a line only where it matters for the command itself."""
-    run.supervisor = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state
+    state = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state or off("it was not started")
+    run.supervisor = state
     is_foreign = not_loaded.endswith(commands.FOREIGN)  # its system calls have other numbers
-    if not_loaded and (is_foreign or run.supervisor.startswith("off")):
-        run.uncovered.append(f"the command's own requests: {not_loaded}, supervisor {run.supervisor}")
-        what = f"its entropy is not {past_tense(run.kind)}: supervisor {run.supervisor}"
+    if not_loaded and (is_foreign or not state.is_on):
+        text = f"the command's own requests: {not_loaded}, supervisor {state.words}"
+        run.uncovered.append(Uncovered(source="command", text=text))
+        what = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
         warn(f"the shim cannot load: {not_loaded}; {what}")
 
 

@@ -22,10 +22,10 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from reprokit import native
+from reprokit.model.states import ON, Switch, off
 
 T = TypeVar("T")
-ON = "on"
-NO_RIGHTS = "on: set-user-ID programs gain no rights"
+NO_RIGHTS = Switch(code="no-rights", why="set-user-ID programs gain no rights")
 KERNEL = (5, 9)  # tells a supervisor when its last program has ended, and lets it hand over descriptors
 NOTICE = 1024  # bytes
 PATIENCE = 100  # milliseconds for helpers that end with the command, as those of multiprocessing do
@@ -50,16 +50,16 @@ class Supervisor:
     @property
     def is_on(self) -> bool:
         """Whether it answers."""
-        return self.state.startswith(ON)
+        return self.state is not None and self.state.is_on
 
     def start(self, spawn: Callable[[], T]) -> T:
         """Call ``spawn``, so that the programs it starts are supervised where the system allows it."""
-        if self.state:
+        if self.state is not None:
             return spawn()
         try:
             self._library = _load()
         except OSError as error:
-            self.state = f"off: {error}"
+            self.state = off(str(error))
             return spawn()
         return self._start_on_thread(spawn)
 
@@ -97,17 +97,17 @@ class Supervisor:
         listener = self._library.reprokit_filter(self._may_forbid_rights, self._sees_exec, ctypes.byref(forbids))
         return listener, bool(forbids.value)
 
-    def _supervise(self, listener: int, forbids_rights: bool) -> str:
-        """Begin to answer; what run.json says of it. The filtered thread waits, and asks for nothing."""
+    def _supervise(self, listener: int, forbids_rights: bool) -> Switch:
+        """Begin to answer, and return what run.json says of it. The filtered thread waits, and asks for nothing."""
         assert self._library is not None
         if listener < 0:
-            return f"off: {REASONS.get(-listener, f'the system refuses it ({os.strerror(-listener)})')}"
+            return off(REASONS.get(-listener, f"the system refuses it ({os.strerror(-listener)})"))
         padded = os.fsencode(self._run).rjust(native.constants().RK_RUN_PATH, b"/")
         error = self._library.reprokit_supervise(padded, listener, forbids_rights)
         if error:
             with suppress(OSError):
                 os.close(listener)
-            return f"off: {os.strerror(-error)}"
+            return off(os.strerror(-error))
         self._listener = listener
         return NO_RIGHTS if forbids_rights else ON
 
@@ -136,11 +136,11 @@ def _outcome(spawn: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
-def _why_not() -> str:
+def _why_not() -> Switch | None:
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version and tuple(map(int, version.groups())) < KERNEL:
-        return f"off: it needs Linux {KERNEL[0]}.{KERNEL[1]}"
-    return ""
+        return off(f"it needs Linux {KERNEL[0]}.{KERNEL[1]}")
+    return None
 
 
 def _load() -> ctypes.CDLL:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from reprokit import rundir
 from reprokit.launch import prove
 from reprokit.launch.command import Command
+from reprokit.model.states import Switch, off
 from reprokit.model.system_calls import SystemCall, SystemCallsFile
 
 TRACE = "strace"  # in the run's profile directory, while the run lasts
@@ -205,11 +206,11 @@ def _punch(descriptor: int, end: int) -> None:
     libc.fallocate(descriptor, KEEP_SIZE_PUNCH_HOLE, 0, end)
 
 
-def find(directory: Path) -> SystemCalls | str:
+def find(directory: Path) -> SystemCalls | Switch:
     """strace for the run whose profile directory this is, tried out; or why it cannot be used."""
     program = shutil.which("strace")
     if program is None:
-        return "strace is not on PATH"
+        return off("strace is not on PATH")
     if why := prove.refused(program, CALLS):
-        return f"strace cannot trace here: {why}"
+        return off(f"strace cannot trace here: {why}")
     return SystemCalls(program, directory / TRACE)

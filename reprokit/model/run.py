@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from reprokit.model.states import ON, Loading, Switch, Uncovered
+
 FORMAT = 7
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
@@ -94,7 +96,7 @@ class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     functions: bool = True
     operators: bool = True
-    system_calls: str = "on"  # or "off: <why>"
+    system_calls: Switch = ON
     steps: int | None = None
     seconds: float | None = None
     confirm: int = 0
@@ -183,16 +185,16 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     launcher_pid: int = 0
     launcher_started: float = 0.0  # with the pid it names one process of one machine
     host: str = ""
-    address_randomization: str = ""  # "off", or "on: <why>"
+    address_randomization: Switch | None = None
     environment_size: int = 0  # bytes of the environment handed to the command
     keyed: bool = False  # every request was answered from the key; nothing else is stored
     clock: bool = False  # the real-time clock was recorded, and process ids were stood in for
     include_crypto: bool = False  # so were the bytes given to cryptographic libraries
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
-    supervisor: str = ""  # "on", "on: <what it means>", or "off: <why>"
-    trail: str = ""  # "on", "on: <with what more>", or "off: <why>"
-    shim: str = ""  # "loaded", or "not loaded: <why>"
-    agent: str = ""  # "loaded", or "not loaded: <why>"
+    supervisor: Switch | None = None
+    trail: Switch | None = None
+    shim: Loading | None = None
+    agent: Loading | None = None
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
@@ -211,7 +213,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
     out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs of which nothing is recorded
-    uncovered: list[str] = msgspec.field(default_factory=list)  # sources seen in the run that nothing recorded
+    uncovered: list[Uncovered] = msgspec.field(default_factory=list)
     changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
     warnings: list[str] = msgspec.field(default_factory=list)
 
@@ -229,10 +231,10 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def unsupervised(self) -> str:
         """What nobody could have seen of a recording or replay without a supervisor."""
-        if self.kind == "run" or not self.supervisor.startswith("off"):
+        if self.kind == "run" or self.supervisor is None or self.supervisor.is_on:
             return ""
         unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
-        return f"the supervisor was {self.supervisor}: {unseen}"
+        return f"the supervisor was {self.supervisor.words}: {unseen}"
 
     @property
     def has_profile(self) -> bool:

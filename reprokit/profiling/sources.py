@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,9 +29,7 @@ COVERED_RANK, SET_RANK, UNCOVERED_RANK, INSTRUCTIONS_RANK = 1.0, 5.0, 70.0, 30.0
 
 CLOCK_SEED = "python.clock-seed"
 RECORDED = "random: recorded, and given again by a replay"
-INSTRUCTIONS = ("RDRAND", "RDSEED")
 INSTRUCTIONS_WHY = "these libraries hold the instruction; if it is executed, what it gives is not recorded"
-_LIBRARY = re.compile(r"RD[A-Z, ]+(?: and RD[A-Z]+)? in (\S+)(?: \((/[^)]*)\))?")
 HIDE = Cure(None, "record --hide-rdrand", "programs that cannot do without it fail")
 UNRECORDED = "random, and not recorded: a replay cannot give it again"
 GIVEN_AGAIN = "differs from run to run; a replay gives the recorded value again"
@@ -191,18 +188,17 @@ def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterato
     lost = _Asked(sum(process.unrecorded for process in asking.processes if process.identity not in helpers))
     if lost.calls:
         yield _source("requests that were not recorded", lost, UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
-    instructions = [text for text in dict.fromkeys(run.run.uncovered) if text.startswith(INSTRUCTIONS)]
+    uncovered = dict.fromkeys(run.run.uncovered)
+    instructions = [one.module or one.text for one in uncovered if one.source == "instructions"]
     if instructions:
         yield _of_instructions(instructions)
-    for text in dict.fromkeys(run.run.uncovered):
-        if text not in instructions:
-            yield _source(text, _Asked(), UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
+    for one in uncovered:
+        if one.source != "instructions":
+            yield _source(one.text, _Asked(), UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
 
 
-def _of_instructions(texts: list[str]) -> Finding:
+def _of_instructions(files: list[str]) -> Finding:
     """Instructions of the processor in some libraries, as one: whether they are ever executed nobody sees."""
-    places = [_LIBRARY.match(text) for text in texts]
-    files = [found[2] or found[1] if found else text for found, text in zip(places, texts, strict=True)]
     asked = _Asked(0, set(), Counter(files))
     names = ", ".join(file.rpartition("/")[2] for file in files[:3]) + (" and more" if len(files) > 3 else "")
     one = _source(f"RDRAND in {names}", asked, INSTRUCTIONS_WHY, findings.SUSPECT, INSTRUCTIONS_RANK)
@@ -241,9 +237,9 @@ def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> 
 
 def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None:
     profiling = run.run.profiling
-    if profiling is not None and profiling.system_calls.startswith("off"):
+    if profiling is not None and not profiling.system_calls.is_on:
         notes.append(
-            f"system calls were not watched ({profiling.system_calls[5:]}): sources are from the shim's own log"
+            f"system calls were not watched ({profiling.system_calls.why}): sources are from the shim's own log"
         )
     if not run.has(SYSTEM_CALLS):
         return None

@@ -392,7 +392,7 @@ def _entropy(first: Summary, last: Summary) -> Entropy:
         fidelity=None if fidelity is None else {kind: getattr(fidelity, kind) for kind in kinds},
         fidelity_sentence=in_words(fidelity) if fidelity is not None else "",
         proof=proof_in_words(run.proof) if run.proof is not None else "",
-        uncovered=tuple(run.uncovered),
+        uncovered=tuple(uncovered.text for uncovered in run.uncovered),
     )
 
 

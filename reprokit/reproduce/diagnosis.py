@@ -170,8 +170,8 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
     """What the runs themselves name: entropy that nothing recorded."""
     for attempt in attempts:
         for source in attempt.uncovered:
-            if "RDRAND" in source or "RDSEED" in source:
-                yield _candidate("--hide-rdrand", Proof.SOURCE, f"nothing recorded this source: {source}")
+            if source.source == "instructions":
+                yield _candidate("--hide-rdrand", Proof.SOURCE, f"nothing recorded this source: {source.text}")
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
@@ -254,6 +254,6 @@ def remaining(findings: Iterable[Finding], attempts: Sequence[Attempt], outcomes
         if finding.blamed:
             yield _why(finding)
     for attempt in attempts[-1:]:
-        yield from (f"{source}: nothing recorded it" for source in attempt.uncovered)
+        yield from (f"{source.text}: nothing recorded it" for source in attempt.uncovered)
     for outcome in outcomes[-1:]:
         yield outcome.trail or outcome.words

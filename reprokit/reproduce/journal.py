@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from reprokit.findings import Finding
+from reprokit.model.states import Uncovered
 from reprokit.recipe import Settings
 from reprokit.redaction import Secrets
 
@@ -54,7 +55,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     processor: float | None = None  # seconds of processors, of all its processes
     patches: list[Patched] = []
     fidelity: str = ""  # of a replay: how requests were answered
-    uncovered: list[str] = []  # sources that nothing recorded
+    uncovered: list[Uncovered] = []  # sources that nothing recorded
     withheld: int = 0  # requests of cryptographic libraries
     kept: bool = True  # whether its run directory is still there
 

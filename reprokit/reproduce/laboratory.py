@@ -20,7 +20,8 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import warn
 from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
-from reprokit.plan import KEEP_OUTPUTS, ON, RECORD, Plan, Profiling
+from reprokit.model.states import ON
+from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
 from reprokit.recipe import Settings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
 from reprokit.rundir import RunDirectory

@@ -83,7 +83,7 @@ def _notes(one: Round) -> Iterator[str]:
     for outcome in one.outcomes:
         yield from (*outcome.leftovers, *outcome.notes)
     for attempt in one.attempts:
-        yield from (f"nothing recorded this source: {source}" for source in attempt.uncovered)
+        yield from (f"nothing recorded this source: {source.text}" for source in attempt.uncovered)
 
 
 def _happened(one: Round) -> Iterator[str]:

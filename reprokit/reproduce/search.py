@@ -159,7 +159,7 @@ def _not_applied(recording: Attempt | None, option: str) -> str:
     if recording is None:
         return ""
     for source in recording.uncovered:
-        if source.startswith(f"{option}: "):  # as run.json says of what the machine cannot do
-            return source.removeprefix(f"{option}: ")
+        if source.option == option:
+            return source.text
     states = [one for one in recording.patches if PATCH + one.text == option and one.state != "applied"]
     return next((f"{one.state}: {one.why}" if one.why else one.state for one in states), "")

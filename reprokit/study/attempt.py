@@ -238,10 +238,11 @@ def _notes(directory: RunDirectory) -> Iterator[str]:
     fidelity = directory.run.fidelity
     if fidelity is not None and (fidelity.derived or fidelity.live):
         yield f"{fidelity.derived + fidelity.live} of {fidelity.requests} requests were not answered as recorded"
-    if directory.run.agent.startswith("not loaded") and not directory.run.agent.endswith("untouched"):
-        yield f"the agent was {directory.run.agent}: metrics, weights and predictions are not known"
+    agent = directory.run.agent
+    if agent is not None and not agent.is_loaded and agent.code != "not-observed":
+        yield f"the agent was {agent.words}: metrics, weights and predictions are not known"
     yield from directory.run.warnings
-    yield from directory.run.uncovered
+    yield from (uncovered.text for uncovered in directory.run.uncovered)
 
 
 def size_of(path: Path) -> int:

@@ -27,8 +27,8 @@ def test_a_static_program_runs_and_the_run_says_that_it_was_not_seen(reprokit: R
     assert (done.returncode, done.stdout) == (3, "ran\n")
     assert "reprokit: warning: the shim cannot load: " in done.stderr
     assert "is statically linked" in done.stderr
-    assert reprokit.facts()["shim"].startswith("not loaded: ")
-    assert reprokit.facts()["shim"].endswith("is statically linked")
+    assert reprokit.facts()["shim"]["state"] == "not-loaded"
+    assert reprokit.facts()["shim"]["why"].endswith("is statically linked")
 
 
 def test_a_static_interpreter_behind_a_script_and_env_is_found(reprokit: Reprokit) -> None:

@@ -84,7 +84,8 @@ def test_a_disk_that_fills_before_python_starts_is_the_reason(reprokit: Reprokit
     done = reprokit.run("record", "--", "sh", "-c", fill, "sh", *python("print(1)"), directory=small_disk)
     assert (done.returncode, done.stdout) == (0, "1\n")
     agent = reprokit.facts((small_disk / ".reprokit" / "last").resolve())["agent"]
-    assert agent == "not loaded: the disk was full, so that it may have begun"
+    assert agent["state"] == "not-loaded"
+    assert agent["why"] == "the disk was full, so that it may have begun"
 
 
 def test_a_lack_of_memory_is_said(

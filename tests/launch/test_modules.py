@@ -16,6 +16,7 @@ from typing import BinaryIO
 import pytest
 
 from reprokit.launch import machine_code, modules
+from reprokit.model.states import Uncovered
 from tests.support import Reprokit, python
 
 X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="RDRAND is an instruction of x86-64")
@@ -31,6 +32,10 @@ long immediate(long a) { asm volatile("mov $0x92fff0c70f, %%rax; add %%rax, %0" 
 const unsigned char table[] = {0x90, 0x90, 0x0f, 0xc7, 0xf0, 0x72, 0xfb, 0x90};
 long rdpid(void) { long n; asm volatile(".byte 0xf3, 0x0f, 0xc7, 0xf8; setc %%al" : "=a"(n)); return n; }
 """
+
+
+def in_module(path: Path, text: str) -> Uncovered:
+    return Uncovered(source="instructions", text=text, module=str(path))
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +74,9 @@ def test_an_instruction_is_found(
     text: str, name: str, level: str, library: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = library(PLAIN + text + PLAIN.replace("plain", "more"), "libtried.so", level)
-    assert collect(tmp_path, path).uncovered == [f"{name} in libtried.so ({path}): what it gives is real in every run"]
+    assert collect(tmp_path, path).uncovered == [
+        in_module(path, f"{name} in libtried.so ({path}): what it gives is real in every run")
+    ]
 
 
 @X86_64
@@ -114,7 +121,7 @@ def test_the_instructions_of_aarch64(tmp_path: Path) -> None:
     nothing, rndr, rndrrs = b"\x1f\x20\x03\xd5", b"\x05\x24\x3b\xd5", b"\x3e\x24\x3b\xd5"
     path.write_bytes(elf(183, nothing * 9 + rndr + nothing + rndrrs))
     assert collect(tmp_path, path).uncovered == [
-        f"RNDR and RNDRRS in libarm.so ({path}): what they give is real in every run"
+        in_module(path, f"RNDR and RNDRRS in libarm.so ({path}): what they give is real in every run")
     ]
     path.write_bytes(elf(183, nothing * 9 + b"\0\0" + rndr))  # across two instructions
     assert collect(tmp_path, path).uncovered == []
@@ -203,8 +210,8 @@ def test_libraries_that_are_covered_or_left_alone_are_not_reported(tmp_path: Pat
     for name in names:
         (tmp_path / name).write_bytes(elf(183, b"\x05\x24\x3b\xd5"))
     paths = [tmp_path / name for name in names]
-    assert [words.split()[2] for words in collect(tmp_path, *paths).uncovered] == ["_rust.so", "libmine.so"]
-    found = [words.split()[2] for words in collect(tmp_path, *paths, include_crypto=True).uncovered]
+    assert [Path(one.module).name for one in collect(tmp_path, *paths).uncovered] == ["_rust.so", "libmine.so"]
+    found = [Path(one.module).name for one in collect(tmp_path, *paths, include_crypto=True).uncovered]
     assert sorted(found) == sorted(os.path.basename(name) for name in names[1:])
 
 
@@ -222,7 +229,9 @@ def test_a_run_reports_what_a_module_holds(reprokit: Reprokit, library: Callable
     path = library(INTRINSIC, "libother name.so")
     code = f"import ctypes, os; ctypes.CDLL({str(path)!r}); import ssl; os._exit(0)"
     assert reprokit.record(*python(code)).returncode == 0
-    assert reprokit.facts()["uncovered"] == [f"RDRAND in libother name.so ({path}): what it gives is real in every run"]
+    assert [one["text"] for one in reprokit.facts()["uncovered"]] == [
+        f"RDRAND in libother name.so ({path}): what it gives is real in every run"
+    ]
     assert reprokit.run("replay", str(reprokit.last)).returncode == 0
     assert len(reprokit.facts()["uncovered"]) == 1
 
@@ -235,7 +244,7 @@ def test_hiding_rdrand_tells_openssl_and_the_run(reprokit: Reprokit) -> None:
     assert done.stdout == "~0x4000000000000000:~0x40000\n"
     facts = reprokit.facts("hidden")
     assert facts["hide_rdrand"] is True
-    refused = [words for words in facts["uncovered"] if words.startswith("--hide-rdrand")]
+    refused = [one["text"] for one in facts["uncovered"] if one["option"] == "--hide-rdrand"]
     assert [words for words in facts["warnings"] if words.startswith("--hide-rdrand")] == refused
     assert reprokit.run("replay", "hidden").stdout == done.stdout
     chosen = reprokit.run("record", "--hide-rdrand", "--", *command, environment={"OPENSSL_ia32cap": ":0"})

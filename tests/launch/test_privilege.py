@@ -196,7 +196,7 @@ def test_a_container_whose_root_may_not_look_into_others_memory(command: Sequenc
         done.append(subprocess.run(call, cwd=reprokit.directory, capture_output=True, text=True, check=False))
         assert (done[-1].returncode, "warning" in done[-1].stderr) == (0, False), done[-1].stderr
     assert done[0].stdout == done[1].stdout
-    assert reprokit.facts("real")["supervisor"].startswith("on")
+    assert reprokit.facts("real")["supervisor"]["state"] == "on"
 
 
 @needs_root
@@ -208,7 +208,7 @@ def test_an_agent_starts_as_another_user(reprokit: Reprokit) -> None:
     code = "import random; open('/proc/self/cwd/out', 'w').write(str(random.random()))"
     done = reprokit.record("setpriv", f"--reuid={NOBODY}", "--clear-groups", other, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert reprokit.facts()["agent"] == "loaded"
+    assert reprokit.facts()["agent"]["state"] == "loaded"
     assert (reprokit.last / "outputs.json").read_text().count('"path": "out"') == 1
 
 
@@ -238,7 +238,7 @@ def test_another_libc_in_another_root_is_answered_by_the_supervisor(reprokit: Re
     make_root(reprokit.directory)
     inside = f"mount --bind /dev/urandom root/dev/urandom && chroot root {' '.join(ASK)}"
     recorded(reprokit, "unshare", "-r", "-m", "sh", "-c", inside, silent=False)
-    (words,) = reprokit.facts("replayed")["uncovered"]
+    (words,) = (one["text"] for one in reprokit.facts("replayed")["uncovered"])
     assert "without the shim" in words
 
 
@@ -276,7 +276,7 @@ def test_what_cannot_be_recorded_is_said_everywhere(reprokit: Reprokit) -> None:
     recording = reprokit.run("record", "--no-supervisor", "-o", "recording", "--", *HIDDEN)
     facts = reprokit.facts("recording")
     assert [program["reason"] for program in facts["out_of_reach"]] == ["plan"]
-    words = facts["uncovered"][0]
+    words = facts["uncovered"][0]["text"]
     assert (recording.returncode, f"warning: {words}" in recording.stderr) == (0, True)
     strict = reprokit.run("replay", "--policy", "strict", "recording", "-o", "strict")
     assert (strict.returncode, f"replay-stopped: {words}" in strict.stderr) == (125, True)

@@ -53,7 +53,7 @@ def test_the_sources_of_a_program_and_who_asked(reprokit: Reprokit) -> None:
     done = profile(reprokit, "--", *python(code))
     assert done.returncode == 0
     facts, subjects = reprokit.facts("run"), found(reprokit)
-    assert facts["profiling"]["system_calls"] == "on"
+    assert facts["profiling"]["system_calls"]["state"] == "on"
     assert names(subjects["openat /dev/urandom"]) == ["head"]
     assert subjects["openat /dev/urandom"]["verdict"] == "covered"
     assert names(subjects["openat /proc/cpuinfo"]) == [os.path.basename(sys.executable)]
@@ -185,7 +185,7 @@ def test_without_strace_the_shim_s_own_log_is_used_and_that_is_said(reprokit: Re
     done = profile(reprokit, "--", *python("import os; os.urandom(3)"), environment=environment)
     assert done.returncode == 0
     assert "system calls are not watched, the shim's own log is used: strace is not on PATH" in done.stderr
-    assert reprokit.facts("run")["profiling"]["system_calls"] == "off: strace is not on PATH"
+    assert reprokit.facts("run")["profiling"]["system_calls"]["why"] == "strace is not on PATH"
     subjects = found(reprokit)
     assert subjects["getrandom"]["kind"] == "source"
     assert any("strace is not on PATH" in note for note in subjects["notes"])
@@ -203,7 +203,7 @@ def test_where_ptrace_is_forbidden_that_is_said(reprokit: Reprokit) -> None:
 
 def test_system_calls_that_nobody_wants_are_not_watched(reprokit: Reprokit) -> None:
     done = profile(reprokit, "--no-system-calls", "--", *python("import os; os.urandom(3)"))
-    assert reprokit.facts("run")["profiling"]["system_calls"] == "off: --no-system-calls"
+    assert reprokit.facts("run")["profiling"]["system_calls"]["code"] == "not-asked"
     assert "system calls are not watched" not in done.stderr
 
 

@@ -56,7 +56,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 def is_supervised(facts: dict[str, Any]) -> bool:
-    return str(facts["supervisor"]).startswith("on")
+    return bool(facts["supervisor"]["state"] == "on")
 
 
 def test_every_request_of_a_program_under_the_shim_is_accounted_for(reprokit: Reprokit) -> None:

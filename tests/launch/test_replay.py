@@ -237,7 +237,7 @@ def test_a_checkout_below_a_path_with_spaces_works(reprokit: Reprokit) -> None:
     assert "cannot be preloaded" not in done.stderr
     assert f"{place}/reprokit/_shim/liburandom_hook.so" in done.stdout
     assert not Path(done.stdout.splitlines()[0]).exists(), "the link is gone with the run"
-    assert reprokit.facts("run")["shim"] == reprokit.facts("run")["agent"] == "loaded"
+    assert reprokit.facts("run")["shim"]["state"] == reprokit.facts("run")["agent"]["state"] == "loaded"
 
 
 def test_reprokit_is_found_as_a_module_too(reprokit: Reprokit) -> None:

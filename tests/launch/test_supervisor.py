@@ -114,7 +114,7 @@ def supervised(
     assert len(before) == 2
     recorded = reprokit.run("record", *options, "-o", "recorded", "--", *command)
     assert recorded.returncode == 0, recorded.stderr
-    assert reprokit.facts("recorded")["supervisor"] == "on"
+    assert reprokit.facts("recorded")["supervisor"]["state"] == "on"
     assert recorded.stdout not in before
     for number in range(times):
         replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
@@ -200,11 +200,11 @@ def test_children_of_the_shims_processes_have_its_names(reprokit: Reprokit, buil
 def test_without_it_the_run_says_what_is_not_covered(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
     recorded = reprokit.run("record", "--no-supervisor", "-o", "recorded", "--", build("-static"), path)
     facts = reprokit.facts("recorded")
-    assert facts["supervisor"] == "off: --no-supervisor"
-    assert "statically linked" in facts["uncovered"][0]
+    assert facts["supervisor"] == {"state": "off", "code": "not-asked", "why": "--no-supervisor"}
+    assert "statically linked" in facts["uncovered"][0]["text"]
     assert "supervisor off: --no-supervisor" in recorded.stderr
     assert reprokit.run("replay", "recorded", "-o", "replayed").stdout != recorded.stdout
-    assert reprokit.facts("replayed")["supervisor"] == "off: --no-supervisor"  # as it was recorded
+    assert reprokit.facts("replayed")["supervisor"] == facts["supervisor"]  # as it was recorded
 
 
 def test_a_strict_replay_stops_the_program_and_not_the_launcher(reprokit: Reprokit, build: Callable[..., str]) -> None:
@@ -301,8 +301,9 @@ def test_a_listener_that_is_there_already_is_left_alone(
     outer = reprokit.run("record", "-o", "outer", "--", *inner)
     assert outer.returncode == 0, outer.stderr
     state = reprokit.facts("inner")["supervisor"]
-    assert state.startswith("off: ")
-    assert "allows one" in state
+    assert state["state"] == "off"
+    assert state["why"]
+    assert "allows one" in state["why"]
     assert len(outer.stdout.split()) == 3
 
 
@@ -382,7 +383,7 @@ def setuid() -> Iterator[Path]:
 def test_a_setuid_program_gains_its_rights_where_root_starts_it(reprokit: Reprokit, setuid: Path) -> None:
     done = reprokit.record("sh", "-c", f"'{setuid}'; true")
     assert done.stdout == "12345\n"
-    assert reprokit.facts()["supervisor"] == "on"
+    assert reprokit.facts()["supervisor"]["state"] == "on"
 
 
 @pytest.fixture
@@ -408,7 +409,7 @@ def test_another_user_is_told_that_it_does_not(setuid: Path, anybodys: Path) -> 
     assert done.stdout == "65534\n", done.stderr
     assert f"{setuid} gains no rights in this run" in done.stderr
     facts = json.loads((anybodys / "run" / "run.json").read_text())
-    assert facts["supervisor"] == "on: set-user-ID programs gain no rights"
+    assert facts["supervisor"]["code"] == "no-rights"
     assert any("gains no rights" in words for words in facts["warnings"])
     assert as_nobody(anybodys, "record", "--no-supervisor", "-o", "free", *command).stdout == "12345\n"
 
@@ -425,7 +426,7 @@ def test_a_process_that_may_not_be_looked_into_is_said_to_be_uncovered(
     assert [len(line) for line in done.stdout.split()] == [32, 32], done.stderr
     assert fresh_requests(anybodys / "early" / "entropy") >= 2  # libc may ask for itself
     uncovered = json.loads((anybodys / "early" / "run.json").read_text())["uncovered"]
-    assert any("vDSO could not be made unusable" in words for words in uncovered) or not has_vdso_getrandom()
+    assert any("vDSO could not be made unusable" in one["text"] for one in uncovered) or not has_vdso_getrandom()
 
 
 def has_vdso_getrandom() -> bool:

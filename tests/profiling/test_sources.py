@@ -9,6 +9,7 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
+from reprokit.model.states import Uncovered
 from reprokit.model.system_calls import SystemCall, SystemCallsFile
 from reprokit.profiling import analyse
 from reprokit.rundir import RunDirectory
@@ -52,7 +53,13 @@ def test_seeds_that_look_like_the_clock_or_the_process_id(tmp_path: Path, argume
 def test_a_source_that_nothing_recorded_is_suspected(tmp_path: Path) -> None:
     building = profiled(tmp_path / "run")
     known = "RDRAND in {} (/lib/{}): what it gives is real in every run"
-    building.run.uncovered = ["process 0 was stopped", *(known.format(name, name) for name in ("a.so", "b.so"))]
+    building.run.uncovered = [
+        Uncovered(source="program", text="process 0 was stopped"),
+        *(
+            Uncovered(source="instructions", text=known.format(name, name), module=f"/lib/{name}")
+            for name in ("a.so", "b.so")
+        ),
+    ]
     found = found_in(building)
     assert list(found) == ["process 0 was stopped", "RDRAND in a.so, b.so"]
     assert {(one.kind, one.verdict) for one in found.values()} == {("source", "suspect")}
@@ -110,7 +117,7 @@ def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: 
 def test_a_damaged_file_is_noted_and_hides_nothing_else(tmp_path: Path) -> None:
     building = profiled(tmp_path / "run")
     (building.path / rundir.SYSTEM_CALLS).write_text('{"format": 4, "calls": []}\n')
-    building.run.uncovered = ["RDRAND in libfast.so, 2 places"]
+    building.run.uncovered = [Uncovered(source="instructions", text="RDRAND in libfast.so, 2 places")]
     found = analyse(RunDirectory(building.write()))
     assert len(found.findings) == 1
     assert any("was altered" in note for note in found.notes)

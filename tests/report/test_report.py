@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FINISHED, RUNNING, Bundled
+from reprokit.model.states import Uncovered
 from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
@@ -280,7 +281,7 @@ def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
 def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = training(tmp_path / "left")
     left.run.command = ["python", HOSTILE]
-    left.run.uncovered = [HOSTILE]
+    left.run.uncovered = [Uncovered(source="unknown", text=HOSTILE)]
     left.run.warnings = [HOSTILE]
     left.environment["packages"] = {HOSTILE: HOSTILE}
     left.environment["code"] = {HOSTILE: digest("code")}

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from reprokit.findings import Confirmed, Cure, Finding, Place
+from reprokit.model.states import Uncovered
 from reprokit.recipe import Settings
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import Attempt, Change, Journal, Outcome, Patched
@@ -106,7 +107,12 @@ def hostile() -> Journal:
     patched = Patched(text=HOSTILE, state="refused", why=HOSTILE)
     one.attempts = [
         Attempt(
-            kind="record", directory=HOSTILE, ended=HOSTILE, patches=[patched], uncovered=[HOSTILE], fidelity=HOSTILE
+            kind="record",
+            directory=HOSTILE,
+            ended=HOSTILE,
+            patches=[patched],
+            uncovered=[Uncovered(source="unknown", text=HOSTILE)],
+            fidelity=HOSTILE,
         )
     ]
     one.outcomes = [

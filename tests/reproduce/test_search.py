@@ -6,6 +6,7 @@ import pytest
 
 from reprokit.errors import LaunchError, TrainingFailed
 from reprokit.findings import ORDER, SOURCE, SUSPECT, Confirmed, Cure, Finding
+from reprokit.model.states import Uncovered
 from reprokit.recipe import Settings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, PROFILE, SMALLEST, Journal
@@ -99,15 +100,18 @@ def test_orders_come_before_suspects_and_suspects_before_general_cures() -> None
     assert journal.settings == Settings(patches=("mkl-cbwr=COMPATIBLE",))
 
 
+RDRAND = Uncovered(source="instructions", text="RDRAND in librandom.so", module="/lib/librandom.so")
+
+
 def test_a_source_that_nothing_recorded_is_hidden() -> None:
-    world = World([Varying("rdrand", frozenset({"--hide-rdrand"}))], uncovered=("librandom.so: RDRAND",))
+    world = World([Varying("rdrand", frozenset({"--hide-rdrand"}))], uncovered=(RDRAND,))
     journal = reproduced(world)
     assert (journal.settings, phases(journal)) == (Settings(hide_rdrand=True), ["bare", "entropy", PROFILE, CURE])
 
 
 def test_a_switch_that_the_machine_does_not_have_is_left_out_again() -> None:
-    world = World([Varying("rdrand", frozenset({"--patch threads=1"}))], uncovered=("librandom.so: RDRAND",))
-    world.lacks = "--hide-rdrand: CPUID cannot fault here"
+    world = World([Varying("rdrand", frozenset({"--patch threads=1"}))], uncovered=(RDRAND,))
+    world.lacks = "CPUID cannot fault here"
     journal = reproduced(world)
     assert journal.settings == Settings(patches=("threads=1",))
     assert ("--hide-rdrand", "CPUID cannot fault here") in [

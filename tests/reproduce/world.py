@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from reprokit.errors import LaunchError, TrainingFailed
 from reprokit.findings import GUILTY, OPERATOR, Confirmed, Cure, Finding, Place
+from reprokit.model.states import Uncovered
 from reprokit.recipe import Settings
 from reprokit.reproduce.journal import Attempt, Journal, Kind, Outcome, Patched
 from reprokit.reproduce.laboratory import Found
@@ -37,7 +38,7 @@ class World:
     breaks: frozenset[str] = frozenset()  # options with which the training fails
     refuses: frozenset[str] = frozenset()  # options that stop the launch
     not_applied: Mapping[str, str] = field(default_factory=dict)  # patch to why
-    uncovered: tuple[str, ...] = ()
+    uncovered: tuple[Uncovered, ...] = ()
     lacks: str = ""  # what is said where RDRAND cannot be hidden
     withheld: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # that a patch adds
@@ -92,9 +93,12 @@ class World:
                 Patched(text=patch, state="not-applied" if patch in self.not_applied else "applied")
                 for patch in settings.patches
             ],
-            uncovered=[self.lacks][: bool(self.lacks)] if settings.hide_rdrand else list(self.uncovered),
+            uncovered=self._lacking() if settings.hide_rdrand else list(self.uncovered),
             withheld=self.withheld,
         )
+
+    def _lacking(self) -> list[Uncovered]:
+        return [Uncovered(source="cpuid", option="--hide-rdrand", text=self.lacks)] if self.lacks else []
 
     def _result(self, one: Varying, settings: Settings, recorded: object) -> object:
         if recorded is not None and ENTROPY in one.cures:

@@ -10,6 +10,7 @@ import pytest
 
 from reprokit.launch.apart import Executed, execute
 from reprokit.launch.interruption import Interruption
+from reprokit.model.states import not_loaded
 from reprokit.plan import RUN, Plan
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
@@ -94,7 +95,7 @@ raise SystemExit(7)
     outputs = run.outputs()
     assert outputs is not None
     assert [file.path for file in outputs.files] == ["out"]
-    assert run.run.agent == "not loaded: the command was left untouched"
+    assert run.run.agent == not_loaded("the command was left untouched", "not-observed")
 
 
 def test_what_a_run_took_is_that_of_all_its_processes(place: Path) -> None:

@@ -18,6 +18,7 @@ import numpy
 from reprokit import rundir, trails
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
+from reprokit.model.states import LOADED, ON, Switch
 from reprokit.rundir import write_json
 from tests.trails import Table, list_digest
 from tests.trails import write as write_trail
@@ -117,7 +118,7 @@ class Building:
         for process, tables in self.tables.items():
             write_trail(self.path / rundir.TRAIL, tables, process)
         if self.tables:
-            self.run.trail = self.run.trail or "on"
+            self.run.trail = self.run.trail or ON
             self.run.trails = trails.seal(self.path / rundir.TRAIL) if sealed else None
         if self.columns:
             (self.path / rundir.EVALUATION).mkdir()
@@ -145,10 +146,10 @@ def recording(path: Path) -> Building:
         ended="2026-01-02T03:04:15Z",
         duration=10.25,
         host="here",
-        address_randomization="off",
+        address_randomization=Switch(state="off"),
         environment_size=16384,
-        shim="loaded",
-        agent="loaded",
+        shim=LOADED,
+        agent=LOADED,
         profile=ProfileFacts(
             digest=PROFILE, files=1, size=len(PROFILE_CONTENT), processes=2, threads=3, events=9, entropy=99
         ),

@@ -18,6 +18,7 @@ import pytest
 from reprokit import rundir
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
+from reprokit.model.states import ON, Switch, Uncovered, not_loaded, off
 
 from .runs import Building, digest, float32, recording, replayed, training
 
@@ -62,7 +63,8 @@ def hostile(pair: Pair) -> tuple[Path, Path]:
     for run in pair:
         run.run.command.append(HOSTILE)
         run.run.warnings.append(HOSTILE)
-        run.run.host = run.run.shim = run.run.reprokit = HOSTILE
+        run.run.host = run.run.reprokit = HOSTILE
+        run.run.shim = not_loaded(HOSTILE)
         run.add("warning", text=HOSTILE)
         run.add("framework", name=HOSTILE, version=HOSTILE)
         run.add("predict", name=HOSTILE, digest=digest("x"), shape=HOSTILE, dtype=HOSTILE)
@@ -256,7 +258,7 @@ def test_show_a_run_that_failed(tmp_path: Path, change: dict[str, Any], state: s
 
 def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
-    building.run.shim, building.run.agent = "not loaded: static Python", "not loaded: no Python process began it"
+    building.run.shim, building.run.agent = not_loaded("static Python"), not_loaded("no Python process began it")
     building.run.profile = ProfileFacts(digest=digest("p"), withheld=4, sealed=False)
     building.run.warnings = ["the disk is nearly full"]
     building.outputs.append(OutputFile(path="huge", size=1, digest="", note="not read: too large"))
@@ -269,17 +271,17 @@ def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
     assert "the content of 1 outputs, first huge: not read: too large" in text
 
 
-@pytest.mark.parametrize(("supervisor", "is_said"), [("on", False), ("off: why", True), ("", True)])
-def test_what_the_supervisor_answered_is_covered(tmp_path: Path, supervisor: str, is_said: bool) -> None:
+@pytest.mark.parametrize(("supervisor", "is_said"), [(ON, False), (off("why"), True), (None, True)])
+def test_what_the_supervisor_answered_is_covered(tmp_path: Path, supervisor: Switch | None, is_said: bool) -> None:
     building = recording(tmp_path / "run")
-    building.run.shim, building.run.supervisor = "not loaded: it is statically linked", supervisor
+    building.run.shim, building.run.supervisor = not_loaded("it is statically linked"), supervisor
     text = reprokit("show", building.write()).stdout
     assert ("entropy: the shim was not loaded" in text) is is_said
 
 
 def test_show_names_uncovered_sources_and_requests_that_the_supervisor_missed(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
-    building.run.uncovered, building.run.ended = ["RDRAND in libodd.so"], None
+    building.run.uncovered, building.run.ended = [Uncovered(source="instructions", text="RDRAND in libodd.so")], None
     path = Path(building.write())
     (path / "entropy" / "fresh").write_bytes(bytes(3))
     text = reprokit("show", str(path)).stdout

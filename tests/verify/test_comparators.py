@@ -16,6 +16,8 @@ from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf
 from reprokit.verify.compare.runs import Comparison
+from reprokit.model.states import not_loaded
+from reprokit.verify.compare import Comparison
 
 from .runs import Building, digest, float32, recording, replayed, tensor
 
@@ -557,7 +559,7 @@ class TestNothingComparable:
     def test_files_that_nobody_read(self, bare: Pair, compared: Compare) -> None:
         for run in bare:
             run.outputs.append(OutputFile(path="huge", size=9, digest=""))
-            run.run.agent = "not loaded: no Python process of the run began it"
+            run.run.agent = not_loaded("no Python process of the run began it")
         with pytest.raises(NothingComparable, match="agent not loaded: no Python process"):
             compared(bare)
 
@@ -577,7 +579,7 @@ def test_a_run_is_told_when_it_is_compared_with_itself(pair: Pair) -> None:
 
 
 def test_what_was_not_loaded_is_told(pair: Pair, compared: Compare) -> None:
-    pair[1].run.shim = "not loaded: static Python"
+    pair[1].run.shim = not_loaded("static Python")
     assert "the right run's shim was not loaded: static Python" in compared(pair).notes
 
 

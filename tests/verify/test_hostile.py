@@ -24,6 +24,7 @@ from reprokit.errors import (
     RunTooNew,
 )
 from reprokit.model.run import FORMAT, NO_END, RUNNING
+from reprokit.model.states import LOADED, WITH_GRADIENTS, WITHOUT_SUPERVISOR, Uncovered, not_loaded
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
 from reprokit.verify.show.summary import summarise
@@ -361,3 +362,24 @@ def test_file_names_that_are_no_utf8(tmp_path: Path) -> None:
     path = building.write()
     assert RunDirectory(path).run.command[-1] == os.fsdecode(b"caf\xe9")
     assert compare(path, path).identical
+
+
+def test_states_of_a_run_by_an_earlier_format_are_read(tmp_path: Path) -> None:
+    """Up to format 6 they were words."""
+    path = Path(recording(tmp_path / "run").write())
+    content = json.loads((path / rundir.RUN).read_text())
+    content |= {
+        "format": 6,
+        "supervisor": "off: --no-supervisor",
+        "trail": "on: with gradients in graphs",
+        "shim": "not loaded: it is static",
+        "agent": "loaded",
+        "address_randomization": "",
+        "uncovered": ["RDRAND in a.so"],
+    }
+    rundir.write_json(path / rundir.RUN, content)
+    run = RunDirectory(path).run
+    assert (run.supervisor, run.trail, run.agent) == (WITHOUT_SUPERVISOR, WITH_GRADIENTS, LOADED)
+    assert run.shim == not_loaded("it is static", "")
+    assert run.address_randomization is None
+    assert run.uncovered == [Uncovered(source="unknown", text="RDRAND in a.so")]

@@ -20,6 +20,12 @@ from reprokit.verify.compare.verdict_rows import causes, verdict_line
 from reprokit.verify.show.document import document
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarise
+from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
+from reprokit.verify.compare import Comparison, compare
+from reprokit.verify.document import document
+from reprokit.verify.rows import causes, verdict_line
+from reprokit.verify.summary import document as document_of_run
+from reprokit.verify.summary import summarise
 from tests.support import Reprokit
 from tests.trails import UNSTEADY_PARAMETERS, Table, list_digest, write
 
@@ -278,7 +284,7 @@ def test_a_trail_in_one_run_only_is_missing(compared: Write) -> None:
 
 def test_a_trail_that_was_not_wanted_is_no_difference(runs: Runs) -> None:
     write_trails(runs[0], {"0": table(9)})
-    runs[1].run.trail = "off: --no-trail"
+    runs[1].run.trail = WITHOUT_TRAIL
     runs[1].write()
     comparison = compare(runs[0].path, runs[1].path)
     assert comparison.identical
@@ -473,7 +479,7 @@ def test_gradients_that_one_run_was_not_asked_for_are_not_compared(runs: Runs, c
         del step["gradients"]
     for number in other.kept:
         other.kept[number] = ([0, 0, 0], other.kept[number][1])
-    runs[0].run.trail = "on: with gradients in graphs"
+    runs[0].run.trail = WITH_GRADIENTS
     assert compared(table(40), other).identical
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from reprokit import trails
+from reprokit.model.states import Switch
 from reprokit.trails import Series, Step, Tensor
 
 BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
@@ -54,7 +55,7 @@ class Side:
 
     series: Series
     whole: bool
-    asked: str  # what run.json says of the trail
+    asked: Switch | None  # what run.json says of the trail
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.model.run import RunFile
+from reprokit.model.states import Loading, Switch
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import computing, directory_order, script_variables, surroundings
 from reprokit.verify.compare.match import Matched
@@ -200,6 +201,10 @@ def fact(name: str, left: str, right: str) -> Difference:
     return Difference(name, Verdict.INFORMATION, *texts, meaning, rule.can_change_results, lacking=absent)
 
 
+def _state(part: Switch | Loading | None) -> str:
+    return "" if part is None else part.words
+
+
 def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
     """What run.json says of the surroundings."""
     names = sorted({*left.variables, *right.variables})
@@ -208,11 +213,11 @@ def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
     patches = _patches(left), _patches(right)
     for name in sorted({*patches[0], *patches[1]}):
         yield fact(f"patches.{name}", patches[0].get(name, ""), patches[1].get(name, ""))
-    yield fact("address randomisation", left.address_randomization, right.address_randomization)
+    yield fact("address randomisation", _state(left.address_randomization), _state(right.address_randomization))
     yield fact("environment size", _number(left.environment_size), _number(right.environment_size))
     yield fact("reprokit", left.reprokit, right.reprokit)
-    yield fact("shim", left.shim, right.shim)
-    yield fact("agent", left.agent, right.agent)
+    yield fact("shim", _state(left.shim), _state(right.shim))
+    yield fact("agent", _state(left.agent), _state(right.agent))
 
 
 def _patches(run: RunFile) -> dict[str, str]:

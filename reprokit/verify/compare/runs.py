@@ -143,7 +143,8 @@ def _training(
 
 def _nothing(left: RunDirectory, right: RunDirectory) -> str:
     """Why there is nothing to compare, in one line."""
-    reasons = {run.run.agent for run in (left, right) if run.run.agent.startswith("not loaded")}
+    agents = (run.run.agent for run in (left, right))
+    reasons = {agent.words for agent in agents if agent is not None and not agent.is_loaded}
     why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
     what = "neither run recorded metrics, weights or outputs"
     return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
@@ -152,7 +153,7 @@ def _nothing(left: RunDirectory, right: RunDirectory) -> str:
 def _untrained(left: RunDirectory, right: RunDirectory, trail: trails.Pair, matched: Matched) -> Iterator[str]:
     """That no training may have been compared, where there was a framework to train with."""
     sides = matched.left, matched.right
-    if not all(run.run.trail.startswith("on") for run in (left, right)):
+    if not all(run.run.trail is not None and run.run.trail.is_on for run in (left, right)):
         return
     seen = trail.has_steps or any(side.has(STEPS) for side in sides)
     if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in sides):
@@ -181,8 +182,8 @@ def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Dif
     """What the comparison could not see."""
     for run, scan, side in ((left, matched.left, "left"), (right, matched.right, "right")):
         for name, loaded in (("shim", run.run.shim), ("agent", run.run.agent)):
-            if loaded.startswith("not loaded"):
-                yield f"the {side} run's {name} was {loaded}"
+            if loaded is not None and not loaded.is_loaded:
+                yield f"the {side} run's {name} was {loaded.words}"
         for words in (run.run.out_of_reach_in_words, run.run.unsupervised):
             if words:
                 yield f"of the {side} run, {words}"

@@ -81,8 +81,9 @@ def _one_sided(runs: tuple[RunDirectory, RunDirectory], of_left: bool) -> Differ
     """Only one run has trails: no difference where the other was asked not to keep any."""
     texts = ("recorded", "") if of_left else ("", "recorded")
     without, side = (runs[1], "right") if of_left else (runs[0], "left")
-    if without.run.trail.startswith("off"):
-        return information("trails", *texts, f"the {side} run was made with --no-trail: its steps cannot be compared")
+    trail = without.run.trail
+    if trail is not None and not trail.is_on:
+        return information("trails", *texts, f"the {side} run has no trail ({trail.why}): its steps cannot be compared")
     return missing("trails", *texts, f"only the {'left' if of_left else 'right'} run recorded a trail")
 
 

@@ -84,7 +84,7 @@ def document(found: Report) -> dict[str, Any]:
         "processes_left_out": asking.processes_left_out,
         "askers": [_asker(asker, asked, found.symbols) for asker, asked in ordered(asking.rows)],
         "proof": msgspec.to_builtins(run.proof),
-        "uncovered": run.uncovered,
+        "uncovered": [uncovered.text for uncovered in run.uncovered],
         "warnings": found.warnings,
     }
 
@@ -223,7 +223,7 @@ def _notes(found: Report) -> Iterator[str]:
     if unrecorded:
         yield f"{unrecorded} requests were not recorded"
     yield from _told(found.asking)
-    sources, more = _limited(found.directory.run.uncovered)
+    sources, more = _limited([uncovered.text for uncovered in found.directory.run.uncovered])
     for source in sources:
         yield f"not covered: {source}"
     if more:

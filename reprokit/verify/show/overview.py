@@ -111,7 +111,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _randomization(run: RunFile) -> str:
-    return f"address randomisation {run.address_randomization}" if run.address_randomization else ""
+    return f"address randomisation {run.address_randomization.words}" if run.address_randomization else ""
 
 
 def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -164,8 +164,9 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
     yield from _limited("weights", weights)
     yield from _limited("trail", map(str, summary.trails))
-    if summary.run.trail.startswith("off"):
-        yield "trail", summary.run.trail
+    trail = summary.run.trail
+    if trail is not None and not trail.is_on:
+        yield "trail", trail.words
     if summary.findings is not None:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
     yield from _limited("outputs", (_output(file) for file in summary.outputs.files))

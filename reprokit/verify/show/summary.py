@@ -137,8 +137,8 @@ def not_covered(summary: Summary) -> Iterator[str]:
     yield from _uncovered(summary)
     if not run.has_profile:
         yield "who asked for entropy, and any replay: the random profile was left out of the bundle that it came in"
-    if run.agent.startswith("not loaded"):
-        yield f"metrics, weights and seeds: the agent was {run.agent}"
+    if run.agent is not None and not run.agent.is_loaded:
+        yield f"metrics, weights and seeds: the agent was {run.agent.words}"
     if run.profile is not None and run.profile.withheld:
         yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
     if run.profile is not None and not run.profile.sealed:
@@ -157,11 +157,11 @@ def not_covered(summary: Summary) -> Iterator[str]:
 def _uncovered(summary: Summary) -> Iterator[str]:
     """Entropy that nobody recorded. Without the shim, the supervisor did where it was on."""
     run = summary.run
-    why = run.shim.partition(": ")[2]
-    is_answered = run.supervisor.startswith("on") or any(why in line for line in run.uncovered)
-    if run.shim.startswith("not loaded") and not is_answered:
-        yield f"entropy: the shim was {run.shim}"
-    yield from run.uncovered
+    is_on = run.supervisor is not None and run.supervisor.is_on
+    is_said = any(uncovered.source == "command" for uncovered in run.uncovered)
+    if run.shim is not None and not run.shim.is_loaded and not is_on and not is_said:
+        yield f"entropy: the shim was {run.shim.words}"
+    yield from (uncovered.text for uncovered in run.uncovered)
     if run.unsupervised:
         yield run.unsupervised
     if run.ended is None and (fresh := _fresh(summary.directory.path / ENTROPY)):

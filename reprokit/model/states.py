@@ -1,0 +1,109 @@
+"""Whether the parts of reprokit were at work in a run, as data. Words are made from it where it is shown."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Code = Literal[
+    "",
+    "not-asked",  # the user switched it off
+    "not-in-recording",  # nothing to compare a replay with
+    "not-recorded",  # a run that records no entropy
+    "not-observed",  # nothing of reprokit was in the run
+    "unavailable",  # the machine or the program does not allow it
+    "no-rights",  # supervisor: set-user-ID programs gain no rights under it
+    "gradients",  # trail: gradients inside of graphs too
+]
+
+
+class PartState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of one part: `code` is what behavior may depend on, `why` is for people."""
+
+    code: Code = ""
+    why: str = ""
+
+
+class Switch(PartState, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the supervisor, the trail, address randomization, and strace beside a profiled run."""
+
+    state: Literal["on", "off"] = "on"
+
+    @property
+    def is_on(self) -> bool:
+        return self.state == "on"
+
+    @property
+    def words(self) -> str:
+        """`on`, or `off: the kernel does not allow it`."""
+        return f"{self.state}: {self.why}" if self.why else self.state
+
+
+class Loading(PartState, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of the shim and the agent."""
+
+    state: Literal["loaded", "not-loaded"] = "loaded"
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.state == "loaded"
+
+    @property
+    def words(self) -> str:
+        """`loaded`, or `not loaded: the program is statically linked`."""
+        name = self.state.replace("-", " ")
+        return f"{name}: {self.why}" if self.why else name
+
+
+class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A source of entropy seen in a run that nothing recorded; `text` is for people."""
+
+    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "unknown"]
+    text: str
+    option: str = ""  # of the command line, which could not be followed
+    module: str = ""  # path of the library that holds the instructions
+
+
+def words_of(part: Switch | Loading | None) -> str:
+    """Words for a part of which run.json may say nothing, as the run goes on."""
+    return "not seen" if part is None else part.words
+
+
+ON = Switch()
+NOT_ASKED: Code = "not-asked"
+WITHOUT_SUPERVISOR = Switch(state="off", code=NOT_ASKED, why="--no-supervisor")
+WITHOUT_TRAIL = Switch(state="off", code=NOT_ASKED, why="--no-trail")
+WITHOUT_SYSTEM_CALLS = Switch(state="off", code=NOT_ASKED, why="--no-system-calls")
+WITH_GRADIENTS = Switch(code="gradients", why="with gradients in graphs")
+LOADED = Loading()
+
+
+def off(why: str, code: Code = "unavailable") -> Switch:
+    """A part that is not at work, and why."""
+    return Switch(state="off", code=code, why=why)
+
+
+def not_loaded(why: str, code: Code = "unavailable") -> Loading:
+    """A part that is not in the training's process, and why."""
+    return Loading(state="not-loaded", code=code, why=why)
+
+
+def from_text(run: dict[str, Any]) -> None:
+    """Turn what run.json up to format 6 says in words into states, in place."""
+    known = {part.words: part for part in (WITHOUT_SUPERVISOR, WITHOUT_TRAIL, WITHOUT_SYSTEM_CALLS, WITH_GRADIENTS)}
+    profiling = run.get("profiling")
+    places: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        (run, ("supervisor", "trail", "address_randomization", "shim", "agent")),
+        (profiling if isinstance(profiling, dict) else {}, ("system_calls",)),
+    ]
+    for place, names in places:
+        for name in names:
+            text = place.get(name)
+            if isinstance(text, str):
+                state, _, why = text.partition(": ")
+                part = {"state": state.replace(" ", "-"), "why": why, "code": known[text].code if text in known else ""}
+                place[name] = part if text else None
+    texts = run.get("uncovered")
+    if isinstance(texts, list):
+        run["uncovered"] = [{"source": "unknown", "text": text} for text in texts]
