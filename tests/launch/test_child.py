@@ -132,7 +132,7 @@ before = look()
 with without_randomization() as outcome:
     within = look()
 assert look() == before
-assert (within != before) == (outcome == "off"), (within, before, outcome)
+assert (within != before) == (not outcome.is_on), (within, before, outcome)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
