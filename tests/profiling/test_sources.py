@@ -9,7 +9,7 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
-from reprokit.model.states import Uncovered
+from reprokit.model.states import Uncovered, off
 from reprokit.model.system_calls import SystemCall, SystemCallsFile
 from reprokit.profiling import analyse
 from reprokit.rundir import RunDirectory
@@ -109,7 +109,7 @@ def test_what_an_agent_started_to_measure_is_none_of_the_trainings_sources(tmp_p
 
 
 def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: Path) -> None:
-    building = profiled(tmp_path / "run", system_calls="off: strace is not on PATH")
+    building = profiled(tmp_path / "run", system_calls=off("strace is not on PATH"))
     found = analyse(RunDirectory(building.write()))
     assert any("strace is not on PATH" in note and "shim's own log" in note for note in found.notes)
 
