@@ -15,9 +15,8 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf
-from reprokit.verify.compare.runs import Comparison
 from reprokit.model.states import not_loaded
-from reprokit.verify.compare import Comparison
+from reprokit.verify.compare.runs import Comparison
 
 from .runs import Building, digest, float32, recording, replayed, tensor
 

@@ -15,17 +15,12 @@ import pytest
 from reprokit import rundir, trails
 from reprokit.difference import Difference, Role, Verdict
 from reprokit.errors import RunDamaged, RunNotFound, RunTooNew
+from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.verdict_rows import causes, verdict_line
 from reprokit.verify.show.document import document
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarise
-from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
-from reprokit.verify.compare import Comparison, compare
-from reprokit.verify.document import document
-from reprokit.verify.rows import causes, verdict_line
-from reprokit.verify.summary import document as document_of_run
-from reprokit.verify.summary import summarise
 from tests.support import Reprokit
 from tests.trails import UNSTEADY_PARAMETERS, Table, list_digest, write
 
