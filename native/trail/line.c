@@ -24,10 +24,15 @@ static void add(struct text *text, const char *more, uint64_t size) {
 
 static void add_text(struct text *text, const char *more) { add(text, more, strlen(more)); }
 
-static void add_number(struct text *text, uint64_t number) {
+/* Not by printf, whose code no step finds in the processor's caches. */
+static void add_digits(struct text *text, uint64_t number, int least) {
     char digits[24];
-    add(text, digits, (uint64_t)snprintf(digits, sizeof(digits), "%llu", (unsigned long long)number));
+    int at = sizeof(digits);
+    for (; number || least > 0; number /= 10, least--) digits[--at] = (char)('0' + number % 10);
+    add(text, digits + at, sizeof(digits) - (uint64_t)at);
 }
+
+static void add_number(struct text *text, uint64_t number) { add_digits(text, number, 1); }
 
 struct decimal {
     char digits[DIGITS + 1];
@@ -46,6 +51,42 @@ static struct decimal rounded(double value, int count) {
     return result;
 }
 
+static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                              1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+/* number * 10^power as a reader rounds it, as both are exact in a double: at most 2^53, and 10^22. */
+static double scaled(double number, int power) { return power < 0 ? number / tens[-power] : number * tens[power]; }
+
+static struct decimal of_digits(uint64_t number, int power) {
+    struct decimal result = {.count = 0};
+    char reversed[DIGITS + 1];
+    int length = 0;
+    for (; number && length < DIGITS; number /= 10) reversed[length++] = (char)('0' + number % 10);
+    while (result.count < length) {
+        result.digits[result.count] = reversed[length - 1 - result.count];
+        result.count++;
+    }
+    result.exponent = power + length - 1;
+    while (result.count > 1 && result.digits[result.count - 1] == '0') result.count--;
+    return result;
+}
+
+/* Of a single-precision number of usual size; false where its digits are not found so. */
+static bool short_single(double size, struct decimal *best) {
+    if (!(size >= 1e-5 && size < 1e9)) return false;
+    int exponent = size >= 1 ? 0 : -5; /* of the first digit */
+    while (scaled(1, exponent + 1) <= size) exponent++;
+    bool found = false;
+    for (int count = 9; count >= 6; count--) {
+        int power = exponent - count + 1;
+        uint64_t number = (uint64_t)(scaled(size, -power) + 0.5);
+        if ((float)scaled((double)number, power) != (float)size) break;
+        *best = of_digits(number, power);
+        found = true;
+    }
+    return found;
+}
+
 /* What a reader makes of it: a double, that is rounded again. */
 static double meaning(const struct decimal *decimal) {
     char text[DECIMAL];
@@ -59,6 +100,8 @@ static bool is_same(const struct decimal *decimal, double value, bool is_single)
 }
 
 static struct decimal shortest(double value, bool is_single) {
+    struct decimal of_usual_size;
+    if (is_single && short_single(value < 0 ? -value : value, &of_usual_size)) return of_usual_size;
     int enough = is_single ? 9 : DIGITS, least = is_single ? 6 : 15;
     struct decimal best = rounded(value, enough);
     if (!is_same(&best, value, is_single)) return rounded(value, DIGITS);
@@ -112,16 +155,13 @@ static void add_bits(struct text *text, double value, bool is_single) {
     float single = (float)value;
     uint64_t bits = 0;
     memcpy(&bits, is_single ? (const void *)&single : (const void *)&value, is_single ? 4 : 8); /* little-endian */
-    char hexadecimal[20];
-    int length = snprintf(hexadecimal, sizeof(hexadecimal), "%0*llx", is_single ? 8 : 16, (unsigned long long)bits);
-    add(text, hexadecimal, (uint64_t)length);
+    for (int shift = is_single ? 28 : 60; shift >= 0; shift -= 4) add(text, &"0123456789abcdef"[bits >> shift & 15], 1);
 }
 
 static void add_time(struct text *text, uint64_t microseconds) {
-    char time[32];
-    int length = snprintf(time, sizeof(time), "%llu.%06u", (unsigned long long)(microseconds / 1000000),
-                          (unsigned)(microseconds % 1000000));
-    add(text, time, (uint64_t)length);
+    add_number(text, microseconds / 1000000);
+    add(text, ".", 1);
+    add_digits(text, microseconds % 1000000, 6);
 }
 
 /* Writes the line and gives its length; one that is longer than the room was not written whole. */

@@ -7,6 +7,7 @@ import hashlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
     # What metrics.jsonl holds of one tensor: name, dtype, shape, digest.
     Tensor = tuple[str, str, list[int], str]
@@ -14,13 +15,23 @@ if TYPE_CHECKING:
     Bytes = bytes | bytearray | memoryview
 
 
+MAX_SHORT, MAX_TEXTS = 100, 1000  # texts whose digests are kept
 MAX_TENSORS = 50_000  # listed in one line, whose length readers limit
 
 
 def tensor_digest(dtype: str, shape: Sequence[int], data: Bytes) -> str:
     """The digest of a tensor of which these are the bytes: C order, little-endian."""
-    head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join(str(size) for size in shape))
-    state = hashlib.sha256(head.encode())
+    return digest_behind(tensor_head(dtype, shape), data)
+
+
+def tensor_head(dtype: str, shape: Sequence[int]) -> bytes:
+    """What a tensor's digest begins with."""
+    return "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join(str(size) for size in shape)).encode()
+
+
+def digest_behind(head: bytes, data: Any) -> str:
+    """The digest of these bytes behind that head."""
+    state = hashlib.sha256(head)
     state.update(data)
     return "sha256:" + state.hexdigest()
 
@@ -33,9 +44,17 @@ def object_digest(tensors: Iterable[Tensor]) -> str:
     return "sha256:" + state.hexdigest()
 
 
+_texts: dict[str, str] = {}  # short ones: an optimizer's settings come again with each epoch
+
+
 def text_digest(text: str) -> str:
     """The digest of something that is no tensor: a tensor of dtype "text"."""
-    return tensor_digest("text", (), text.encode("utf-8", "backslashreplace"))
+    digest = _texts.get(text)
+    if digest is None:
+        digest = tensor_digest("text", (), text.encode("utf-8", "backslashreplace"))
+        if len(text) <= MAX_SHORT and len(_texts) < MAX_TEXTS:
+            _texts[text] = digest
+    return digest
 
 
 def text_entry(name: str, text: str) -> Tensor:

@@ -88,12 +88,13 @@ class ForwardEnded(Event):
 
 
 class LossComputed(Event):
-    """A backward pass is about to begin from this loss."""
+    """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
 
-    __slots__ = ("loss",)
+    __slots__ = ("is_here", "loss")
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, loss: Any, is_here: bool) -> None:
         self.loss = loss
+        self.is_here = is_here  # in the memory of this side
 
 
 class BackwardEnded(Event):

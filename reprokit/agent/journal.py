@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .loss_lines import LossLines
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
-HELD = frozenset(["loss", "log"])  # kinds of lines that come with each step
+HELD = frozenset(["loss", "log", "epoch", "weights"])  # kinds of lines that come with each step or epoch
 LOSSES = frozenset(["float32", "float64"])  # dtypes whose lines the library writes
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for

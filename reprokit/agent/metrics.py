@@ -37,17 +37,11 @@ if TYPE_CHECKING:
     class TensorReader(Protocol):
         """What the metrics ask of a framework's tensors."""
 
-        def is_plain(self, tensor: Any) -> bool:
-            """Whether it has values of its own to read."""
-
         def number(self, tensor: Any) -> tuple[str, Any] | None:
             """Dtype and value of a tensor of one element; None of more."""
 
         def later(self, tensor: Any) -> Any:
             """A copy to read later of one that lies on a device; None of another, and where none can be made."""
-
-        def is_here(self, tensor: Any) -> bool:
-            """Whether it lies in the memory of this side."""
 
         def entry(self, name: str, tensor: Any) -> Tensor:
             """Its name, dtype, shape and digest."""
@@ -139,15 +133,13 @@ class Metrics:
     # Losses
 
     def _loss_computed(self, event: LossComputed) -> None:
-        loss, tensors = event.loss, self._tensors
-        if not tensors.is_plain(loss):
-            return
+        loss = event.loss
         name, epoch = on_thread("loss"), getattr(self._thread, "epoch", None)
         step = self._agent.number(name)
-        if tensors.is_here(loss):
+        if event.is_here:
             self._write_loss(name, step, loss, epoch)
             return
-        copy = tensors.later(loss)
+        copy = self._tensors.later(loss)
         if copy is not None:
             self._pending.append((name, step, copy, epoch))
             if len(self._pending) >= MAX_PENDING:

@@ -83,12 +83,6 @@ if TYPE_CHECKING:
         def is_recording(self) -> bool:
             """Whether nothing may be read now."""
 
-        def is_plain(self, tensor: Any) -> bool:
-            """Whether it has values of its own to read."""
-
-        def is_here(self, tensor: Any) -> bool:
-            """Whether it lies on this side."""
-
         def far_loss(self, loss: Any) -> Any:
             """A loss on a device that is digested with the step."""
 
@@ -235,9 +229,7 @@ class StepTrail:
 
     def _loss_computed(self, event: LossComputed) -> None:
         loss = event.loss
-        if not self._reader.is_plain(loss):
-            return
-        if self._reader.is_here(loss):
+        if event.is_here:
             gathered = self._state.loss
             gathered.known = True
             if gathered.tensors:

@@ -19,6 +19,7 @@ from ..patching import replace, replace_in_static_type
 from ..seeds import seeding, seeding_method
 from . import private_api
 from .compiling import own_code, tracing_test
+from .tensors import is_here, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ class Hooks:
         if events.loss_computed and not self._is_in_engine():
             tensor_class = self._torch.Tensor
             loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
-            if isinstance(loss, tensor_class):
-                with self._without_overrides(self._torch):
-                    tell(events.loss_computed, LossComputed(loss))
+            with self._without_overrides(self._torch):
+                if isinstance(loss, tensor_class) and is_plain(loss):
+                    tell(events.loss_computed, LossComputed(loss, is_here(loss)))
 
     def _backward_ended(self, is_freed: bool) -> None:
         events = self._events

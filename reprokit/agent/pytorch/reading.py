@@ -6,7 +6,6 @@ from . import generators, private_api
 from .buffers import Buffers
 from .contents import Contents
 from .series import TrackedTensors
-from .tensors import is_here, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,9 +52,6 @@ class StepReader:
     def is_recording(self) -> bool:
         """Whether a CUDA graph is being recorded, into which nothing of ours may get."""
         return bool(private_api.uses_cuda(self._torch) and self._cuda.is_current_stream_capturing())
-
-    is_here = staticmethod(is_here)
-    is_plain = staticmethod(is_plain)
 
     def far_loss(self, loss: Any) -> Any:
         """A loss on a GPU, to be digested with the step; None of another, and of a large one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from ..digests import object_digest, tensor_digest, text_entry
+from ..digests import digest_behind, object_digest, tensor_digest, tensor_head, text_entry
 from . import private_api
 
 TYPE_CHECKING = False
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..digests import Tensor
 
 
+MAX_DESCRIBED = 10_000
 _names: dict[Any, str] = {}
 
 
@@ -69,8 +70,46 @@ def later(tensor: Any) -> Any:
     return tensor.detach().clone()
 
 
+_described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype and shape; see _simple_entry
+
+
 def entry(name: str, tensor: Any) -> Tensor:
     """What metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
+    torch: Any = sys.modules["torch"]
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and _lies_in_order(torch, tensor):
+        return _simple_entry(name, tensor)
+    return _any_entry(name, tensor)
+
+
+def _lies_in_order(torch: Any, tensor: Any) -> bool:
+    """Whether its bytes lie here, as they are meant."""
+    return (
+        tensor.layout is torch.strided
+        and not (is_nested(tensor) or private_api.is_functorch_wrapped(torch, tensor))
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not (tensor.is_quantized or tensor.is_complex() or not hasattr(tensor, "is_neg") or tensor.is_neg())
+        and tensor.numel() > 0
+    )
+
+
+def _simple_entry(name: str, tensor: Any) -> Tensor:
+    """As _any_entry, in a tenth of its time: each epoch asks for all weights."""
+    key = tensor.dtype, tensor.shape
+    known = _described.get(key)
+    if known is None:
+        if len(_described) >= MAX_DESCRIBED:
+            _described.clear()
+        dtype, shape = dtype_name(tensor), [int(size) for size in tensor.shape]
+        known = _described[key] = dtype, shape, tensor_head(dtype, shape)
+    dtype, shape, head = known
+    size, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+    if not address:
+        raise ValueError("a tensor without storage")
+    return name, dtype, shape, digest_behind(head, (ctypes.c_char * size).from_address(address))
+
+
+def _any_entry(name: str, tensor: Any) -> Tensor:
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if not is_plain(tensor) or type(tensor).__name__.startswith("Uninitialized"):
