@@ -30,43 +30,37 @@ class Held:
         self._refused = False
         self._ctypes: Any = None
         self._room: Any = None
-        self._address = 0
-        self._used = 0
+        self.address = 0
+        self.used = 0
 
     def put(self, line: bytes) -> bool:
         """Take in a line; False where there is no room for it, or nowhere to hold any."""
-        used = self._used + len(line)
-        if used >= SIZE or not (self._address or self._begin()):
+        used = self.used + len(line)
+        if used >= SIZE or not (self.address or self._begin()):
             return False
-        self._ctypes.memmove(self._address + self._used, line, len(line))
-        self._used = used
+        self._ctypes.memmove(self.address + self.used, line, len(line))
+        self.used = used
         return True
 
-    def room(self) -> tuple[int, int]:
-        """Where a further line may be written, and how many bytes it may have; 0 where lines cannot be held."""
-        if not (self._address or self._begin()):
-            return 0, 0
-        return self._address + self._used, SIZE - 1 - self._used
-
-    def take(self, size: int) -> None:
-        """A line of this size was written there."""
-        self._used += size
+    def is_there(self) -> bool:
+        """Whether lines can be held; who writes one at `address + used` raises `used`, and leaves a byte behind it."""
+        return bool(self.address or self._begin())
 
     def lines(self) -> Any:
         """All that waits, as it lies in memory."""
-        return memoryview(self._room)[: self._used] if self._used else b""
+        return memoryview(self._room)[: self.used] if self.used else b""
 
     def clear(self) -> None:
         """They were written. The first byte goes first: a reader stops at it."""
-        if self._used:
-            self._ctypes.memset(self._address, 0, 1)
-            self._ctypes.memset(self._address, 0, self._used)
-            self._used = 0
+        if self.used:
+            self._ctypes.memset(self.address, 0, 1)
+            self._ctypes.memset(self.address, 0, self.used)
+            self.used = 0
 
     def close(self) -> None:
         """Hold no more; a file that still has lines is left to the launcher."""
-        self._refused, self._address = True, 0
-        if self._path and not self._used:
+        self._refused, self.address = True, 0
+        if self._path and not self.used:
             os.unlink(self._path)
             self._path = ""
 
@@ -79,7 +73,7 @@ class Held:
             self._path = self._make()
         except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
             return False
-        self._refused = not self._address
+        self._refused = not self.address
         return not self._refused
 
     def _make(self) -> str:
@@ -113,4 +107,4 @@ class Held:
         address = libc.mmap(PLACE, SIZE, _READ_WRITE, _SHARED, descriptor, 0)
         if address and address != ctypes.c_void_p(-1).value:
             self._room = (ctypes.c_char * SIZE).from_address(address)
-            self._ctypes, self._address = ctypes, address
+            self._ctypes, self.address = ctypes, address

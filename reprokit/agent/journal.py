@@ -14,7 +14,7 @@ import os
 import time
 from _thread import allocate_lock
 
-from .held import Held
+from .held import SIZE, Held
 from .text import to_json
 from .values import from_number
 
@@ -105,13 +105,12 @@ class Journal:
         self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
 
     def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:
-        lines = self._losses or self._loss_lines()
-        place, room = self._held.room()
-        if room < lines.size(self._quoted, name):
+        lines, held = self._losses or self._loss_lines(), self._held
+        known = lines.names.get(name) or lines.prepare(self._quoted, name)
+        if held.used + known[0] >= SIZE or not (held.address or held.is_there()):
             return False
         at = int((self._epoch + time.monotonic()) * 1e6)
-        names = self._quoted, name
-        self._held.take(lines.write(place, room, names, next(self._numbers), at, step, dtype, number))
+        held.used += lines.write(held.address + held.used, known, next(self._numbers), at, step, dtype, number)
         self.written = True
         return True
 
@@ -185,6 +184,7 @@ class Journal:
             os.environ["REPROKIT_ID"] = self._forked_as + "/started"
         self._numbers = itertools.count()
         self._held, self._guard = Held(self._run), allocate_lock()
+        self._losses = None
         self._broken = self._announced = self.written = False
 
     def _name_fork(self) -> None:

@@ -24,28 +24,27 @@ class LossLines:
         if library is not None:
             self._write = library.loss_line
             self._facts, self._address = library.buffer(_FACTS.size // 8)
-        self._names: dict[tuple[str, str], tuple[int, int, int, Any]] = {}  # what a line needs, addresses, and buffers
+        # By name: the bytes that a line needs at most, the addresses of its parts, and the parts.
+        self.names: dict[str, tuple[int, int, int, Any]] = {}
 
-    def size(self, identity: str, name: str) -> int:
-        """The bytes that a line of this name needs at most; a number that no room has where lines are not written."""
+    def prepare(self, identity: str, name: str) -> tuple[int, int, int, Any]:
+        """What lines of a name need: more than there can be, where no library writes any."""
         if self._write is None:
-            return 1 << 62
-        return (self._names.get((identity, name)) or self._prepare(identity, name))[0]
+            known: tuple[int, int, int, Any] = 1 << 62, 0, 0, None
+        else:
+            from ctypes import addressof, create_string_buffer
 
-    def _prepare(self, identity: str, name: str) -> tuple[int, int, int, Any]:
-        from ctypes import addressof, create_string_buffer
-
-        head = create_string_buffer(f'{{"k":"loss","p":{identity},"n":'.encode())
-        rest = create_string_buffer(f',"name":{to_json(name)},"step":'.encode())
-        known = len(head) + len(rest) + NUMBERS, addressof(head), addressof(rest), (head, rest)
-        self._names[identity, name] = known
+            head = create_string_buffer(f'{{"k":"loss","p":{identity},"n":'.encode())
+            rest = create_string_buffer(f',"name":{to_json(name)},"step":'.encode())
+            known = len(head) + len(rest) + NUMBERS, addressof(head), addressof(rest), (head, rest)
+        self.names[name] = known
         return known
 
     def write(
-        self, place: int, room: int, names: tuple[str, str], number: int, at: int, step: int, dtype: str, value: float
+        self, place: int, known: tuple[int, int, int, Any], number: int, at: int, step: int, dtype: str, value: float
     ) -> int:
-        """Write a line where there is room; its bytes."""
-        _, head, rest, _ = self._names[names]
+        """Write a line where there is room for it; its bytes."""
+        room, head, rest, _ = known
         code = trail_library.FORMATS[dtype]
         _FACTS.pack_into(self._facts, 0, place, room, head, rest, number, at, step, code, value)
         return self._write(self._address)  # type: ignore[no-any-return]

@@ -99,18 +99,25 @@ class Epoch:
         self.last = None
 
 
+class ThreadState(_local):
+    """What is known of one thread."""
+
+    def __init__(self) -> None:
+        self.losses = on_thread("loss")  # the name of its losses
+        self.epoch: Any = None  # whose batch the coming steps work on
+        self.trained: Any = None  # that of the last step
+
+
 class Metrics:
     """Writes down losses, epochs and weights."""
 
     def __init__(self, agent: Agent, events: Events, records: Records, tensors: TensorReader) -> None:
         self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
-        # .epoch: whose batch the coming steps work on; .trained: that of the last step
-        self._thread = _local()
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
-        self._thread.epoch = self._thread.trained = None
+        self._thread = ThreadState()
         self._loaders: weakref.WeakKeyDictionary[Any, Epoch] = weakref.WeakKeyDictionary()
         self._epochs: list[Epoch] = []
         self._pending: list[tuple[str, int, Any, Epoch | None]] = []
@@ -134,7 +141,7 @@ class Metrics:
 
     def _loss_computed(self, event: LossComputed) -> None:
         loss = event.loss
-        name, epoch = on_thread("loss"), getattr(self._thread, "epoch", None)
+        name, epoch = self._thread.losses, self._thread.epoch
         step = self._agent.number(name)
         if event.is_here:
             self._write_loss(name, step, loss, epoch)
@@ -187,14 +194,14 @@ class Metrics:
             epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
 
     def _update_due(self, _event: UpdateDue) -> None:
-        epoch, trained = getattr(self._thread, "epoch", None), getattr(self._thread, "trained", None)
+        epoch, trained = self._thread.epoch, self._thread.trained
         if epoch is not trained:
             self._thread.trained = epoch
             if trained is not None and trained.exhausted:
                 self._end_epoch(trained, late=True)
 
     def _update_done(self, _event: UpdateDone) -> None:
-        epoch = getattr(self._thread, "epoch", None)
+        epoch = self._thread.epoch
         if epoch is not None:
             epoch.steps += 1
 
