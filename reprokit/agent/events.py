@@ -66,27 +66,6 @@ class LoaderExhausted(Event):
         self.began = began
 
 
-class ForwardBegan(Event):
-    """A model that no other model calls is called."""
-
-    __slots__ = ("arguments", "keywords", "module")
-
-    def __init__(self, module: object, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
-        self.module = module
-        self.arguments = arguments
-        self.keywords = keywords
-
-
-class ForwardEnded(Event):
-    """It has returned."""
-
-    __slots__ = ("module", "output")
-
-    def __init__(self, module: object, output: object) -> None:
-        self.module = module
-        self.output = output
-
-
 class LossComputed(Event):
     """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
 
@@ -132,7 +111,7 @@ class OptimizerNamed(Event):
 
 
 class UpdateDue(Event):
-    """An optimizer is about to update; a handler that answers SKIP prevents that."""
+    """An optimizer is about to update. A handler may answer SKIP, on which PyTorch's hooks do not act yet."""
 
     __slots__ = ("optimizer",)
 
@@ -204,8 +183,6 @@ class Events:
         self.loader_began = of(LoaderBegan)
         self.batch_fetched = of(BatchFetched)
         self.loader_exhausted = of(LoaderExhausted)
-        self.forward_began = of(ForwardBegan)
-        self.forward_ended = of(ForwardEnded)
         self.loss_computed = of(LossComputed)
         self.backward_ended = of(BackwardEnded)
         self.tensors_change = of(TensorsChange)
