@@ -699,9 +699,9 @@ class TorchRedo:
         return len(self._trial.samples) == self._of
 
     def _fill(self, why: str) -> None:
-        """The script has ended by what a smaller batch raises: from now on batches have their size."""
+        """Keep the size of batches from now on, where the script has ended by what a smaller one raises."""
         part = self._failed_part
-        if why and part is not None and len(part) < self._of and not self._fills and self._tells:
+        if why and part is not None and 1 < len(part) < self._of and not self._fills and self._tells:
             add_progress(self._redo.progress, {"filled": True, "retry": part})
 
 
