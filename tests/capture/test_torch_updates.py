@@ -89,7 +89,7 @@ def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     header = steps.header()
     assert (header["trigger"]["kind"], header["batches"]) == ("parameter", [])
     assert header["step"] + header["trigger"]["updates"] == 6
-    assert header["also"][-1]["kind"] == "loss"
+    assert "loss" in [trigger["kind"] for trigger in header["also"]]
     snapshot = load(steps.snapshots[0])
     assert all(numpy.isfinite(snapshot.tensors[name]).all() for name in snapshot.tensors if name.startswith("model."))
     result, _ = steps.redo("reproduce", script)
