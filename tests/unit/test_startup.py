@@ -25,16 +25,16 @@ main(sys.argv[1:])
 """
 
 BEFORE_RECORD = {
-    "agent", "agent.script_api", "bounds", "cli", "cli.arguments", "cli.ending", "cli.main", "cli.paths", "cli.record",
-    "errors",
-    "launch", "launch.command", "launch.environment", "launch.group", "launch.host", "launch.messages",
-    "launch.personality", "launch.placing", "launch.process", "launch.run", "launch.rundirectory", "launch.supervisor",
-    "launch.supported", "launch.unreached", "launch.variables", "native", "pending", "plan", "printable", "redaction",
-    "rundir", "untrusted_json", "version", "_shim", "_shim.interface",
+    "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.arguments", "cli.ending",
+    "cli.main", "cli.paths", "cli.record", "errors", "launch", "launch.command", "launch.environment", "launch.group",
+    "launch.host", "launch.messages", "launch.personality", "launch.placing", "launch.process", "launch.run",
+    "launch.rundirectory", "launch.supervisor", "launch.supported", "launch.unreached", "launch.variables", "model",
+    "model.outputs", "model.run", "model.states", "native", "pending", "plan", "printable", "redaction", "rundir",
+    "untrusted_json", "version",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
-    "cli.replay", "entropy", "entropy.files", "entropy.profile", "launch.capabilities", "launch.computed",
-    "launch.pinning", "launch.replaying", "launch.seeds",
+    "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",
+    "launch.computed", "launch.pinning", "launch.replaying", "launch.seeds",
 }  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {
