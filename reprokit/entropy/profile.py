@@ -7,8 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from reprokit import native
 from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, Head, entropy_files, open_regular
@@ -21,8 +21,7 @@ ROOT = b"0"  # identity of the command's own process
 MAX_SENTENCES = 10  # about processes that could not be recorded
 
 
-@dataclass(frozen=True)
-class ProcessCounts:
+class ProcessCounts(NamedTuple):
     """What one process was given, in numbers."""
 
     head: Head
