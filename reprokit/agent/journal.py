@@ -95,8 +95,10 @@ class Journal:
 
     def write_loss(self, name: str, step: int, dtype: str, number: Any) -> None:
         """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
-        is_known = self._identity is not None and self._announced
-        if is_known and dtype in LOSSES and type(number) is float and self._guard.acquire(False):
+        is_known = self._identity is not None and self._announced and dtype in LOSSES and type(number) is float
+        if is_known and self._losses is None:
+            self._losses = self._loss_lines()  # not under the guard: a thread that finds it taken writes at once
+        if is_known and self._guard.acquire(False):
             try:
                 if self._hold_loss(name, step, dtype, number):
                     return
@@ -117,8 +119,7 @@ class Journal:
     def _loss_lines(self) -> LossLines:
         from .loss_lines import LossLines
 
-        self._losses = lines = LossLines(self._run)
-        return lines
+        return LossLines(self._run)
 
     def _take(self, may_wait: bool, line: bytes) -> None:
         if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing
