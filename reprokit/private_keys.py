@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from typing import IO
 
 HEAD = 64 << 10  # bytes that are looked at: keys in text can follow comments and certificates
 
-_LINES = re.compile(
-    rb"^(?:"
-    rb"-{4,5} ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-{4,5}"  # RFC 7468, OpenSSH, ssh.com, OpenPGP (RFC 9580)
-    rb"|PuTTY-User-Key-File-\d"
-    rb"|SSH PRIVATE KEY FILE FORMAT"  # of SSH 1
-    rb"|AGE-SECRET-KEY-1|AGE-PLUGIN-[A-Z0-9-]+1"
-    rb"|untrusted comment: .*secret key"  # minisign, signify
-    rb"|(?:Key: )?\((?:\d+:)?(?:protected-|shadowed-)?private-key"  # gpg-agent
-    rb")",
-    re.MULTILINE,
-)
 _LENGTH = rb"(?:[\x00-\x7f]|\x81.|\x82..|\x83...|\x80)"  # of DER, or indefinite
 _OID = rb"\x06.(?:\x2a\x86\x48\x86\xf7\x0d\x01|\x2a\x86\x48\xce|\x2b\x65|\x2b\x81\x04)"  # PKCS, X9.62, RFC 8410, SEC 2
-_MAGICS = re.compile(
-    rb"\xfe\xed\xfe\xed\x00\x00\x00[\x01\x02]"  # Java's keystores: JKS
-    rb"|\xce\xce\xce\xce\x00\x00\x00[\x01\x02]"  # and JCEKS
-    rb"|\x03\xd9\xa2\x9a[\x65-\x67]\xfb\x4b\xb5"  # KeePass
-    rb"|\x30%(length)b\x02\x01\x03\x30%(length)b\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07"  # PKCS #12 (RFC 7292)
-    rb"|\x30%(length)b\x02\x01[\x00\x01]\x30%(length)b%(oid)b"  # PKCS #8 (RFC 5958)
-    rb"|\x30%(length)b\x30%(length)b\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01(?:\x05|\x0c)"  # the same, encrypted
-    rb"|\x30\x82..\x02\x01\x00\x02[\x81\x82]"  # PKCS #1 (RFC 8017)
-    rb"|\x30%(length)b\x02\x01\x01\x04[\x1c-\x42]"  # SEC 1
-    rb"|(?:[\x94\x9c].|[\x95\x9d]..|[\xc5\xc7](?:[\x00-\xbf]|[\xc0-\xdf].|\xff.{4}))"  # OpenPGP: secret key packets
-    rb"[\x04-\x06].{4}[\x01-\x03\x10-\x13\x16\x19-\x1c]" % {b"length": _LENGTH, b"oid": _OID},
-    re.DOTALL,
-)
+
+
+@cache
+def _lines() -> re.Pattern[bytes]:
+    return re.compile(
+        rb"^(?:"
+        rb"-{4,5} ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-{4,5}"  # RFC 7468, OpenSSH, ssh.com, RFC 9580
+        rb"|PuTTY-User-Key-File-\d"
+        rb"|SSH PRIVATE KEY FILE FORMAT"  # of SSH 1
+        rb"|AGE-SECRET-KEY-1|AGE-PLUGIN-[A-Z0-9-]+1"
+        rb"|untrusted comment: .*secret key"  # minisign, signify
+        rb"|(?:Key: )?\((?:\d+:)?(?:protected-|shadowed-)?private-key"  # gpg-agent
+        rb")",
+        re.MULTILINE,
+    )
+
+
+@cache
+def _magics() -> re.Pattern[bytes]:
+    """Compiled at the first use: it takes long, and most runs write no file to be copied."""
+    return re.compile(
+        rb"\xfe\xed\xfe\xed\x00\x00\x00[\x01\x02]"  # Java's keystores: JKS
+        rb"|\xce\xce\xce\xce\x00\x00\x00[\x01\x02]"  # and JCEKS
+        rb"|\x03\xd9\xa2\x9a[\x65-\x67]\xfb\x4b\xb5"  # KeePass
+        rb"|\x30%(length)b\x02\x01\x03\x30%(length)b\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07"  # PKCS #12 (RFC 7292)
+        rb"|\x30%(length)b\x02\x01[\x00\x01]\x30%(length)b%(oid)b"  # PKCS #8 (RFC 5958)
+        rb"|\x30%(length)b\x30%(length)b\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01(?:\x05|\x0c)"  # the same, encrypted
+        rb"|\x30\x82..\x02\x01\x00\x02[\x81\x82]"  # PKCS #1 (RFC 8017)
+        rb"|\x30%(length)b\x02\x01\x01\x04[\x1c-\x42]"  # SEC 1
+        rb"|(?:[\x94\x9c].|[\x95\x9d]..|[\xc5\xc7](?:[\x00-\xbf]|[\xc0-\xdf].|\xff.{4}))"  # OpenPGP: secret key packets
+        rb"[\x04-\x06].{4}[\x01-\x03\x10-\x13\x16\x19-\x1c]" % {b"length": _LENGTH, b"oid": _OID},
+        re.DOTALL,
+    )
 
 
 def holds_private_key(head: bytes) -> bool:
     """Whether a file that begins so is a private key, or a store of keys."""
-    return _MAGICS.match(head) is not None or _LINES.search(head) is not None
+    return _magics().match(head) is not None or _lines().search(head) is not None
 
 
 def is_private_key(file: IO[bytes]) -> bool:
