@@ -16,7 +16,6 @@ from _thread import allocate_lock
 
 from .held import SIZE, Held
 from .text import to_json
-from .values import from_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ class Journal:
                     return
             finally:
                 self._guard.release()
+        from .values import from_number
+
         self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
 
     def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:

@@ -218,7 +218,7 @@ def test_what_a_page_lacks_is_said_before_the_first_run(
     with pytest.raises(SystemExit):
         main(["study", "run", str(tmp_path / "study.toml"), "-o", str(tmp_path / "made")])
     first, *_, last = capfd.readouterr().err.splitlines()
-    assert "no page will be left without jinja2: pip install" in first
+    assert "no page will be written without jinja2: pip install jinja2" in first
     assert "no page is left in" in last
 
 
