@@ -115,7 +115,7 @@ class VariableReads:
                 self._agent.warn(f"values of environment variables are not compared: {KEY[1:]}: {error.strerror}")
             self._key_id = blake2b(key=self._key, digest_size=8).hexdigest()
         if not self._key:
-            return {}
+            return {"undigested": True}
         data = os.fsencode(name) + b"\0" + os.fsencode(value)
         return {"digest": blake2b(data, key=self._key, digest_size=16).hexdigest(), "key": self._key_id}
 

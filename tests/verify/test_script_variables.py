@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.verdict_rows import causes
@@ -145,3 +146,26 @@ def test_a_digest_that_is_none_is_damage(reprokit: Reprokit, tmp_path: Path, dig
     building.add("variable", name="A", where="t.py:1", set=True, digest=digest, key="0" * 16)
     with pytest.raises(RunDamaged):
         compare(building.write(), building.path)
+
+
+def test_a_value_without_a_digest_is_not_the_same(recorded: Reprokit) -> None:
+    """The value differs, and the run that read it could not open its key."""
+    run(recorded, "replay", "a", "-o", "b", RATE=SECRET)
+    comparison = compare(recorded.directory / "a", recorded.directory / "b")
+    assert "2 the same" in {leaf.left for leaf in leaves(comparison)}
+    metrics = recorded.directory / "b" / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in lines:
+        if line["k"] == "variable" and line["name"] == "RATE":
+            del line["digest"], line["key"]
+            line["undigested"] = True
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = json.loads((recorded.directory / "b" / "run.json").read_text())
+    del facts["check"]
+    sealed = rundir.seal_file(metrics)
+    assert sealed is not None
+    facts["metrics"] = {"size": sealed.size, "digest": sealed.digest}
+    rundir.write_json(recorded.directory / "b" / "run.json", facts)
+    texts = {leaf.name: leaf.left for leaf in leaves(compare(recorded.directory / "a", recorded.directory / "b"))}
+    assert texts["script variables that are not comparable"] == "1, first RATE"
+    assert texts["script variables"] == "1 the same"

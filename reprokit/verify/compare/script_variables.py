@@ -39,7 +39,7 @@ def compare(matched: Matched) -> Iterator[Difference]:
         yield Difference(f"{NAME}s", Verdict.IDENTICAL, f"{same} the same", f"{same} the same")
     yield from (_leaf(name, left[name], right[name]) for name in differing)
     if unknown:
-        meaning = "each recording has a key of its own for digests: compare a recording with its replay"
+        meaning = "digests are missing, or have the key of another recording: compare a recording with its replay"
         yield information(f"{NAME}s that are not comparable", _counted(unknown), "", meaning)
     for one, other, side in ((left, right, "left"), (right, left, "right")):
         if names := sorted({*one} - {*other}):
@@ -48,14 +48,13 @@ def compare(matched: Matched) -> Iterator[Difference]:
 
 
 def _are_comparable(left: VariableStates, right: VariableStates) -> bool:
-    """Whether the digests of both, if both have any, are all there and of the same key."""
-    return left.keys == right.keys and not (left.is_cut or right.is_cut) if left.digests and right.digests else True
+    """Whether the digests of both are all there and of the same key; true where both were asked for presence alone."""
+    return left.keys == right.keys and not (left.is_cut or right.is_cut)
 
 
 def _same(left: VariableStates, right: VariableStates) -> bool:
     """Whether nothing that can be compared differs."""
-    is_known = bool(left.digests and right.digests) and _are_comparable(left, right)
-    return left.presence == right.presence and (not is_known or left.digests == right.digests)
+    return left.presence == right.presence and (not _are_comparable(left, right) or left.digests == right.digests)
 
 
 def _leaf(name: str, left: VariableStates, right: VariableStates) -> Difference:

@@ -241,6 +241,7 @@ class Variable(Line, frozen=True, tag="variable"):
     set: bool
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None  # null: of presence alone, or no key
     key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""  # which key the digest has
+    undigested: bool = False  # its value was asked for, and there was no key
 
 
 class Tracker(Line, frozen=True, tag="tracker"):

@@ -1,4 +1,4 @@
-"""VariableStates metrics.jsonl in bounded memory: each series of lines becomes a chain of chunk digests.
+"""Reads metrics.jsonl in bounded memory: each series of lines becomes a chain of chunk digests.
 
 A long training leaves tens of millions of lines, and two runs interleave the lines of their
 processes differently, so neither holding them nor walking two files side by side is an option (the
@@ -125,7 +125,7 @@ class VariableStates:
     where: str  # the first place
     presence: set[bool] = field(default_factory=set)  # whether it was set; both, if it changed
     digests: set[tuple[str, str]] = field(default_factory=set)  # with the key of each
-    is_cut: bool = False  # there were more
+    is_cut: bool = False  # there were more, or a value had no digest
 
     @property
     def keys(self) -> set[str]:
@@ -135,6 +135,7 @@ class VariableStates:
     def add(self, line: metric_lines.Variable) -> None:
         """Take in another line."""
         self.presence.add(line.set)
+        self.is_cut = self.is_cut or line.undigested
         if line.digest is not None:
             if len(self.digests) < MAX_VALUES:
                 self.digests.add((line.key, line.digest))
