@@ -41,7 +41,7 @@ def test_every_report_says_not_checked(number: signal.Signals, reprokit: Reproki
     gate = reprokit.start("gate", *reports, stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(here / "runs")})
     wait_until((here / "started").exists, "the training")
     (run,) = (here / "runs").glob("*/a/recording-1")
-    assert len(list(processes(run))) == 2
+    wait_until(lambda: len(list(processes(run))) == 2, "the training's helper, whose environment is seen once it runs")
     gate.send_signal(number)
     out, err = gate.communicate(timeout=LIMIT)
     assert gate.returncode == 128 + number, err
