@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError
+
+if TYPE_CHECKING:
+    from reprokit.study.description import Described
 
 
 class StudyCommands(click.Group):
@@ -30,52 +37,77 @@ def command() -> None:
     """
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A study file, and what is asked for beside it."""
+
+    file: Path
+    output: Path | None
+    runs: int | None
+    parallel: int | None
+
+    def described(self) -> tuple[Described, Path]:
+        """The study, and its directory."""
+        from reprokit.launch.supported import require_supported
+
+        require_supported()
+        from reprokit.study import description, runner
+
+        found = description.read(self.file, runs=self.runs, parallel=self.parallel)
+        return found, runner.place_for(found.study.name, self.output)
+
+    @property
+    def words(self) -> list[str]:
+        """The same arguments again."""
+        options = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
+        given = [word for name, value in options.items() if value for word in (name, str(value))]
+        return [str(self.file), *given]
+
+
+def of_study(function: Callable[..., None]) -> Callable[..., None]:
+    """Take a study file and the options that go with it."""
+
+    @click.argument("file", metavar="STUDY.toml", type=OWN_DIRECTORY)
+    @click.option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=OWN_DIRECTORY,
+        help="Directory of the study [default: .reprokit/studies/NAME]. If it holds this very study, resume it.",
+    )
+    @click.option(
+        "--runs", metavar="N", type=click.IntRange(1), help="N runs of each setup, instead of the file's number."
+    )
+    @click.option(
+        "--parallel", metavar="N", type=click.IntRange(1), help="N pairs at a time; times are not comparable then."
+    )
+    @functools.wraps(function)
+    def with_study(file: Path, output: Path | None, runs: int | None, parallel: int | None, **options: object) -> None:
+        function(Asked(file, output, runs, parallel), **options)
+
+    return with_study
+
+
 @command.command()
-@click.argument("file", metavar="STUDY.toml", type=OWN_DIRECTORY)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=OWN_DIRECTORY,
-    help="Directory of the study [default: .reprokit/studies/NAME]. One that holds this very study is gone on with.",
-)
-@click.option("--runs", metavar="N", type=click.IntRange(1), help="N runs of each setup, instead of the file's number.")
-@click.option(
-    "--parallel", metavar="N", type=click.IntRange(1), help="N pairs at a time; times are not comparable then."
-)
+@of_study
 @click.option("--stop-on-failure", is_flag=True, help="Stop at the first run that fails.")
 @click.pass_context
-def run(
-    context: click.Context,
-    file: Path,
-    output: Path | None,
-    runs: int | None,
-    parallel: int | None,
-    stop_on_failure: bool,
-) -> None:
+def run(context: click.Context, asked: Asked, stop_on_failure: bool) -> None:
     """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
 
     Each setup makes pairs of runs, in rounds, so that a machine that drifts favours none. A run that fails
     is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
-    from reprokit.launch.supported import require_supported
-
-    require_supported()
     from reprokit.launch.interruption import Interrupted
     from reprokit.launch.messages import say, warn
-    from reprokit.study import description, page, runner
+    from reprokit.study import page, runner
 
-    described = description.read(file, runs=runs, parallel=parallel)
-    directory = runner.place_for(described.study.name, output)
-    options = [
-        word for name, value in (("--runs", runs), ("--parallel", parallel)) if value for word in (name, str(value))
-    ]
-    again = runner.how_to_go_on(["study", "run", str(file), *(["-o", str(output)] if output else []), *options])
+    described, directory = asked.described()
+    again = runner.how_to_go_on(["study", "run", *asked.words])
     if missing := page.missing():  # now, as the runs may take days
         warn(f"no page will be written without {' and '.join(missing)}: pip install {' '.join(missing)}")
     try:
-        done = runner.run(described, directory, file, stop_on_failure=stop_on_failure)
+        done = runner.run(described, directory, asked.file, stop_on_failure=stop_on_failure)
     except Interrupted as interrupted:
         say(f"interrupted; nothing that has ended is lost, this goes on: {again}")
         context.exit(128 + interrupted.number)
@@ -91,12 +123,27 @@ def run(
 
 
 @command.command()
+@of_study
+def tasks(asked: Asked) -> None:
+    """Print what STUDY.toml still lacks as tasks for any scheduler: a line of JSON for each pair of runs.
+
+    Each line has the command that makes its pair. Those that nobody has begun are printed again the next time.
+    'reprokit study collect DIR' gathers what was done.
+    """
+    from reprokit.study import runner
+
+    described, directory = asked.described()
+    for task in runner.tasks(described, directory, asked.file):
+        click.echo(msgspec.json.encode(task))
+
+
+@command.command()
 @click.argument("directory", metavar="DIR", type=OWN_DIRECTORY)
 @click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
-@click.option("--over", is_flag=True, help="The Job is over: runs that have begun and not ended are lost.")
+@click.option("--over", is_flag=True, help="Nothing is at work any more: runs that began and did not end are lost.")
 @click.pass_context
 def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
-    """Take back what a Kubernetes Job has made so far of the study in DIR.
+    """Gather what was done so far of the tasks of the study in DIR, or of its Kubernetes Job.
 
     It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
     there or failed, 2 if the study or its store cannot be read.
@@ -104,9 +151,9 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
     from reprokit.launch.messages import say
     from reprokit.study import runner
 
-    done, at_work, waiting = runner.collect(directory, source=source, is_over=over)
+    done, out = runner.collect(directory, source=source, is_over=over)
     failed = f", {done.failed} of them failed" if done.failed else ""
-    more = f"; pairs at work: {at_work}, not begun: {waiting}" if at_work or waiting else ""
+    more = f"; pairs at work: {out.at_work}, not begun: {out.not_begun}" if out.at_work or out.not_begun else ""
     say(f"{done.made} of {done.total} runs are made{failed}{more}")
     if done.made == done.total:
         leave_page(directory)

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -47,7 +47,7 @@ OF_FILES: Final = ("outputs", "metrics in files")  # which runs at the same time
 INTERRUPTED: Final = 75  # exit status: the run was ended from outside, and nothing is known of it
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="job", tag="attempt"):
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run to be made: all that another process, also on another machine, needs to know."""
 
     setup: str
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     notes: tuple[str, ...] = ()  # for the result
 
 
-class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="job", tag="pair"):
+class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pair to be made, on one machine, one run after the other."""
 
     first: Task
@@ -278,28 +278,6 @@ def _outputs_digest(directory: RunDirectory) -> str:
 # Pairs
 
 
-def make_pair(
-    task: PairTask, save: Callable[[RunResult], None], interruption: Interruption | None = None
-) -> PairResult:
-    """Make both runs, each saved as it has ended, and compare them; removes what is not to be kept."""
-    first = task.made
-    if first is None:
-        first = attempt(task.first, interruption)
-        save(first)
-    second = second_of(task, first, lambda one: attempt(one, interruption))
-    save(second)
-    found = compared(task, first, second)
-    tidy(task, found)
-    return found
-
-
-def second_of(task: PairTask, first: RunResult, make: Callable[[Task], RunResult]) -> RunResult:
-    """The second run of a pair; a recording that failed has no replay."""
-    if first.outcome != "finished" and task.second.mode == "replayed":
-        return not_run(task.second)
-    return make(task.second)
-
-
 def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
     """What verify says of the two runs; nothing of runs that did not finish."""
     bare = PairResult(setup=first.setup, pair=first.pair, notes=[])
@@ -416,23 +394,13 @@ def main(arguments: list[str]) -> int:
     end_with_parent(signal.SIGTERM)  # of a study that is killed no run is to go on beside those of its next start
     if os.getppid() != parent:
         return INTERRUPTED
-    job: Task | PairTask = msgspec.json.decode(task_file.read_bytes(), type=Task | PairTask, strict=False)
-    report = Report()
+    task = msgspec.json.decode(task_file.read_bytes(), type=Task, strict=False)
     try:
         with Interruption() as interruption:
-            if isinstance(job, PairTask):
-                report.pair = make_pair(job, lambda one: _save(report, one, result_file), interruption)
-                write_report(report, result_file)
-            else:
-                _save(report, attempt(job, interruption), result_file)
+            write_report(Report(runs=[attempt(task, interruption)]), result_file)
     except Interrupted:
         return INTERRUPTED
     return 0
-
-
-def _save(report: Report, result: RunResult, file: Path) -> None:
-    report.runs.append(result)
-    write_report(report, file)
 
 
 def encoded(task: PairTask) -> bytes:

@@ -8,10 +8,10 @@ import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from reprokit.launch.messages import say, warn
 from reprokit.study import attempt, engines, order, store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Described, Setup, Study, differences
+from reprokit.study.engines.desk import Desk
 from reprokit.study.engines.engine import Stop
 from reprokit.study.order import Place
 from reprokit.study.progress import Progress, in_time
@@ -30,6 +31,9 @@ from reprokit.study.results import Mode, PairResult, Part, RunResult
 from reprokit.study.room import Room, in_bytes
 from reprokit.study.store import StudyFile
 from reprokit.version import VERSION
+
+if TYPE_CHECKING:
+    from reprokit.study.engines.tasks import Outstanding, StudyTask
 
 HOME: Final = Path(".reprokit")
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of one that was killed
@@ -74,18 +78,36 @@ def run(described: Described, directory: Path, source: Path, *, stop_on_failure:
         return running.done(stopped=stopped)
 
 
-def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[Done, int, int]:
-    """Take back what a Job has made so far of a study; also how many pairs are at work, and how many have not begun."""
-    plan = store.read_study(directory)
-    if plan.study.engine.kind != "kubernetes":
-        raise BadStudy(f"the study in {directory} has no Job: its results come back while it is run")
-    from reprokit.study.engines import kubernetes
+def tasks(described: Described, directory: Path, source: Path) -> list[StudyTask]:
+    """Hand out what is not made yet of a study, for any scheduler."""
+    from reprokit.study.engines import tasks as handed
 
+    study = described.study
+    if study.engine.kind == "kubernetes":
+        raise BadStudy("the tasks of kind = \"kubernetes\" are a manifest, which 'reprokit study run' writes")
+    engines.check_store(study)
+    _make(directory)
+    with _locked(directory):
+        running = _Running(_begun(described, directory, source), directory, stop_on_failure=False)
+        desk = Desk(directory, study.engine.store)
+        try:
+            return list(handed.handed_out(desk, running.pairs(handed.pairs_out(desk))))
+        except Stop as stop:
+            raise stop.error or BadStudy(str(stop)) from None
+
+
+def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[Done, Outstanding]:
+    """Take back what was done so far of a study's tasks; also how many have not come back."""
+    from reprokit.study.engines import tasks as handed
+
+    plan = store.read_study(directory)
     with _locked(directory):
         running = _Running(plan, directory, stop_on_failure=False)
-        settings = plan.study.engine
-        at_work, waiting = kubernetes.collect(directory, settings, running, source=source, is_over=is_over)
-        return running.done(stopped=False), at_work, waiting
+        desk = Desk(directory, plan.study.engine.store, keep_claims=True)
+        if source:
+            desk.read_from(source)
+        outstanding = handed.collect(desk, running, is_over=is_over)
+        return running.done(stopped=False), outstanding
 
 
 def _check_commands(described: Described) -> None:
@@ -223,11 +245,13 @@ class _Running:
 
     # What is to be made
 
-    def pairs(self) -> Iterator[PairTask]:
+    def pairs(self, under_way: Collection[tuple[str, int]] = ()) -> Iterator[PairTask]:
         """The pairs to come; each is looked at only when its turn comes, and not begun if it would not fit."""
         (self._directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
         self._tidy()
         for place in list(self._coming):
+            if (place.setup, place.pair) in under_way:
+                continue
             task = self._task(place)
             first, second = (self._results.get((place.setup, place.pair, part)) for part in ("first", "second"))
             if first is not None and second is not None:  # only their comparison is missing

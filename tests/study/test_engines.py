@@ -24,6 +24,8 @@ from reprokit.study.attempt import PairTask, Report, Task, write_report
 from reprokit.study.description import Engine, Study
 from reprokit.study.engines import depot, jobs, kubernetes, slurm, work
 from reprokit.study.engines.desk import JOBS, Desk
+from reprokit.study.engines.engine import PairSchedule
+from reprokit.study.engines.tasks import Outstanding
 from reprokit.study.engines.work import Claim, Ended
 from reprokit.study.results import Evaluation, PairResult, RunResult, Series
 from tests.study.studies import OUT, PYTHON, run, words, written
@@ -427,8 +429,8 @@ def test_what_an_earlier_start_has_left_is_taken_back(
 
     thread = threading.Thread(target=beat)
     thread.start()
-    heard, engine = Heard(), jobs.Jobs(desk, 1, NoCluster)
-    engine.make(iter(()), heard)
+    heard = Heard()
+    PairSchedule(jobs.Jobs(desk, NoCluster), 1).make(iter(()), heard)
     thread.join()
     assert [run.part for run in heard.runs] == ["first", "first", "second", "first", "second"]
     assert len(heard.pairs) == 2
@@ -449,6 +451,51 @@ class NoCluster:
 
     def cancel(self, name: str) -> None:
         raise AssertionError(name)
+
+
+# Any scheduler
+
+
+def listed(directory: Path) -> list[dict[str, Any]]:
+    """The tasks that `study tasks` prints."""
+    command = [str(COMMAND), "study", "tasks", *words(directory)[2:]]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def collected(directory: Path, *options: str, status: int) -> str:
+    """Gather what was done, as a user does."""
+    command = [str(COMMAND), "study", "collect", str(directory / OUT), *options]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stderr
+
+
+def test_tasks_are_made_in_any_order_and_gathered_in_parts(tmp_path: Path) -> None:
+    setups = "".join(f'[[setup]]\nname = "{name}"\n' for name in ("a", "b", "c"))
+    written(tmp_path, f"runs = 2\n{setups}")
+    tasks = listed(tmp_path)
+    assert listed(tmp_path) == tasks  # of which nobody has begun any
+    commands = {task["setup"]: str(task["command"]) for task in tasks}
+    assert set(commands) == {"a", "b", "c"}
+    assert "3 pairs of" in run(tmp_path, status=2)
+    subprocess.run(commands["c"], shell=True, check=True, cwd="/")
+    assert collected(tmp_path, status=1).endswith("2 of 6 runs are made; pairs at work: 0, not begun: 2\n")
+    assert subprocess.run(commands["c"], shell=True, cwd="/", stderr=subprocess.DEVNULL).returncode == 2
+    assert [task["setup"] for task in listed(tmp_path)] == [name for name in commands if name != "c"]
+    (name,) = [task["task"] for task in tasks if task["setup"] == "a"]
+    (tmp_path / OUT / JOBS / f"{name}.{work.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="w", host="h")))
+    assert collected(tmp_path, status=1).endswith("pairs at work: 1, not begun: 1\n")
+    assert collected(tmp_path, "--over", status=1).endswith("3 of 6 runs are made, 1 of them failed\n")
+    for task in listed(tmp_path):
+        subprocess.run(task["command"], shell=True, check=True, cwd="/")
+    for _ in range(2):
+        assert "6 of 6 runs are made, 1 of them failed" in collected(tmp_path, status=1)
+    assert {key: one.outcome for key, one in results(tmp_path / OUT).items() if one.outcome != "finished"} == {
+        ("a", "first"): "lost"
+    }
+    assert pairs(tmp_path / OUT)["b"].words
 
 
 # Kubernetes
@@ -494,7 +541,7 @@ def test_kubernetes_makes_a_pair_for_each_index_of_a_job(tmp_path: Path) -> None
     spec = validated(manifest)["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (2, 2, 0)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert runner.collect(out)[1:] == (0, 2)
+    assert runner.collect(out)[1] == Outstanding(not_begun=2)
     with pytest.raises(EngineUnusable, match=r"2 pairs of .* have not come back"):
         runner.run(described, out, path)
 
@@ -516,10 +563,10 @@ def test_kubernetes_makes_a_pair_for_each_index_of_a_job(tmp_path: Path) -> None
     (name,) = [path.name.removesuffix(f".{work.ORDER}") for path in (out / JOBS).iterdir()]
     (place,) = (tmp_path / "store").iterdir()
     (place / f"{name}.{work.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="pod-0", host="node")))
-    assert runner.collect(out)[1:] == (1, 0)
-    done, *rest = runner.collect(out, source=str(place), is_over=True)
-    assert (done.made, done.failed, rest) == (3, 1, [0, 0])
-    assert results(out)["seeded", "first"].ended == "worker pod-0 on node died (the Job is over)"
+    assert runner.collect(out)[1] == Outstanding(at_work=1)
+    done, rest = runner.collect(out, source=str(place), is_over=True)
+    assert (done.made, done.failed, rest) == (3, 1, Outstanding())
+    assert results(out)["seeded", "first"].ended == "worker pod-0 on node died (the study's tasks are over)"
     runner.run(described, out, path)  # makes a manifest of what is left
     assert validated(json.loads((out / kubernetes.MANIFEST).read_text()))["spec"]["completions"] == 1
 

@@ -11,7 +11,7 @@ from tests.support import Reprokit
 PAGE = Path(__file__).parents[2] / "docs" / "commands" / "study.md"
 
 
-@pytest.mark.parametrize("command", ["study", "study run", "study collect", "study init", "study show"])
+@pytest.mark.parametrize("command", ["study", "study run", "study tasks", "study collect", "study init", "study show"])
 def test_the_page_holds_the_help_text(tmp_path: Path, command: str) -> None:
     done = Reprokit(tmp_path).run(*command.split(), "--help", environment={"COLUMNS": "80"})
     text = f"$ reprokit {command} --help\n{done.stdout}"

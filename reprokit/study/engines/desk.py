@@ -20,7 +20,7 @@ from reprokit.study import predictions
 from reprokit.study.attempt import PairTask, Report, Task
 from reprokit.study.engines import depot as depots
 from reprokit.study.engines import work
-from reprokit.study.engines.engine import Listener, Stop
+from reprokit.study.engines.engine import PairListener, Stop, continued
 from reprokit.study.engines.local import MAX_LOG
 from reprokit.study.engines.work import BEAT, CLAIM, ENDED, ORDER, REPORT, STOP, Claim, Ended, Order
 from reprokit.study.results import MAX_VALUES, PairResult, RunResult
@@ -165,9 +165,11 @@ class Desk:
 
     # What came of a job
 
-    def take_back(self, name: str, listener: Listener, lost: str) -> PairTask | None:
-        """Hand on all that came of a job. Of what it began and did not end, `lost` says how, or nothing where that is
-        no result. What is returned is the pair, where its second run is still to be made."""
+    def take_back(self, name: str, listener: PairListener, lost: str) -> PairTask | None:
+        """Hand on all that came of a job, and return the pair where a run of it is still to be made.
+
+        `lost` says how what it began came to no end, or nothing where that is no result.
+        """
         task = self.task(name)
         report = self.report(name, task)
         try:
@@ -175,7 +177,7 @@ class Desk:
         finally:
             self.forget(name)
 
-    def _told(self, name: str, task: PairTask, report: Report, listener: Listener, lost: str) -> PairTask | None:
+    def _told(self, name: str, task: PairTask, report: Report, listener: PairListener, lost: str) -> PairTask | None:
         runs = list(report.runs)
         if lost and report.pair is None and len(runs) + (task.made is not None) < 2:
             runs.append(attempts.lost(task.second if runs or task.made else task.first, lost))
@@ -187,25 +189,10 @@ class Desk:
             except Stop as asked:
                 stop = asked
         made = [*([task.made] if task.made is not None else []), *runs]
-        rest = self._compared(task, made, report.pair, listener)
+        rest = continued(task, made, listener, report.pair)
         if stop is not None:
             raise stop
         return rest
-
-    def _compared(
-        self, task: PairTask, made: list[RunResult], pair: PairResult | None, listener: Listener
-    ) -> PairTask | None:
-        if len(made) == 1 and made[0].outcome != "finished":
-            if task.second.mode != "replayed":
-                return msgspec.structs.replace(task, made=made[0])
-            second = attempts.not_run(task.second)
-            listener.run_ended(second)
-            made = [made[0], second]
-        if len(made) == 2:
-            found = pair or attempts.compared(task, *made)
-            listener.pair_ended(task, found)
-            attempts.tidy(task, found)
-        return None
 
 
 def lost_words(claim: Claim, ended: Ended | None, words: str) -> str:

@@ -1,11 +1,17 @@
-"""What an engine is: it makes pairs somewhere, and tells what came of them."""
+"""What an engine is: it makes pairs somewhere and tells what came of them; one loop serves all that wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Protocol
 
+import msgspec
+
 from reprokit.errors import ReprokitError
+from reprokit.launch.interruption import WATCHED, Interrupted
+from reprokit.study import attempt as attempts
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
 
@@ -18,7 +24,7 @@ class Stop(Exception):
         self.error = error
 
 
-class Listener(Protocol):
+class PairListener(Protocol):
     """Is told by an engine, in the thread that called it. It may raise Stop; anything else ends all runs at once."""
 
     def run_ended(self, run: RunResult) -> None:
@@ -28,11 +34,116 @@ class Listener(Protocol):
         """Both runs of a pair were made and compared."""
 
 
-class Engine(Protocol):
+class PairMaker(Protocol):
     """Where the pairs of a study are made. A pair is made on one machine, one run after the other."""
 
-    def make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
+    def make(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
         """Make the pairs, in their order, each taken from the iterator (which may raise Stop) only when its turn comes.
 
         Raises Interrupted once what was under way has ended.
         """
+
+
+class Workplace(Protocol):
+    """Makes pairs, or their runs one by one, some at the same time."""
+
+    @property
+    def busy(self) -> int:
+        """How many are under way."""
+
+    def open(self, listener: PairListener) -> None:
+        """Get ready, and hand on what an earlier start has left."""
+
+    def begin(self, pair: PairTask) -> None:
+        """Begin a pair, or its second run."""
+
+    def settle(self, listener: PairListener) -> PairTask | None:
+        """Wait until something has ended and hand it on; returns a pair whose second run is still to be made.
+
+        Raises Interrupted where a run was ended from outside.
+        """
+
+    def hold(self) -> None:
+        """Begin nothing that has not begun."""
+
+    def interrupt(self, number: int) -> None:
+        """Have everything end; called by a signal's handler."""
+
+    def close(self) -> None:
+        """End what is still under way."""
+
+
+class PairSchedule:
+    """Makes pairs at a workplace, some at the same time if that is asked for."""
+
+    def __init__(self, workplace: Workplace, parallel: int) -> None:
+        self._workplace, self._parallel = workplace, parallel
+        self._again: list[PairTask] = []  # whose second run is still to be made
+        self._asked = 0
+        self._stop: Stop | None = None
+
+    def make(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
+        """Make the pairs; a signal ends what is under way, and raises Interrupted then."""
+        before = {number: signal.signal(number, self._take) for number in _not_ignored()}
+        try:
+            self._workplace.open(listener)
+            self._make(pairs, listener)
+        finally:
+            self._workplace.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _make(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
+        while True:
+            try:
+                self._begin_some(pairs, listener)
+                if not self._workplace.busy:
+                    break
+                rest = self._workplace.settle(listener)
+                self._again += [rest] if rest is not None else []
+            except Stop as stop:
+                self._stop = self._stop or stop
+                self._workplace.hold()
+            except Interrupted as interrupted:
+                self._asked = self._asked or interrupted.number
+        if self._asked:
+            raise Interrupted(self._asked)
+        if self._stop is not None:
+            raise self._stop
+
+    def _begin_some(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
+        """Begin as many pairs as may be made at the same time."""
+        while self._workplace.busy < self._parallel and not (self._asked or self._stop):
+            task = self._again.pop(0) if self._again else next(pairs, None)
+            if task is None:
+                return
+            rest = continued(task, [task.made] if task.made is not None else [], listener)
+            if rest is not None:
+                self._workplace.begin(rest)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self._asked = number
+        self._workplace.interrupt(number)
+
+
+def _not_ignored() -> list[signal.Signals]:
+    return [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
+
+
+def continued(
+    task: PairTask, made: Sequence[RunResult], listener: PairListener, found: PairResult | None = None
+) -> PairTask | None:
+    """Compare a pair whose runs these are, or return it where a run is still to be made.
+
+    A recording that failed has no replay.
+    """
+    if len(made) == 1 and made[0].outcome != "finished" and task.second.mode == "replayed":
+        second = attempts.not_run(task.second)
+        listener.run_ended(second)
+        made = [made[0], second]
+    if len(made) < 2:
+        return msgspec.structs.replace(task, made=made[0]) if made else task
+    pair = found or attempts.compared(task, *made)
+    listener.pair_ended(task, pair)
+    attempts.tidy(task, pair)
+    return None

@@ -16,14 +16,14 @@ from uuid import uuid4
 
 import msgspec
 
-from reprokit.errors import BadStudy, EngineUnusable, StudyTooLarge
+from reprokit.errors import BadStudy, StudyTooLarge
 from reprokit.launch.messages import say
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Engine
 from reprokit.study.engines import depot as depots
-from reprokit.study.engines import work
-from reprokit.study.engines.desk import Desk, lost_words
-from reprokit.study.engines.engine import Listener, Stop
+from reprokit.study.engines import tasks, work
+from reprokit.study.engines.desk import Desk
+from reprokit.study.engines.engine import PairListener
 from reprokit.study.store import read_study
 
 MANIFEST: Final = "job.json"
@@ -83,22 +83,16 @@ class Kubernetes:
         self._directory, self._settings = directory, settings
         self._desk = Desk(directory, settings.store, keep_claims=True)
 
-    def make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
+    def make(self, pairs: Iterator[PairTask], _listener: PairListener) -> None:
         """Write it; nothing is made here."""
-        out = self._desk.names()
-        if out:
-            raise Stop(
-                EngineUnusable(
-                    f"{len(out)} pairs of {self._directory / MANIFEST} have not come back: "
-                    f"apply it, then 'reprokit study collect {self._directory}'"
-                )
-            )
-        tasks = list(pairs)
-        if not tasks:
+        words = f"{self._directory / MANIFEST} have not come back: apply it, then 'reprokit study collect"
+        tasks.require_none_out(self._desk, f"{words} {self._directory}'")
+        pending = list(pairs)
+        if not pending:
             return
         base = read_study(self._directory).base
         image = options(self._settings).directory
-        orders = [self._desk.order(_in_image(task, os.path.realpath(base), image)) for task in tasks]
+        orders = [self._desk.order(_in_image(task, os.path.realpath(base), image)) for task in pending]
         try:
             data = manifest(read_study(self._directory).study.name, orders, self._desk.place, self._settings)
         except StudyTooLarge:
@@ -110,29 +104,6 @@ class Kubernetes:
         say(f"{path}: a Job that makes {len(orders)} pairs, up to {self._settings.parallel} at a time")
         say(f"this begins it: kubectl apply -f {path}")
         say(f"its results come back by: reprokit study collect {self._directory}")
-
-
-def collect(directory: Path, settings: Engine, listener: Listener, *, source: str, is_over: bool) -> tuple[int, int]:
-    """Take back what the Job has made so far; how many pairs are still at work, and how many have not begun.
-
-    Where it is over, what has begun and not ended is lost. What has not begun is forgotten: the next manifest has it.
-    """
-    desk = Desk(directory, settings.store, keep_claims=True)
-    if source:
-        desk.read_from(source)
-    at_work = waiting = 0
-    for name in desk.names():
-        claim, ended = desk.claim(name), desk.ended(name)
-        if claim is None:
-            waiting += not is_over
-            if is_over:
-                desk.forget(name)
-        elif ended is None and not is_over:
-            at_work += 1
-        else:
-            # A run whose other one was lost is left to the next manifest.
-            desk.take_back(name, listener, lost_words(claim, ended, "the Job is over"))
-    return at_work, waiting
 
 
 def _in_image(task: PairTask, base: str, directory: str) -> PairTask:

@@ -7,19 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
 
 from reprokit.launch.environment import inherited
-from reprokit.launch.interruption import WATCHED, Interrupted
+from reprokit.launch.interruption import Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairTask, Task, lost
-from reprokit.study.engines.engine import Listener, Stop
+from reprokit.study.engines.engine import PairListener, continued
 from reprokit.study.results import RunResult
 from reprokit.study.store import LOGS, name_of
 
@@ -80,72 +78,41 @@ class Working:
 
 
 class Local:
-    """Pairs on this machine, some at the same time if that is asked for."""
+    """Makes runs by processes of this machine, one after the other for each pair."""
 
-    def __init__(self, directory: Path, parallel: int, lock: int, *, keep_logs: bool = False) -> None:
-        self._directory, self._parallel, self._lock, self._keep_logs = directory, parallel, lock, keep_logs
+    def __init__(self, directory: Path, lock: int, *, keep_logs: bool = False) -> None:
+        self._directory, self._lock, self._keep_logs = directory, lock, keep_logs
         self._working: list[Working] = []
         self._asked = 0
-        self._stop: Stop | None = None
-
-    def make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
-        """Make the pairs; a signal is handed to the runs, and raises Interrupted when they have ended."""
-        (self._directory / LOGS).mkdir(mode=0o700, exist_ok=True)
-        before = {number: signal.signal(number, self._take) for number in _not_ignored()}
-        try:
-            self._make(pairs, listener)
-        finally:
-            self._end_all()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _make(self, pairs: Iterator[PairTask], listener: Listener) -> None:
-        while True:
-            try:
-                self._begin_some(pairs, listener)
-                if not self._working:
-                    break
-                self._go_on(self._wait(), listener)
-            except Stop as stop:
-                self._stop = self._stop or stop
-        if self._asked:
-            raise Interrupted(self._asked)
-        if self._stop is not None:
-            raise self._stop
 
     @property
-    def _is_ending(self) -> bool:
-        return bool(self._asked or self._stop)
+    def busy(self) -> int:
+        """How many runs are under way."""
+        return len(self._working)
 
-    def _begin_some(self, pairs: Iterator[PairTask], listener: Listener) -> None:
-        """Begin as many pairs as may be made at the same time."""
-        while len(self._working) < self._parallel and not self._is_ending:
-            pair = next(pairs, None)
-            if pair is None:
-                return
-            self._begin(pair, listener)
+    def open(self, _listener: PairListener) -> None:
+        """Make the place of logs; no run outlives an earlier start."""
+        (self._directory / LOGS).mkdir(mode=0o700, exist_ok=True)
 
-    def _begin(self, pair: PairTask, listener: Listener) -> None:
-        if pair.made is None:
-            self._start(pair, pair.first)
-        else:
-            self._second(pair, pair.made, listener)
-
-    def _start(self, pair: PairTask, task: Task) -> None:
-        new = Working(pair, task, self._directory, self._lock)
+    def begin(self, pair: PairTask) -> None:
+        """Begin a pair's first run, or its second."""
+        new = Working(pair, pair.first if pair.made is None else pair.second, self._directory, self._lock)
         self._working.append(new)
         if self._asked:  # meanwhile
             new.send(self._asked)
 
-    def _second(self, pair: PairTask, first: RunResult, listener: Listener) -> None:
-        if self._is_ending:
-            return
-        if first.outcome != "finished" and pair.second.mode == "replayed":
-            second = attempts.not_run(pair.second)
-            listener.run_ended(second)
-            self._compare(pair, first, second, listener)
-        else:
-            self._start(msgspec.structs.replace(pair, made=first), pair.second)
+    def settle(self, listener: PairListener) -> PairTask | None:
+        """Wait until a run has ended, and hand on what came of it."""
+        ended = self._wait()
+        self._working.remove(ended)
+        result = ended.result(is_asked_to_end=bool(self._asked))
+        if result is None:
+            self._asked = self._asked or signal.SIGTERM  # somebody has ended the run itself
+            raise Interrupted(self._asked)
+        self._tidy_log(ended.log, result)
+        listener.run_ended(result)
+        made = ended.pair.made
+        return continued(ended.pair, [result] if made is None else [made, result], listener)
 
     def _wait(self) -> Working:
         """The process that has ended first."""
@@ -158,24 +125,14 @@ class Local:
                     return one
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 
-    def _go_on(self, ended: Working, listener: Listener) -> None:
-        self._working.remove(ended)
-        result = ended.result(is_asked_to_end=bool(self._asked))
-        if result is None:
-            self._asked = self._asked or signal.SIGTERM  # somebody has ended the run itself
-            return
-        self._tidy_log(ended.log, result)
-        listener.run_ended(result)
-        pair = ended.pair
-        if pair.made is None:
-            self._second(pair, result, listener)
-        else:
-            self._compare(pair, pair.made, result, listener)
+    def hold(self) -> None:
+        """Let runs come to their end; each has begun."""
 
-    def _compare(self, pair: PairTask, first: RunResult, second: RunResult, listener: Listener) -> None:
-        found = attempts.compared(pair, first, second)
-        listener.pair_ended(pair, found)
-        attempts.tidy(pair, found)
+    def interrupt(self, number: int) -> None:
+        """Hand the signal to the runs."""
+        self._asked = number
+        for one in self._working:
+            one.send(number)
 
     def _tidy_log(self, log: Path, result: RunResult) -> None:
         """What a run printed stays if it failed, or if all is to be kept."""
@@ -189,13 +146,8 @@ class Local:
                 file.write(end)
                 file.truncate()
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
-        self._asked = number
-        for one in self._working:
-            one.send(number)
-
-    def _end_all(self) -> None:
-        """Something went wrong: no run is to go on."""
+    def close(self) -> None:
+        """End the runs that go on where something went wrong."""
         deadline = time.monotonic() + GRACE
         for one in self._working:
             one.send(signal.SIGTERM)
@@ -206,10 +158,6 @@ class Local:
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
         self._working.clear()
-
-
-def _not_ignored() -> list[signal.Signals]:
-    return [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
 
 
 def last_line(log: Path) -> str:

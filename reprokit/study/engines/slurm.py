@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections import deque
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from reprokit.errors import EngineUnusable, ExtraMissing
 from reprokit.study.description import Engine
-from reprokit.study.engines.work import work
+from reprokit.study.engines.work import own_name, work
 
 LOCAL: Final = "local"  # the address that stands for this machine
 FOLDER: Final = "slurm"
@@ -100,8 +99,7 @@ def executor(settings: Engine, folder: Path) -> Any:
 def _work(place: str, name: str, path: list[str]) -> None:
     """What a job does."""
     sys.path[:] = path
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
-    work(place, name, f"job {job}")
+    work(place, name, own_name())
 
 
 def _last_line(file: Path) -> str:

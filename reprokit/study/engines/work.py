@@ -28,6 +28,7 @@ from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairTask, Report, Task
 from reprokit.study.engines import depot as depots
 from reprokit.study.engines.depot import Depot
+from reprokit.study.engines.engine import PairSchedule
 from reprokit.study.engines.local import GRACE, MAX_LOG, Local
 from reprokit.study.results import MAX_LINE, PairResult, RunResult
 from reprokit.study.store import LOGS, PREDICTIONS, RUNS, name_of
@@ -291,31 +292,47 @@ def pair(arguments: list[str]) -> int:
     if os.getppid() != parent:
         return INTERRUPTED
     task = msgspec.json.decode(order.read_bytes(), type=PairTask, strict=False)
-    engine = Local(Path(task.first.place), 1, os.open(os.devnull, os.O_RDWR), keep_logs=task.keep == "all")
+    local = Local(Path(task.first.place), os.open(os.devnull, os.O_RDWR), keep_logs=task.keep == "all")
     try:
-        engine.make(iter([task]), _Reporter(report))
+        PairSchedule(local, 1).make(iter([task]), _Reporter(report))
     except Interrupted:
         return INTERRUPTED
     return 0
 
 
-# A container that is told a number
+# A command of any scheduler
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m reprokit.study.engines.work PLACE ORDERS`: make the pair that JOB_COMPLETION_INDEX counts."""
+    """`python -m reprokit.study.engines.work PLACE TASK`: make the pair of a task.
+
+    In place of TASK a container gives a file of orders, of which JOB_COMPLETION_INDEX counts one.
+    """
     signal.signal(signal.SIGTERM, _leave)  # which the first process of a container would never notice otherwise
-    place, file = arguments
-    number = int(os.environ["JOB_COMPLETION_INDEX"])
-    with gzip.open(file) as stream:
-        orders = msgspec.json.decode(stream.read(MAX_TASKS), type=list[tuple[str, msgspec.Raw]])
-    name, order = orders[number]
+    place, task = arguments
     try:
-        perform(depots.opened(place), name, bytes(order), os.environ.get("HOSTNAME", ""))
+        if "/" in task:
+            name, order = _counted(task)
+            perform(depots.opened(place), name, order, own_name())
+        else:
+            work(place, task, own_name())
     except ReprokitError as error:
         print(f"reprokit: {error.slug}: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _counted(file: str) -> tuple[str, bytes]:
+    with gzip.open(file) as stream:
+        orders = msgspec.json.decode(stream.read(MAX_TASKS), type=list[tuple[str, msgspec.Raw]])
+    name, order = orders[int(os.environ["JOB_COMPLETION_INDEX"])]
+    return name, bytes(order)
+
+
+def own_name() -> str:
+    """What a worker is called that its scheduler gives no name: its job, its container, or this process."""
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
+    return f"job {job}" if job else os.environ.get("HOSTNAME", "") or f"process {os.getpid()}"
 
 
 def _leave(number: int, _frame: object) -> None:
