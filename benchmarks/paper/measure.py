@@ -1,4 +1,4 @@
-"""Runs the studies one after the other, going on where they stopped, and writes the tables of docs/paper.md."""
+"""Runs the studies one after the other, going on where they stopped, and writes the tables of results.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.paper import tables
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PAGE = ROOT / "docs" / "paper.md"
+PAGE = HERE / "results.md"
 OLD = ROOT / ".venv-tf114" / "bin" / "python"
 PYTHONS = (OLD, ROOT / ".venv" / "bin" / "python")
 DATA = ROOT / ".reprokit" / "paper"

@@ -1,4 +1,4 @@
-"""The tables of docs/paper.md: what the analyses of the studies say, beside the paper's own figures."""
+"""The tables of results.md: what the analyses of the studies say, beside the paper's own figures."""
 
 from __future__ import annotations
 
