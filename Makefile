@@ -24,6 +24,8 @@ PYTHON37 ?= $(shell for python in \
 	$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.7.*/bin/python3.7 2>/dev/null | sort -V) \
 	$$(command -v python3.7); do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 7))' 2>/dev/null && echo "$$python"; done | tail -1)
+LATER := slow or tf114
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn 'tensorflow-determinism==0.3.0'
 TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)/$(OLD_VENV)/bin/python')
 
@@ -44,12 +46,16 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@$(DEMO)/bin/python examples/demo.py $(FRAMEWORK)
 
 .PHONY: test
-test: $(VENV)/.test old-environment .browser/fonts.conf ## Install all that the tests need, and run them
-	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not extended" $(PYTEST_ARGUMENTS)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once in each framework (10 min)
+	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
+
+.PHONY: test-all
+test-all: $(VENV)/.test old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
+	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment .venv-trackers/.installed ## Run the long tests that vary what others have
-	@$(TF114) $(BIN)/python -m pytest -n $(JOBS) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed ## Run the long variations that neither of them runs
+	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
@@ -57,7 +63,7 @@ test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
 
 .PHONY: sanitize
 sanitize: $(VENV)/.test ## Run the tests of the shim built with the compiler's sanitizers
-	@$(BIN)/python -m pytest -n $(JOBS) tests/native/test_sanitizers.py $(PYTEST_ARGUMENTS)
+	@$(PYTEST) tests/native/test_sanitizers.py $(PYTEST_ARGUMENTS)
 
 .PHONY: mutations
 mutations: $(VENV)/.test ## Change one thing in a thousand copies of recorded runs: verify must name each
@@ -132,7 +138,7 @@ ifneq ($(PYTHON37),)
 old-environment: $(OLD_VENV)/.installed
 else
 old-environment:
-	@echo "no python3.7 found: the TensorFlow 1.14 tests will be skipped (make test PYTHON37=...)"
+	@echo "no python3.7 found: the TensorFlow 1.14 tests will be skipped (make test-all PYTHON37=...)"
 endif
 
 $(OLD_VENV)/.installed: Makefile

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip only what this machine cannot have: a GPU, an interpreter of 2018."""
     missing = {}
     if not os.environ.get("REPROKIT_TF114_PYTHON"):
-        missing["tf114"] = "REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14; make test makes one"
+        missing["tf114"] = "REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14; make test-all makes one"
     if shutil.which("nvidia-smi") is None:
         missing["gpu"] = "this machine has no NVIDIA GPU"
     for item in items:

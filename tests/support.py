@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from reprokit import rundir
 
@@ -79,6 +81,12 @@ class Reprokit:
         path.write_text(text)
         path.chmod(0o755)
         return path
+
+
+def rest_slow(values: Iterable[Any]) -> list[Any]:
+    """The values of a parameter: the first runs in make test, the others in make test-all."""
+    first, *others = values
+    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:

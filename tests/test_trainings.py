@@ -1,4 +1,4 @@
-"""Real trainings that set no seed: two bare runs differ; a recording; three replays, each equal to it.
+"""Real trainings that set no seed: two bare runs differ; a recording; one replay or three, each equal to it.
 
 A replay is always compared with the recording, never with another replay: two replays could agree on
 something that the recording never was.
@@ -32,6 +32,7 @@ class Training:
     variables: dict[str, str] = field(default_factory=dict)
     all_exact: bool = True  # every request answered by the next event of its own thread
     printed: bool = True  # the training prints a digest of its weights
+    replays: int = 3
 
 
 def script(name: str, *arguments: str, **options: Any) -> Training:
@@ -44,25 +45,31 @@ TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
 
 CASES = [
     # joblib names its messages in whichever thread comes first.
-    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs"),
+    pytest.param(script("numpy_sklearn.py", all_exact=False, replays=1), id="numpy-sklearn-two-jobs"),
     pytest.param(
         script("pytorch_workers.py", "0", "none"), id="pytorch", marks=[pytest.mark.torch, pytest.mark.extended]
     ),
-    pytest.param(script("pytorch_workers.py", "2", "fork"), id="pytorch-two-workers-fork", marks=pytest.mark.torch),
+    pytest.param(
+        script("pytorch_workers.py", "2", "fork"),
+        id="pytorch-two-workers-fork",
+        marks=[pytest.mark.torch, pytest.mark.slow],
+    ),
     pytest.param(
         script("pytorch_workers.py", "2", "spawn"),
         id="pytorch-two-workers-spawn",
         marks=[pytest.mark.torch, pytest.mark.extended],
     ),
-    pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=pytest.mark.torch),
+    pytest.param(script("pytorch_threads.py", replays=1), id="pytorch-four-threads", marks=pytest.mark.torch),
     pytest.param(
         script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),
     pytest.param(
         script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),
-    pytest.param(script("tensorflow_function.py", **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow),
-    pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
+    pytest.param(
+        script("tensorflow_function.py", replays=1, **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow
+    ),
+    pytest.param(script("xgboost_digits.py", replays=1), id="xgboost", marks=pytest.mark.xgboost),
     pytest.param(
         script("pytorch_cuda.py", all_exact=False), id="pytorch-cuda", marks=[pytest.mark.gpu, pytest.mark.torch]
     ),
@@ -115,7 +122,7 @@ def reproduces(training: Training, reprokit: Reprokit) -> None:
     assert recorded.stdout not in bare
     if training.printed:
         assert re.search(r"[0-9a-f]{64}$", recorded.stdout.strip())
-    for number in range(3):
+    for number in range(training.replays):
         name = f"replayed{number}"
         replayed = reprokit.run("replay", "recorded", "-o", name, environment=training.variables)
         assert replayed.returncode == 0, replayed.stderr[-2000:]
@@ -128,7 +135,6 @@ def reproduces(training: Training, reprokit: Reprokit) -> None:
             assert (fidelity["moved"], fidelity["derived"], fidelity["unused"]) == (0, 0, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("training", CASES)
 def test_training(training: Training, reprokit: Reprokit) -> None:
     reproduces(training, reprokit)

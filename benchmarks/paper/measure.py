@@ -31,7 +31,7 @@ def prepare() -> None:
     """Look for both Pythons, and let the older write the data."""
     for python in PYTHONS:
         if not python.exists():
-            raise SystemExit(f"{python} is missing: 'make test' makes both environments")
+            raise SystemExit(f"{python} is missing: 'make test-all' makes both environments")
     subprocess.run([OLD, HERE / "data.py", DATA], check=True)
 
 

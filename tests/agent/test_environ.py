@@ -143,6 +143,7 @@ def test_names_that_a_script_gives_to_click(training: Training) -> None:
     assert line["where"] == "train.py:7"
 
 
+@pytest.mark.slow
 def test_torch_compile_does_not_see_it(training: Training) -> None:
     pytest.importorskip("torch")
     outcome = training.run(COMPILED, SCALE="2")

@@ -246,6 +246,7 @@ def test_keras(tmp_path: Path) -> None:
     check(trained(tmp_path, "import os; os.environ['KERAS_BACKEND'] = 'torch'\n" + KERAS, 0, 1))  # faster to import
 
 
+@pytest.mark.slow
 @pytest.mark.tf114
 def test_keras_of_tensorflow_1(tmp_path: Path) -> None:
     check(trained(tmp_path, KERAS, 0, 1, python=tf114_python() or ""))
@@ -490,6 +491,7 @@ numpy.savez("end.npz", serial, -several["test_neg_mean_absolute_error"], nested,
 """
 
 
+@pytest.mark.slow
 def test_folds_are_told_in_their_order_wherever_they_were_computed(training: Training) -> None:
     outcome = training.run(FOLDS)
     assert (outcome.status, outcome.of("warning")) == (0, []), outcome.errors

@@ -172,7 +172,11 @@ def evaluated(directory: Path, kind: str, script: str, python: str) -> Evaluated
 
 KINDS = [
     pytest.param(("function", MODERN), id="functions", marks=pytest.mark.tensorflow),
-    pytest.param(("compiled", MODERN.partition("how = {")[0] + COMPILED), id="xla", marks=pytest.mark.tensorflow),
+    pytest.param(
+        ("compiled", MODERN.partition("how = {")[0] + COMPILED),
+        id="xla",
+        marks=[pytest.mark.tensorflow, pytest.mark.slow],
+    ),
     pytest.param(("graph", GRAPHS), id="graphs", marks=pytest.mark.tf114),
 ]
 
@@ -251,6 +255,7 @@ except ZeroDivisionError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_pieces_are_put_together_and_validation_has_a_share(training: Training) -> None:
     outcome = training.run(BOUNDED)

@@ -291,6 +291,7 @@ def test_a_training_by_pytorch(training: Training) -> None:
     assert training.observed_of("process")[0]["steps"] == 8
 
 
+@pytest.mark.slow
 def test_enough_steps_are_told_and_nothing_more_is_collected(training: Training) -> None:
     training = profiled(training, steps=3)
     assert run(training, TORCH).status == 0
@@ -301,6 +302,7 @@ def test_enough_steps_are_told_and_nothing_more_is_collected(training: Training)
     assert training.observed_of("setting", "torch.backends.cudnn.benchmark")
 
 
+@pytest.mark.slow
 def test_later_steps_are_looked_at_now_and_then(training: Training) -> None:
     training = profiled(training)
     script = TORCH.replace("(64,", "(2400,").replace("randn(64", "randn(2400")
@@ -385,6 +387,7 @@ def places_of(line: dict[str, Any]) -> list[int]:
     return [place[1] for place in line["where"]]
 
 
+@pytest.mark.slow
 @needs_tf114
 def test_a_training_by_tensorflow_1(tmp_path: Path) -> None:
     training = profiled(Training(tmp_path, python=tf114_python() or ""))

@@ -52,6 +52,7 @@ def test_values_of_numpy_are_exact(training: Training) -> None:
     assert array["value"] == {"dtype": "str", "text": tensor_digest(numpy.arange(3.0))}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.tensorflow
 def test_values_of_frameworks_are_exact(training: Training) -> None:

@@ -144,6 +144,7 @@ def test_seeds_of_a_cross_validation_are_given_again(training: Training) -> None
     assert [line["call"].rpartition(".")[2] for line in again.of("seed")] == ["clone random_state", "RandomState"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_seeds_of_types_written_in_c_are_given_again(training: Training) -> None:
     first = training.run(COMPILED)
@@ -405,6 +406,7 @@ def test_nobody_can_tell_that_numpy_is_watched(training: Training) -> None:
     assert outcome.output == bare.output
 
 
+@pytest.mark.slow
 @pytest.mark.tf114
 def test_seeds_of_tensorflow_1_14_are_given_again(tmp_path: Path) -> None:
     from tests.interpreters import tf114_python

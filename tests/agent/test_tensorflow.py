@@ -8,9 +8,10 @@ import numpy
 import pytest
 
 from tests.agent.training import Outcome, Training, digests, float_value, object_digest, tensor_digest
+from tests.support import rest_slow
 from tests.verify.runs import rows_digest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 FIT = """
 import json, keras, numpy as np
@@ -98,7 +99,7 @@ def model_digest(names: list[str], weights: list[Any]) -> str:
     return object_digest(dict(zip(names, map(tensor_digest, weights), strict=True)))
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "torch"])
+@pytest.fixture(scope="module", params=rest_slow(["tensorflow", "torch"]))
 def fit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Outcome]:
     """A training by Keras on each of the backends that are here."""
     training = Training(tmp_path_factory.mktemp(request.param))
@@ -180,6 +181,7 @@ def test_loops_that_apply_gradients_themselves(training: Training) -> None:
     assert "tensorflow" in [line["name"] for line in outcome.of("random_state")]
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_agent_is_never_the_trainings(training: Training) -> None:
     outcome = training.run(
         """
@@ -206,6 +208,7 @@ print("done")
     assert outcome.lines[-1]["k"] == "end"
 
 
+@pytest.mark.slow
 def test_signatures_stay(training: Training) -> None:
     script = """
 import inspect, keras

@@ -264,6 +264,7 @@ def test_what_cannot_be_repeated_says_why(observed: Observed) -> None:
     assert (before["repeats"], before["problem"]) == (30, "")
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_nothing_of_it_changes_the_training(training: Training, observed: Observed) -> None:
     assert observed.output == training.run_bare(SCRIPT).output

@@ -15,8 +15,6 @@ from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome
 from tests.interpreters import tf114_python
 
-pytestmark = pytest.mark.slow
-
 HEAD = """
 import sys, keras, numpy as np, tensorflow as tf
 variant = sys.argv[1]
@@ -105,6 +103,7 @@ def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each_seventeenth(tmp_path: Path) -> None:
     (left, _), (right, _) = (trained(tmp_path / name, FIT) for name in ("left", "right"))
@@ -125,6 +124,7 @@ def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each
         assert steps[number].parameters == trails.list_digest(kept.parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_gradients_in_graphs_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
     (plain, _), (asked, _) = trained(tmp_path / "plain", FIT), trained(tmp_path / "asked", FIT, kind=Graphs)
@@ -135,6 +135,7 @@ def test_gradients_in_graphs_are_kept_where_they_are_asked_for(tmp_path: Path) -
     assert {name for _, name in found} == {"gradients"}
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_an_eager_loop_keeps_gradients_and_a_compiled_one_gets_no_operation(tmp_path: Path) -> None:
     training, outcome = trained(tmp_path / "trailed", LOOP)
@@ -152,6 +153,7 @@ def test_an_eager_loop_keeps_gradients_and_a_compiled_one_gets_no_operation(tmp_
     assert [series.name for trail in training.trails() for series in trail.series] == ["optimizer#0"]
 
 
+@pytest.mark.slow
 @pytest.mark.tf114
 def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
     python = tf114_python()

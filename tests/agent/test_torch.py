@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.training import Outcome, Training, digests, float_value, object_digest, poll, tensor_digest
+from tests.support import rest_slow
 
 pytestmark = pytest.mark.torch
 
@@ -168,6 +169,7 @@ except RuntimeError as error:
     assert not outcome.of("warning")
 
 
+@pytest.mark.slow
 def test_compiled_training_works_and_is_seen(training: Training) -> None:
     outcome = training.run(
         HEAD
@@ -220,6 +222,7 @@ print("done")
     assert not outcome.of("warning")
 
 
+@pytest.mark.slow
 def test_models_and_optimizers_of_every_kind(training: Training) -> None:
     outcome = training.run(
         HEAD
@@ -293,6 +296,7 @@ print("done")
     assert alone[0]["param_groups.0.params.0"] != expected  # bfloat16 is another dtype than int16
 
 
+@pytest.mark.slow
 def test_gradient_free_and_function_scoped_models_do_not_live_longer(training: Training) -> None:
     outcome = training.run(
         HEAD
@@ -317,6 +321,7 @@ print([reference() for reference in references])
     ]
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_made_anew_goes_on_counting_epochs(training: Training) -> None:
     outcome = training.run(
         HEAD
@@ -338,6 +343,7 @@ for epoch in range(3):
         assert line["digest"] == object_digest(state_digests(load(training, f"epoch{number}.pt")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["nn.Linear(4, 1)", "nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))"])
 def test_an_epoch_ends_where_another_loader_trains_though_its_own_lives_on(training: Training, model: str) -> None:
     outcome = training.run(
@@ -360,7 +366,7 @@ for number, loader in enumerate(loaders):
     assert [line["digest"] for line in outcome.of("weights", at="epoch", object="model#0")] == expected
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", rest_slow(["fork", "spawn"]))
 def test_loader_workers_do_not_report_the_parents_models(training: Training, method: str) -> None:
     outcome = training.run(
         HEAD
@@ -404,7 +410,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("way", BROKEN)
+@pytest.mark.parametrize("way", rest_slow(BROKEN))
 def test_a_failure_of_the_agent_is_never_the_trainings(training: Training, way: str) -> None:
     script = HEAD + f"{BROKEN[way]}\n" + "model = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     script += "loss = nn.functional.mse_loss(model(x), y)\nloss.backward()\noptimizer.step()\nprint('done')"
@@ -414,6 +420,7 @@ def test_a_failure_of_the_agent_is_never_the_trainings(training: Training, way: 
     assert outcome.of("warning")
 
 
+@pytest.mark.slow
 def test_signatures_and_names_stay(training: Training) -> None:
     script = """
 import inspect, pickle, torch
@@ -428,6 +435,7 @@ assert pickle.loads(pickle.dumps(torch.autograd.backward)) is torch.autograd.bac
     assert watched.output == training.run_bare(script).output
 
 
+@pytest.mark.slow
 def test_threads_that_train_are_told_apart(training: Training) -> None:
     outcome = training.run(
         HEAD

@@ -214,6 +214,7 @@ torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]) * 2
 """
 
 
+@pytest.mark.slow
 def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
     bare = training.run_bare(BESIDE)
     observed = observe(training, BESIDE, confirm=2, **ALL_ISA)
@@ -239,6 +240,7 @@ def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
     assert recomputed.startswith("checkpoint")
 
 
+@pytest.mark.slow
 def test_other_processes_have_operators_of_their_own(training: Training) -> None:
     script = """
 import os, torch
@@ -272,6 +274,7 @@ print("done")
 # Executed again
 
 
+@pytest.mark.slow
 def test_what_repeats_is_cleared_and_what_does_not_is_counted(training: Training) -> None:
     script = """
 import random, torch
@@ -376,6 +379,7 @@ print(dict(torch._dynamo.utils.counters["frames"]))
 """
 
 
+@pytest.mark.slow
 def test_compiled_code_stays_compiled_and_its_races_are_caught(training: Training) -> None:
     observed = observe(training, COMPILED, confirm=30, **ALL_ISA)
     assert observed.outcome.output == "{'total': 1, 'ok': 1}\n"

@@ -17,7 +17,7 @@ from reprokit.agent.patches import torch as switches
 from reprokit.agent.patches import torch_operators as operators
 from reprokit.patches import parse
 from tests.agent.training import Outcome, Training
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 
 pytestmark = pytest.mark.torch
 
@@ -47,6 +47,7 @@ def digests(reprokit: Reprokit, *options: str) -> tuple[str, str]:
     return recorded.stdout, replayed.stdout
 
 
+@pytest.mark.slow
 @two_processors
 def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) -> None:
     recorded, replayed = digests(reprokit)
@@ -55,7 +56,7 @@ def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) ->
 
 
 @two_processors
-@pytest.mark.parametrize("patch", ["torch-deterministic", "torch-operator=aten::index_put_", "threads=1"])
+@pytest.mark.parametrize("patch", rest_slow(["torch-operator=aten::index_put_", "torch-deterministic", "threads=1"]))
 def test_the_backward_of_indexing_repeats(reprokit: Reprokit, patch: str) -> None:
     recorded, replayed = digests(reprokit, "--patch", patch)
     assert recorded == replayed

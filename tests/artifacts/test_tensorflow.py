@@ -144,6 +144,7 @@ def test_a_wrong_sum_is_damage(written: Path, tmp_path: Path) -> None:
     assert "CRC-32C" in found.detail
 
 
+@pytest.mark.slow
 def test_every_cut_and_many_flips_of_an_index_are_found(written: Path) -> None:
     data = (written / "a" / "sliced" / "model-3.index").read_bytes()
     right = meaning(checkpoint.read, data)
@@ -223,6 +224,7 @@ def varint(number: int) -> bytes:
     return bytes([*found, number])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TF114 is None, reason="REPROKIT_TF114_PYTHON is not set")
 @pytest.mark.tf114
 def test_checkpoints_of_tensorflow_1(tmp_path: Path) -> None:

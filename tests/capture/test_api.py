@@ -90,6 +90,7 @@ def test_a_guarded_loop_goes_on_and_its_snapshot_gives_the_state_back(tmp_path: 
     assert last == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_guarded_loop_stops_and_under_the_launcher_the_command_line_decides(reprokit: Reprokit) -> None:
     words = [*python(GUARDED), "stop", "kept"]
@@ -131,6 +132,7 @@ print("went on")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_replay_captures_what_its_recording_did_not_and_another_replay_the_same(reprokit: Reprokit) -> None:
     assert reprokit.run("record", "-o", "a", "--", *python(FAILING)).stdout == "went on\n"

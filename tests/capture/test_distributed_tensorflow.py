@@ -17,7 +17,7 @@ from reprokit.capture import Snapshot, load
 from tests.capture.schema import check_schema
 from tests.support import Done, Reprokit
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 SCRIPT = str(Path(__file__).parents[1] / "trainings" / "captured_replicas.py")
 BAD = 3
@@ -56,6 +56,7 @@ def snapshot_in(directory: Path, name: str) -> Snapshot:
     return snapshot
 
 
+@pytest.mark.slow
 def test_mirrored_replicas_share_a_snapshot_with_the_batch_of_each(mirrored: tuple[Path, Done]) -> None:
     directory, done = mirrored
     assert done.returncode == 0, done.stderr
@@ -73,6 +74,7 @@ def test_mirrored_replicas_share_a_snapshot_with_the_batch_of_each(mirrored: tup
     assert len(snapshot.header["losses"]) == BAD
 
 
+@pytest.mark.slow
 def test_its_state_is_that_of_the_start_of_the_step(mirrored: tuple[Path, Done]) -> None:
     directory, _ = mirrored
     snapshot = snapshot_in(directory, f"step-{BAD:08d}")
@@ -86,6 +88,7 @@ def test_its_state_is_that_of_the_start_of_the_step(mirrored: tuple[Path, Done])
         assert kept[name].tobytes() == before[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_a_step_left_out_changes_nothing_and_the_next_ones_are_applied(mirrored: tuple[Path, Done]) -> None:
     directory, done = mirrored
     before, after, later = (numpy.load(directory / f"after-{step}.npz") for step in (BAD - 1, BAD, BAD + 1))
@@ -116,6 +119,7 @@ def test_other_steps_of_replicas_are_refused(mode: str, origin: str, world: int)
         batches_of(file, [], mode)
 
 
+@pytest.mark.slow
 def test_each_worker_captures_its_own_batch_of_the_same_step_and_stops(workers: tuple[Path, Done]) -> None:
     directory, done = workers
     assert done.returncode == 123, done.stderr

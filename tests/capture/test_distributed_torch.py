@@ -89,6 +89,7 @@ def test_both_ranks_capture_and_leave_out_the_same_step(name: str, skipped: tupl
             assert any("was used to tell all ranks" in note for note in snapshot.header["notes"])
 
 
+@pytest.mark.slow
 def test_no_rank_is_ended_before_it_has_saved(stopped: tuple[Path, Done]) -> None:
     directory, done = stopped
     assert done.returncode == 1  # torchrun's own
@@ -99,6 +100,7 @@ def test_no_rank_is_ended_before_it_has_saved(stopped: tuple[Path, Done]) -> Non
     assert len(list((directory / "RUN" / "snapshots").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_the_command_names_the_rank_on_which_it_went_wrong(tmp_path: Path) -> None:
     """All ranks have a gradient that is not finite once they have been reduced, and one computed it."""
     command = [sys.executable, SCRIPT, str(tmp_path), "gradient_there"]

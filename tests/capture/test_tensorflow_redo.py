@@ -10,7 +10,7 @@ import pytest
 from tests.capture.tensorflow_steps import Steps
 from tests.interpreters import ROOT
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 # Three trainings, of which each has one bad sample; HERE names those that this process makes.
 STEPS = """
@@ -258,6 +258,7 @@ def line_in_steps(text: str) -> int:
     return next(number for number, line in enumerate(STEPS.splitlines(), 1) if text in line)
 
 
+@pytest.mark.slow
 def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) -> None:
     found, done = steps.redo("minimise", script("fit"))
     assert done.returncode == 0, done.stderr
@@ -277,6 +278,7 @@ def test_a_step_of_a_function_again(steps: Steps) -> None:
     assert found["where"][0][1:] == [line_in_steps("tf.exp("), "softmax"]
 
 
+@pytest.mark.slow
 def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
     found, done = steps.redo("minimise", script("eager", epochs=2), 2)
     assert done.returncode == 0, done.stderr
@@ -284,6 +286,7 @@ def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
     assert (found["samples"], found["smallest"]) == ([5], True)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> None:
     """Of the function's variables those that batches are taken of are no part of them, others have fewer rows."""
     (batch,) = steps.header(3)["batches"]

@@ -12,7 +12,7 @@ import pytest
 from reprokit.agent.capture.reading import SnapshotFile
 from tests.capture.tensorflow_steps import Done, Steps
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = pytest.mark.tensorflow
 
 BEGIN = """
 import hashlib, json, os, sys, threading
@@ -238,6 +238,7 @@ def test_the_state_is_that_before_the_step(steps: Steps) -> None:
     assert [steps.header()["step"], steps.header()["steps_in_epoch"]] == [5, 5]
 
 
+@pytest.mark.slow
 def test_no_update_behind_a_bad_one_in_the_same_graph_is_made(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + TWO.replace("variable is second", "variable is first", 1)))
     assert (found["code"], found["same"]) == (123, True)
@@ -245,18 +246,21 @@ def test_no_update_behind_a_bad_one_in_the_same_graph_is_made(steps: Steps) -> N
     assert len(steps.snapshots) == 1
 
 
+@pytest.mark.slow
 def test_of_two_updates_in_a_graph_none_is_left_where_the_second_is_bad(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + TWO))
     assert (found["code"], found["same"]) == (123, True)
     assert steps.header()["trigger"]["optimizer"] == "optimizer#1"
 
 
+@pytest.mark.slow
 def test_it_is_captured_however_the_graph_was_called(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + CALLS))
     assert found == {"codes": [123] * 3, "steps": 2, "finite": True}
     assert len(steps.snapshots) == 3
 
 
+@pytest.mark.slow
 def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
     *errors, last = told(steps.capture(BEGIN + ERRORS))
     assert errors == [{"message": True}] * 2
@@ -265,11 +269,13 @@ def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
     assert numpy.isnan(batch(snapshot)).all()
 
 
+@pytest.mark.slow
 def test_what_the_script_catches_within_is_its_own_error_and_not_a_captured_step(steps: Steps) -> None:
     assert told(steps.capture(BEGIN + CAUGHT)) == [{"caught": "InvalidArgumentError"}, {"code": 123}]
     assert len(steps.snapshots) == 1
 
 
+@pytest.mark.slow
 def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + THREADS))
     assert found == {"codes": {"b": 123}}
@@ -277,23 +283,27 @@ def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:
     assert numpy.isnan(batch(snapshot)).all()
 
 
+@pytest.mark.slow
 def test_the_last_losses_are_known(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + LAST))
     assert found["code"] == 123
     assert [float.fromhex(loss) for loss in steps.header()["losses"]] == found["losses"][-100:]
 
 
+@pytest.mark.slow
 def test_a_step_on_another_processor_is_captured_too(steps: Steps) -> None:
     assert told(steps.capture(BEGIN.partition("w = tf")[0] + PROCESSORS)) == [{"code": 123, "finite": True}]
     (snapshot,) = steps.snapshots
     assert numpy.isnan(batch(snapshot)).tolist() == [False, True, False, False]
 
 
+@pytest.mark.slow
 def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) -> None:
     assert told(steps.capture(BEGIN + METHOD)) == [{"code": 123}]
     assert steps.header()["step"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "code"), [("stop", 123), ("skip", None)])
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: str, code: int | None) -> None:
@@ -305,6 +315,7 @@ def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: st
     assert len(steps.snapshots) == 1
 
 
+@pytest.mark.slow
 def test_large_numbers_of_all_kinds_are_no_alarm(steps: Steps) -> None:
     first, second = told(steps.capture(BEGIN + OVERFLOW))
     assert first == {"finite": True, "sum": float("inf")}

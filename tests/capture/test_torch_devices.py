@@ -26,7 +26,7 @@ WAITS = "called a synchronizing"
 FAR = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module", params=["cpu", *FAR])
+@pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), *FAR])
 def device(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -84,6 +84,7 @@ def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: 
             assert torch.equal(optimizer["state"][number][name], tensor), (number, name)
 
 
+@pytest.mark.slow
 def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     command = ["--", sys.executable, str(SCRIPT), device]
     done = Reprokit(tmp_path).run("snapshot", "reproduce", str(captured), *command)
@@ -174,6 +175,7 @@ SAID = {  # by step: in the words of the rank where it happened, and of the othe
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", *FAR])
 def test_ranks_hear_of_what_is_not_in_their_gradients(device: str, tmp_path: Path) -> None:
     """On the CPU by a mark that says what it was; on a device, where nobody waits for it, by gradients that are NaN."""

@@ -12,9 +12,9 @@ import pytest
 
 from tests.capture.tensorflow_steps import Steps
 from tests.capture.test_torch_redo import is_the_same, schema
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 HEAD = """
 import os, random
@@ -205,7 +205,7 @@ def bad_sample(steps: Steps) -> int:
     return indices.index(50)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", rest_slow(LOOPS))
 def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -> None:
     steps = captured(tmp_path, LOOPS[name])
     result, _ = steps.redo("explain", script(LOOPS[name]))
@@ -214,6 +214,7 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
     assert result["where"][0][1] == line_of(LOOPS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["time first", "two augmented calls"])
 def test_samples_of_the_loaders_batch_are_left_out_and_named_in_the_data_set(tmp_path: Path, name: str) -> None:
     steps = captured(tmp_path, LOOPS[name])
@@ -222,6 +223,7 @@ def test_samples_of_the_loaders_batch_are_left_out_and_named_in_the_data_set(tmp
     assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
 
 
+@pytest.mark.slow
 def test_a_script_of_whole_batches_is_started_again_but_once(reprokit: Reprokit) -> None:
     log = reprokit.directory / "starts"
     reprokit.script("train.py", f"open({str(log)!r}, 'a').write('x')\n" + script(WHOLE_BATCHES))
@@ -238,6 +240,7 @@ def test_a_script_of_whole_batches_is_started_again_but_once(reprokit: Reprokit)
     assert log.read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_tensors_of_objects_of_own_classes_are_put_into_the_scripts_own(tmp_path: Path) -> None:
     loop = OBJECTS.replace("FURTHER", "None")
     steps = captured(tmp_path, loop)
@@ -249,6 +252,7 @@ def test_tensors_of_objects_of_own_classes_are_put_into_the_scripts_own(tmp_path
     assert result["indices"] == [50]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> None:
     reprokit.script("train.py", script(NOTHING_KEPT))
     command = ("--", sys.executable, "train.py")
@@ -262,7 +266,10 @@ def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> Non
         assert "Opaque" in done.stderr
 
 
-@pytest.mark.parametrize(("loop", "operation"), [(OWN_LINE, "aten::div"), (REWARD, "aten::log")])
+@pytest.mark.parametrize(
+    ("loop", "operation"),
+    [(OWN_LINE, "aten::div"), pytest.param(REWARD, "aten::log", marks=pytest.mark.slow)],
+)
 def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
     tmp_path: Path, loop: str, operation: str
 ) -> None:
@@ -284,6 +291,7 @@ for a, b in loader:
 """
 
 
+@pytest.mark.slow
 def test_other_gradients_than_captured_are_no_success(reprokit: Reprokit) -> None:
     """The script computes with what no snapshot knows."""
     reprokit.script("train.py", script(OTHER_GRADIENTS).replace('int.from_bytes(os.urandom(3), "big")', "3"))

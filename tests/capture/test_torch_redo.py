@@ -13,9 +13,9 @@ import pytest
 
 from reprokit.capture import load
 from tests.capture.tensorflow_steps import Steps
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 # A sample of zeros, whose square root has no finite gradient. Each start has other weights and another order.
 HEAD = """
@@ -365,7 +365,10 @@ def is_the_same(result: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(
     "loop",
-    [CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, KEYWORDS, pytest.param(COMPILED, marks=pytest.mark.extended)],
+    [
+        *rest_slow([CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, KEYWORDS]),
+        pytest.param(COMPILED, marks=pytest.mark.extended),
+    ],
     ids=["closure", "two optimizers", "a step in parts", "without a loader", "keywords", "a compiled function"],
 )
 def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
@@ -375,6 +378,7 @@ def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, loop: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path: Path) -> None:
     """Some lie in a dictionary, some are computed behind the model, and some variables cannot be kept."""
     steps = captured(tmp_path, BY_HAND)
@@ -389,6 +393,7 @@ def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path:
     assert result["samples"] == [rows.tolist().index(50)]
 
 
+@pytest.mark.slow
 def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> None:
     steps = captured(tmp_path, COUNTED)
     assert steps.header()["loops"] == {"<module>": {"start": 48}}
@@ -400,6 +405,7 @@ def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> No
     assert "what loops choose by their variables cannot be made smaller" in result["problems"][0]
 
 
+@pytest.mark.slow
 def test_what_a_loader_gave_before_its_end_is_of_no_step_after_it(tmp_path: Path) -> None:
     steps = captured(tmp_path, AFTER_A_LOADER)
     header = steps.header()
@@ -409,6 +415,7 @@ def test_what_a_loader_gave_before_its_end_is_of_no_step_after_it(tmp_path: Path
     assert not arguments[0][50 - 48].any()
 
 
+@pytest.mark.slow
 def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     """One of them begins anew in the middle of a step, which takes nothing from the other."""
     steps = captured(tmp_path, TWO_LOADERS)
@@ -428,6 +435,7 @@ def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     assert result["trials"] == len([line for line in steps.progress() if "text" in line])
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None:
     """What is fetched next in a trial is of that trial, and so the script is started again for each."""
     steps = captured(tmp_path, AHEAD)
@@ -443,6 +451,7 @@ def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None
     assert (result["samples"], result["smallest"]) == ([2], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("access", ["get", "__getitem__"])
 def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path, access: str) -> None:
     loop = OWN_CLASSES.replace("ACCESS", access)
@@ -461,6 +470,7 @@ def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path
     assert (len(result["samples"]), result["smallest"]) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["strided", "jagged"])
 def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
     """Of which those that are strided have no shape; the trail has them, too."""
@@ -476,6 +486,7 @@ def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
     assert is_the_same(json.loads(done.stdout)), done.stdout
 
 
+@pytest.mark.slow
 def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     steps = captured(tmp_path, ACCUMULATING)
     result, _ = steps.redo("minimise", script(ACCUMULATING))
@@ -488,6 +499,7 @@ def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     assert len(trials) == result["trials"]
 
 
+@pytest.mark.slow
 def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> None:
     """Nested batches, made by a worker; a single sample is an error, which the script passes by."""
     steps = captured(tmp_path, NESTED)
@@ -516,6 +528,7 @@ def test_a_step_that_takes_the_whole_batch_says_so(tmp_path: Path) -> None:
     assert result["samples"] == list(range(16))
 
 
+@pytest.mark.slow
 def test_an_overflow_under_a_scaler_is_explained_and_another_model_refused(tmp_path: Path) -> None:
     steps = captured(tmp_path, SCALED)
     result, _ = steps.redo("explain", script(SCALED))
@@ -569,6 +582,7 @@ for step in range(6):
 """
 
 
+@pytest.mark.slow
 def test_a_condition_is_known_again_however_it_was_spelled(reprokit: Reprokit) -> None:
     reprokit.script("train.py", script(LARGE_LOSS))
     command = ("--", sys.executable, "train.py")

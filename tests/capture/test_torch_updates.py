@@ -12,7 +12,7 @@ from reprokit.capture import load
 from tests.capture.tensorflow_steps import Steps
 from tests.capture.test_torch_redo import is_the_same
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 HEAD = """
 import torch
@@ -70,7 +70,10 @@ def captured(directory: Path, loop: str, width: int = 16) -> tuple[Steps, str]:
     return steps, script
 
 
-@pytest.mark.parametrize(("loop", "step"), [(HALF, 0), (LARGE_STEP, 5)], ids=["half", "learning rate"])
+@pytest.mark.parametrize(
+    ("loop", "step"),
+    [pytest.param(HALF, 0, id="half"), pytest.param(LARGE_STEP, 5, id="learning rate", marks=pytest.mark.slow)],
+)
 def test_the_state_is_that_before_the_update(tmp_path: Path, loop: str, step: int) -> None:
     steps, script = captured(tmp_path, loop)
     header = steps.header()
@@ -84,6 +87,7 @@ def test_the_state_is_that_before_the_update(tmp_path: Path, loop: str, step: in
     assert result["operation"]
 
 
+@pytest.mark.slow
 def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     steps, script = captured(tmp_path, LARGE_STEP, width=20_000)
     header = steps.header()
@@ -96,6 +100,7 @@ def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     assert "some updates before" in result["trouble"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [0, 3])
 def test_a_model_whose_turn_it_is_not_is_not_compared(tmp_path: Path, when: int) -> None:
     """The critic has gradients of its own step, and gets others of the generator's loss, which nobody applies."""

@@ -18,6 +18,8 @@ from reprokit.errors import RunDamaged, RunTooNew
 from tests.fuzz.flips import PROFILE, damaged
 from tests.fuzz.profiles import CORPUS, seal, seeds
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HAS_ATHERIS = pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None, reason="atheris has no wheel for this platform"

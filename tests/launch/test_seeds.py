@@ -64,6 +64,7 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     assert "process 0: 12 seeds replaced by the recorded, first train.py:6: random.seed: recorded " in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_replayed", [2, 8], ids=["more", "fewer"])
 def test_a_cross_validation_in_worker_processes(reprokit: Reprokit, n_replayed: int) -> None:
     """Whether the script's thread or one of joblib's clones an estimator for a worker changes from run to run."""

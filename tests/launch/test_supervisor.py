@@ -161,6 +161,7 @@ def test_a_program_that_lost_the_preload(reprokit: Reprokit, build: Callable[...
     assert bare(drop, "/usr/bin/env") == ""
 
 
+@pytest.mark.slow
 def test_a_go_program(reprokit: Reprokit) -> None:
     go = shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
     if go is None:

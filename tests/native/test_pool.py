@@ -88,6 +88,7 @@ def test_more_than_a_level_has(shim: Shim, forks: str) -> None:
     assert sum(1 for _ in entropy.processes(shim.entropy("recorded"))) == 2301
 
 
+@pytest.mark.slow
 def test_nothing_of_a_killed_process_is_lost(shim: Shim, forks: str) -> None:
     recorded, kept = lines(shim.record([forks, "killed", "141"])), given(shim)
     assert len(recorded) > 30

@@ -14,6 +14,8 @@ from tests.native.harness import SOURCES, Shim, run
 from tests.native.test_hazards import HAZARDS
 from tests.native.test_paths import C_PATHS, CPP_PATHS, GLIBC_2_36, stdin_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = SOURCES.parent.parent
 # ThreadSanitizer's runtime crashes in them, with and without the shim.
 UNKNOWN_TO_TSAN = {"c11_thread"}

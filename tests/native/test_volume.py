@@ -11,6 +11,8 @@ from reprokit import entropy
 from reprokit.model.run import ProfileFacts
 from tests.native.harness import Shim
 
+pytestmark = pytest.mark.slow
+
 MILLION = 1_000_000
 
 
@@ -58,6 +60,7 @@ def test_blocks_lie_where_a_replay_copies_them_fast(shim: Shim, build: Callable[
         assert (int(place) - offset) % 4096 > 2048  # a little less far
 
 
+@pytest.mark.slow
 @pytest.mark.tf114
 def test_the_seeds_of_numpy_before_1_17(shim: Shim) -> None:
     """NumPy 1.16 reads the 2496 bytes of a seed from a stream of /dev/urandom."""

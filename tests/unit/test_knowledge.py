@@ -343,6 +343,7 @@ for schema in torch._C._jit_get_all_schemas():
     ] == []
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_every_operator_of_tensorflow_exists() -> None:
     pytest.importorskip("tensorflow")

@@ -418,6 +418,7 @@ def test_of_a_killed_training_the_end_is_the_one_cause(training: Callable[[str],
     assert roles == {Role.END, Role.CONSEQUENCE, Role.IDLE}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_differs_before_a_training_is_killed_comes_first(training: Callable[[str], Path]) -> None:
     leaf = first(compare(training("seed"), training("killed")))
