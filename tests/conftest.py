@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support import WITHOUT_JAX, Reprokit
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
     os.environ["PYTHONPATH"] = WITHOUT_JAX
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job; programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp().parent / "reprokit-cache")
 
 

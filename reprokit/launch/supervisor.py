@@ -28,7 +28,7 @@ T = TypeVar("T")
 NO_RIGHTS = Switch(code="no-rights", why="set-user-ID programs gain no rights")
 KERNEL = (5, 9)  # tells a supervisor when its last program has ended, and lets it hand over descriptors
 NOTICE = 1024  # bytes
-PATIENCE = 100  # milliseconds for helpers that end with the command, as those of multiprocessing do
+PATIENCE = 1000  # milliseconds for helpers that end with the command, as those of multiprocessing do; machines are busy
 REASONS = {
     errno.EBUSY: "a container or another tool supervises system calls already, and the kernel allows one",
     errno.EACCES: "the command gains rights by its file, which a filter would keep it from",

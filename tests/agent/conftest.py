@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,15 @@ def training(tmp_path: Path) -> Training:
     return Training(tmp_path)
 
 
-@pytest.fixture(params=available().items(), ids=lambda item: item[0])
+def interpreters() -> Iterator[Any]:
+    """The Pythons of this machine that the agent supports; make test takes the oldest and the newest."""
+    found = available()
+    for version, path in found.items():
+        is_outer = version in (next(iter(found)), next(reversed(found)))
+        yield pytest.param(path, id=version, marks=() if is_outer else pytest.mark.slow)
+
+
+@pytest.fixture(params=interpreters())
 def any_training(request: pytest.FixtureRequest, tmp_path: Path) -> Training:
-    """A training in each Python of this machine that the agent supports."""
-    return Training(tmp_path, python=request.param[1])
+    """A training in each of these Pythons."""
+    return Training(tmp_path, python=request.param)

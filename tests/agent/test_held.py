@@ -13,7 +13,8 @@ import pytest
 
 from reprokit import pending
 from reprokit.rundir import RunDirectory
-from tests.agent.training import Training, poll
+from tests.agent.training import Training
+from tests.support import wait_until
 
 LOG = """
 import ctypes, os, signal, sys
@@ -130,7 +131,7 @@ def test_a_run_in_progress_and_a_killed_one_are_read_with_all_their_lines(traini
     training.write("train.py", ENDLESS)
     reprokit = [str(Path(sys.executable).with_name("reprokit")), "record", "-o", "run", "--", sys.executable]
     launcher = subprocess.Popen([*reprokit, "train.py"], cwd=training.directory, stderr=subprocess.DEVNULL)
-    poll((training.directory / "ready").exists)
+    wait_until((training.directory / "ready").exists, "the training")
 
     def logged() -> list[int]:
         return [line["step"] for line in RunDirectory(training.run_directory).metrics() if line["k"] == "log"]

@@ -14,8 +14,9 @@ import pytest
 
 from reprokit.agent.observing.call_graph import Calls, describe
 from reprokit.agent.observing.files import MAX_FILES
-from tests.agent.training import Outcome, Training, poll
+from tests.agent.training import Outcome, Training
 from tests.interpreters import interpreter, tf114_python
+from tests.support import wait_until
 
 FUNCTIONS = {"functions": True, "operators": False, "steps": None, "seconds": None, "confirm": 0}
 needs_tf114 = pytest.mark.skipif(tf114_python() is None, reason="REPROKIT_TF114_PYTHON names no Python")
@@ -154,7 +155,7 @@ def test_a_killed_process_leaves_what_was_seen_so_far(each_training: Training) -
     )
     process = training.start(script)
     try:
-        poll(lambda: bool(training.observed_of("function", "json.dumps")))
+        wait_until(lambda: training.observed_of("function", "json.dumps"), "what was observed")
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

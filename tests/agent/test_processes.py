@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.agent.training import Training, poll
+from tests.agent.training import Training
+from tests.support import wait_until
 
 FORK = """
 import os, random, reprokit
@@ -67,7 +68,7 @@ def test_multiprocessings_workers_report_and_end(any_training: Training, method:
 
 def test_what_was_logged_survives_a_kill(training: Training) -> None:
     process = training.start(ENDLESS)
-    poll(lambda: len(training.lines()) > 50)
+    wait_until(lambda: len(training.lines()) > 50, "lines")
     process.send_signal(signal.SIGKILL)
     process.wait()
     lines = training.lines()
@@ -78,7 +79,7 @@ def test_what_was_logged_survives_a_kill(training: Training) -> None:
 
 def test_ctrl_c_reaches_the_training(training: Training) -> None:
     process = training.start(ENDLESS)
-    poll(lambda: len(training.lines()) > 5)
+    wait_until(lambda: len(training.lines()) > 5, "lines")
     process.send_signal(signal.SIGINT)
     assert process.wait() == -signal.SIGINT
     assert training.lines()[-1]["k"] == "end"

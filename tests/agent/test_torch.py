@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.training import Outcome, Training, digests, float_value, object_digest, poll, tensor_digest
-from tests.support import rest_slow
+from tests.agent.training import Outcome, Training, digests, float_value, object_digest, tensor_digest
+from tests.support import rest_slow, wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -397,7 +397,7 @@ def test_losses_survive_a_kill(training: Training) -> None:
     process = training.start(
         HEAD + "model = Net()\nsgd = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True: step(model, sgd)"
     )
-    poll(lambda: sum(line["k"] == "loss" for line in training.lines()) > 20)
+    wait_until(lambda: sum(line["k"] == "loss" for line in training.lines()) > 20, "twenty losses")
     process.send_signal(signal.SIGKILL)
     process.wait()
     losses = [line for line in training.lines() if line["k"] == "loss"]

@@ -8,8 +8,7 @@ import os
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,11 +110,11 @@ class Training:
         return subprocess.Popen([self.python, "train.py"], cwd=self.directory, env=self.environment())
 
     def lines(self) -> list[Line]:
-        """All whole lines so far."""
+        """All whole lines so far; what is being written may end within one."""
         path = self.run_directory / "metrics.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+        return [json.loads(line) for line in path.read_text(encoding="ascii").split("\n")[:-1]]
 
     def observed(self) -> list[Line]:
         """All lines of what was observed, in all processes; each has the name of its file."""
@@ -126,15 +125,6 @@ class Training:
         """Those of a kind and name."""
         lines = [line for line in self.observed() if line["kind"] == kind]
         return [line for line in lines if name is None or line["name"] == name]
-
-
-def poll(condition: Callable[[], bool]) -> None:
-    """Wait until something is so; a minute of waiting is a failure."""
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError("what was waited for did not happen")
-        time.sleep(0.02)
 
 
 def tensor_digest(array: Any) -> str:

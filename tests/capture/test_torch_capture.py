@@ -58,7 +58,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the trainings write by themselves: just before the bad step, and at the end without it."""
     directory = tmp_path_factory.mktemp("bare")
     command = [sys.executable, SCRIPT, "bare,without", str(directory)]
-    subprocess.run(command, check=True, capture_output=True, timeout=5 * LIMIT)
+    subprocess.run(command, check=True, capture_output=True, timeout=2 * LIMIT)
     return directory
 
 
@@ -217,7 +217,7 @@ def test_scripts_guard_their_own_trainings(tmp_path: Path) -> None:
     """Each check is in the script; see there."""
     script = str(TRAININGS / "pytorch_guarded.py")
     command = [sys.executable, "-W", "error::UserWarning", script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * LIMIT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["restores", "rolls_back", "rolls_back_less", "reads_once", "notices", "scale_falls"]
 

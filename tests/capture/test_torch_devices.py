@@ -37,7 +37,7 @@ def bare(device: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     """What the training has before its bad step by itself."""
     file = tmp_path_factory.mktemp("bare") / "state.pt"
     command = [sys.executable, "-W", "always", str(SCRIPT), device, str(file)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5 * LIMIT)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=2 * LIMIT)
     found: dict[str, Any] = torch.load(file, weights_only=False, map_location="cpu")
     return {**found, "waits": done.stderr.count(WAITS)}
 

@@ -16,7 +16,7 @@ import pytest
 
 from reprokit.launch.stragglers import processes
 from reprokit.launch.system_calls import BLOCK, CALLS, Reduction, _lines
-from tests.support import COMMAND, Done, Reprokit, python, wait_until
+from tests.support import COMMAND, LIMIT, Done, Reprokit, python, wait_until
 
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
@@ -116,7 +116,7 @@ def test_findings_begin_on_a_line_of_their_own(reprokit: Reprokit) -> None:
 def test_binary_output_is_the_program_s_own_and_no_part_of_the_document(reprokit: Reprokit) -> None:
     code = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 40); sys.stderr.buffer.write(b'\\xff\\x00')"
     run = [COMMAND, "profile", "--json", "-o", "run", "--", *python(code)]
-    done = subprocess.run(run, cwd=reprokit.directory, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(run, cwd=reprokit.directory, capture_output=True, check=True, timeout=LIMIT)
     assert json.loads(done.stdout)["findings"] is not None
     assert bytes(range(256)) * 40 in done.stderr
 
@@ -290,7 +290,7 @@ def test_the_trace_is_read_while_it_grows_and_taken_from_the_disk(tmp_path: Path
 
 def test_a_process_that_outlives_the_command_holds_nothing_up(reprokit: Reprokit) -> None:
     run = [COMMAND, "profile", "-o", "run", "--", "sh", "-c", "sleep 600 & echo $! > number"]
-    done = subprocess.run(run, cwd=reprokit.directory, stdout=subprocess.DEVNULL, check=False, timeout=60)
+    done = subprocess.run(run, cwd=reprokit.directory, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT)
     os.kill(int((reprokit.directory / "number").read_text()), signal.SIGKILL)
     assert done.returncode == 0
     assert any("outlived the command" in note for note in found(reprokit)["notes"])

@@ -15,7 +15,7 @@ import pytest
 
 from reprokit.launch import prove, strace
 from reprokit.launch.strace import Request
-from tests.support import Reprokit, python, wait_until
+from tests.support import LIMIT, Reprokit, python, wait_until
 
 PROGRAM = Path(__file__).with_name("past_the_shim.c")
 
@@ -188,7 +188,7 @@ def test_a_process_that_goes_on_is_said(reprokit: Reprokit) -> None:
     running = reprokit.start("record", "--prove", "-o", "run", "--", "sh", "-c", script)
     wait_until(lambda: is_finished(reprokit), "the end of the run")
     (reprokit.directory / "go").touch()
-    assert "a process outlived the command" in running.communicate(timeout=60)[1]
+    assert "a process outlived the command" in running.communicate(timeout=LIMIT)[1]
     assert "a process outlived the command" in reprokit.facts("run")["proof"]["problem"]
 
 
@@ -206,7 +206,7 @@ def test_a_strace_that_was_killed_proves_nothing(reprokit: Reprokit) -> None:
     os.kill(int(tracer), signal.SIGKILL)
     wait_until(lambda: not is_tracer(Path("/proc", tracer), trace), "the end of strace")
     (reprokit.directory / "go").touch()
-    running.communicate(timeout=60)
+    running.communicate(timeout=LIMIT)
     assert "strace ended before the command" in reprokit.facts("run")["proof"]["problem"]
 
 

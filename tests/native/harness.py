@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from reprokit import entropy, native
+from tests.support import LIMIT
 
 SOURCES = Path(__file__).parent
 KEY = bytes(range(32))
@@ -93,4 +94,6 @@ def run(
     **options: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     variables = dict(os.environ if environment is None else environment) | dict(extra or {})
-    return subprocess.run(command, env=variables, stdin=stdin, capture_output=True, timeout=60, check=False, **options)
+    return subprocess.run(
+        command, env=variables, stdin=stdin, capture_output=True, timeout=LIMIT, check=False, **options
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import COMMAND, Done, Reprokit, python, wait_until
+from tests.support import COMMAND, LIMIT, Done, Reprokit, python, wait_until
 
 
 def journal(directory: Path) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_an_interruption_ends_the_run_and_leaves_a_journal(
     )
     wait_until((reprokit.directory / "started").exists, "the training to start")
     (os.killpg if to_group else os.kill)(running.pid, number)
-    _, told = running.communicate(timeout=60)
+    _, told = running.communicate(timeout=LIMIT)
     assert running.returncode == 128 + number
     assert told.splitlines()[-1].startswith("reprokit: interrupted; ")
     out = reprokit.directory / "out"
@@ -155,6 +155,6 @@ def test_the_training_that_catches_ctrl_c_and_ends_well_still_ends_the_loop(repr
     running = reprokit.start("reproduce", "-o", "out", "--", *python(code), start_new_session=True)
     wait_until((reprokit.directory / "started").exists, "the training to start")
     os.killpg(running.pid, signal.SIGINT)
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=LIMIT)
     assert (running.returncode, out) == (130, "saved\n")
     assert journal(reprokit.directory / "out")["verdict"] == "interrupted"

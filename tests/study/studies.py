@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import COMMAND
+from tests.support import COMMAND, LIMIT
 
 PYTHON = sys.executable
 OUT = "out"
@@ -52,11 +52,11 @@ def run(directory: Path, *options: str, status: int = 0) -> str:
 def ended_by(directory: Path, number: signal.Signals, when: Callable[[], bool]) -> tuple[int, str]:
     """Run the study and send it, and nothing else, a signal at a certain moment; its status and what it said."""
     process = subprocess.Popen(words(directory), cwd=directory, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while not when():
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LIMIT)
     return process.returncode, said

@@ -29,7 +29,7 @@ from reprokit.study.engines.tasks import Outstanding
 from reprokit.study.engines.work import Claim, Ended
 from reprokit.study.results import Evaluation, PairResult, RunResult, Series
 from tests.study.studies import OUT, PYTHON, run, words, written
-from tests.support import COMMAND
+from tests.support import COMMAND, LIMIT
 
 SCHEMA = Path(__file__).parent / "kubernetes-1.37.json"
 
@@ -625,7 +625,7 @@ def test_an_interrupted_study_elsewhere_goes_on(tmp_path: Path, kind: str, numbe
         assert study.poll() is None
         time.sleep(0.02)
     (os.killpg if is_terminal else os.kill)(study.pid, number)
-    assert study.wait(timeout=60) == (130 if is_terminal else -9)
+    assert study.wait(timeout=LIMIT) == (130 if is_terminal else -9)
     assert "Traceback" not in log.read_text()
     (cache / "go").touch()
     assert "4 runs are made" in run(tmp_path)

@@ -21,7 +21,7 @@ from reprokit.verify.compare.verdict_rows import causes, verdict_line
 from reprokit.verify.show.document import document
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarise
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 from tests.trails import UNSTEADY_PARAMETERS, Table, list_digest, write
 
 from .runs import Building, kept_tensors, recording, replayed, trail
@@ -388,7 +388,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("variant", WHERE)
+@pytest.mark.parametrize("variant", rest_slow(WHERE))
 def test_a_training_that_was_perturbed_parts_where_it_was(training: Callable[[str], Path], variant: str) -> None:
     step, quantity, tensor, words = WHERE[variant]
     leaf = first(compare(training(""), training(variant)))
