@@ -10,7 +10,7 @@ from typing import Any
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_header
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
-from reprokit.agent.capture.words import in_words
+from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.model.run import SnapshotFacts
 from reprokit.rundir import SNAPSHOTS, RunDirectory
 
@@ -77,17 +77,10 @@ def _facts(directory: Path, name: str) -> SnapshotFacts:
         step=step if isinstance(step, int) and 0 <= step < LARGEST_STEP else 0,
         trigger=trigger_of(header),
         digest=str(header.get("digest")),
-        began_here=_began_here(header),
+        began_here=Trigger.read(header.get("trigger")).began_here,
     )
-
-
-def _began_here(header: dict[str, Any]) -> bool | None:
-    trigger = header.get("trigger")
-    found = trigger.get("began_here") if isinstance(trigger, dict) else None
-    return found if isinstance(found, bool) else None
 
 
 def trigger_of(header: dict[str, Any]) -> str:
     """Why the step was captured, in words."""
-    trigger = header.get("trigger")
-    return in_words(trigger if isinstance(trigger, dict) else {})
+    return in_words(Trigger.read(header.get("trigger")))

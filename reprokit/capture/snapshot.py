@@ -9,7 +9,7 @@ from typing import Any
 
 from reprokit.agent.capture import trees
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile
-from reprokit.agent.capture.words import in_words
+from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.capture.arrays import Arrays
 from reprokit.errors import BadSnapshot
 
@@ -43,8 +43,7 @@ class Snapshot:
     @property
     def trigger(self) -> str:
         """Why it was captured, in words."""
-        found = self.header.get("trigger")
-        return in_words(found if isinstance(found, dict) else {})
+        return in_words(Trigger.read(self.header.get("trigger")))
 
     @property
     def batches(self) -> list[Any]:

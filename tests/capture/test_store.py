@@ -23,7 +23,7 @@ from hypothesis import strategies as some
 import reprokit.capture
 from reprokit.agent.capture import Capture, Contents, Part, Store, StoreError, reading, store, trees
 from reprokit.agent.capture.settings import Settings
-from reprokit.agent.capture.words import in_words
+from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.capture import BadSnapshot, files, report
 
 TRIGGER = {"kind": "gradient", "name": "fc2.weight", "count": 12, "of": 5120, "where": [["/a/train.py", 7, "main"]]}
@@ -401,9 +401,11 @@ def test_a_training_that_goes_on_is_not_drowned_in_lines(place: Path, capfd: pyt
 def test_conditions_and_their_words() -> None:
     found = Settings("d", conditions=["loss > 10", "gradient-jump>5", "activations"]).conditions
     assert (found.loss_above, found.gradient_jump, found.activations) == (10, 5, True)
-    assert in_words({"kind": "loss", "what": "nan"}) == "the loss is nan"
-    assert in_words({"kind": "condition", "what": "the loss is 11, above 10"}) == "the loss is 11, above 10"
-    assert in_words({"kind": 5, "name": ["x"]}) == "nobody knows why"
+    assert in_words(Trigger.read({"kind": "loss", "what": "nan"})) == "the loss is nan"
+    assert (
+        in_words(Trigger.read({"kind": "condition", "what": "the loss is 11, above 10"})) == "the loss is 11, above 10"
+    )
+    assert in_words(Trigger.read({"kind": 5, "name": ["x"]})) == "nobody knows why"
 
 
 # Whatever stands in a header that is sealed

@@ -242,7 +242,7 @@ def test_the_state_is_that_before_the_step(steps: Steps) -> None:
 def test_no_update_behind_a_bad_one_in_the_same_graph_is_made(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + TWO.replace("variable is second", "variable is first", 1)))
     assert (found["code"], found["same"]) == (123, True)
-    assert steps.header()["trigger"]["optimizer"] == "optimizer#0"
+    assert steps.header()["trigger"]["optimizers"] == ["optimizer#0"]
     assert len(steps.snapshots) == 1
 
 
@@ -250,7 +250,7 @@ def test_no_update_behind_a_bad_one_in_the_same_graph_is_made(steps: Steps) -> N
 def test_of_two_updates_in_a_graph_none_is_left_where_the_second_is_bad(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + TWO))
     assert (found["code"], found["same"]) == (123, True)
-    assert steps.header()["trigger"]["optimizer"] == "optimizer#1"
+    assert steps.header()["trigger"]["optimizers"] == ["optimizer#1"]
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ import numpy
 import pytest
 import torch
 
+from reprokit.agent.capture.redo import FINITE
 from reprokit.agent.capture.torch_batches import Batch, Cut, Turn, shares, turns
-from reprokit.agent.capture.torch_outcome import FINITE, Step
+from reprokit.agent.capture.torch_outcome import Step
 from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
+from reprokit.agent.capture.trigger import Trigger
 
 pytestmark = pytest.mark.torch
 
@@ -83,26 +85,26 @@ def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], cal
 
 def step(loss: float, *gradients: float) -> Step:
     named = {f"w{number}": torch.tensor([value, 1.0]) for number, value in enumerate(gradients)}
-    return Step(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named, [])
+    return Step(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
 
 
 def test_what_was_captured_is_told_from_other_trouble() -> None:
     bad, fine = step(1.0, 2.0, float("nan")), step(1.0, 2.0)
-    wanted = {"kind": "gradient", "name": "w1"}
-    assert bad.trigger(wanted) == {"kind": "gradient", "what": "not finite", "name": "w1", "count": 1, "of": 2}
-    assert bad.trigger({"kind": "loss", "what": "nan"}) is None
-    assert fine.trigger(wanted) is None
-    assert fine.words(None) == FINITE
-    assert step(float("inf")).trigger({"kind": "loss", "what": "nan"}) is not None
+    wanted, nan = Trigger("gradient", name="w1"), Trigger("loss", "nan")
+    assert bad.again(wanted) == Trigger("gradient", "not finite", name="w1", count=1, of=2)
+    assert bad.again(nan) is None
+    assert fine.again(wanted) is None
+    assert fine.outcome().words(None) == FINITE
+    assert step(float("inf")).again(nan) is not None
 
 
 def test_conditions_are_judged_by_the_bound_that_was_passed() -> None:
-    above = {"kind": "condition", "condition": "loss-above", "what": "loss > 10", "limit": (10.0).hex()}
-    assert step(11.0).trigger(above) is not None
-    assert step(9.0).trigger(above) is None, "the loss counts as it was before a scaler multiplied it"
-    jump = {"kind": "condition", "condition": "gradient-jump", "what": "too steep", "limit": (5.0).hex()}
-    assert step(1.0, 6.0).trigger(jump) is not None
-    assert step(1.0, 4.0).trigger(jump) is None
+    above = Trigger("condition", "loss > 10", "loss-above", limit=10.0)
+    assert step(11.0).again(above) is not None
+    assert step(9.0).again(above) is None, "the loss counts as it was before a scaler multiplied it"
+    jump = Trigger("condition", "too steep", "gradient-jump", limit=5.0)
+    assert step(1.0, 6.0).again(jump) is not None
+    assert step(1.0, 4.0).again(jump) is None
 
 
 def test_a_trial_that_ended_its_process_did_not_reproduce(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import mmap
 import os
 import stat
 
-from .settings import CONDITIONS
 from .store import COMPLEX, FORMAT, HEADER, MAX_HEADER, MAX_TENSORS, SIZES, TENSORS, comparable_digest, seal
+from .trigger import Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,18 +70,10 @@ def saved_optimizers(header: dict[str, Any], count: int) -> list[dict[str, Any]]
         raise SnapshotError("the snapshot has no list of optimizers")
     if count > len(saved):
         raise SnapshotError(f"the snapshot has {len(saved)} optimizers, not {count}")
-    trigger = header.get("trigger")
-    told = trigger if isinstance(trigger, dict) else {}
-    captured = told.get("optimizers") or [told.get("optimizer")]
-    if count < len(saved) and isinstance(captured, list):
+    captured = Trigger.read(header.get("trigger")).optimizers
+    if count < len(saved):
         saved = sorted(saved, key=lambda entry: entry.get("name") not in captured)
     return saved[:count]
-
-
-def require_condition(trigger: dict[str, Any]) -> None:
-    """Raise SnapshotError if a condition captured the step and the snapshot does not say which."""
-    if trigger.get("kind") == "condition" and trigger.get("condition") not in CONDITIONS:
-        raise SnapshotError("the snapshot does not say which condition held; capture the step again")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -53,11 +53,6 @@ def _number(word: str, start: str) -> float:
     return number
 
 
-def condition_trigger(condition: str, what: str, limit: float, value: float) -> dict[str, Any]:
-    """Return the trigger of a number that is beyond its limit; ``what`` is for people."""
-    return {"kind": "condition", "condition": condition, "what": what, "limit": limit.hex(), "value": value.hex()}
-
-
 class Redo:
     """A captured step that this process is to do again, at its first step."""
 

@@ -7,6 +7,7 @@ import weakref
 from _thread import _local, get_ident
 
 from ..frameworks.variables import optimizer_variables
+from .checks import NormMean
 from .tensorflow_checks import OptimizerMemory
 from .tensorflow_graph import has_numbers
 from .tensorflow_random import drawing, hidden
@@ -147,7 +148,7 @@ class WatchedOptimizer:
         self.finite: tuple[Any, Any] = (None, None)
         self.shares = False  # its eager steps with another optimizer, which updates behind it
         self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
-        self.mean, self.norms = 0.0, 0
+        self.norms = NormMean()
         self._memory: OptimizerMemory | None = None
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.tensorflow_trail import _array
+from . import checks
+from .checks import MEMORY, WARM
 from .finite import Finite
 from .tensorflow_graph import branch
 from .tensorflow_snapshot import loss_scale
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradient and variable
 
-WARM = 10  # steps before a jump of the gradients' norm is told
-MEMORY = 0.95  # of the running mean
 LAST_LOSSES = 100
 MULTIPLIED = 512  # numbers from which on a product pays
 ROW = 64
@@ -232,8 +232,7 @@ class EagerTest:
         if factor is None:
             return False
         norm = float(sys.modules["tensorflow"].linalg.global_norm([gradient for gradient, _ in pairs]))
-        if known.norms >= WARM and norm > factor * known.mean:
+        if known.norms.count >= WARM and checks.jump(norm, factor, known.norms.mean) is not None:
             return True
-        known.mean = norm if not known.norms else MEMORY * known.mean + (1 - MEMORY) * norm
-        known.norms += 1
+        known.norms.add(norm)
         return False

@@ -16,23 +16,24 @@ from contextlib import contextmanager
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .reading import SnapshotError
-from .redoing import Redoing, Seen, StepByStep
+from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .tensorflow_calls import OutermostCall
 from .tensorflow_capture import TensorFlowCapture
-from .tensorflow_causes import line, nonfinite_count
+from .tensorflow_causes import line
 from .tensorflow_explain import OperationWatcher
 from .tensorflow_graph import in_xla
 from .tensorflow_random import RandomReplay
 from .tensorflow_snapshot import RejectedStep, all_owners, dense
 from .tensorflow_state import FIT, FUNCTION, LOADER, SCRIPT
+from .trigger import ACTIVATION, CONDITION, Trigger
 from .variables import put, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
 
     from . import Capture
     from .reading import SnapshotFile
@@ -51,7 +52,7 @@ class TensorFlowRedo:
     """Waits for the first step of the script."""
 
     def __init__(self, capture: Capture) -> None:
-        self.redoing = Redoing(capture)
+        self.driver = RedoDriver(capture)
         self._conditions = capture.settings.conditions
         self._watch = TensorFlowCapture(capture, self)
         self._training = self._watch.training
@@ -81,7 +82,7 @@ class TensorFlowRedo:
     def unavailable(self, version: str) -> None:
         """End the process, as its steps cannot be executed again."""
         what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
-        self.redoing.finish({"trouble": f"steps of tensorflow {version} cannot be executed again: {what}"})
+        self.driver.trouble(f"steps of tensorflow {version} cannot be executed again: {what}")
 
     def outermost(self, call: OutermostCall) -> Any:
         """Execute the captured step in the place of the script's first step."""
@@ -95,14 +96,8 @@ class TensorFlowRedo:
             if not trains and self.last is None:
                 return result
         self._doing = True
-        calls = self._summed if count_of(self.redoing.file) > 1 else [call]
-        return self.redoing.run(lambda: StepExecutor(self, calls, self.redoing.file))
-
-    @property
-    def wanted(self) -> dict[str, Any]:
-        """Return what the snapshot was written for."""
-        trigger = self.redoing.file.header["trigger"]
-        return trigger if isinstance(trigger, dict) else {}
+        calls = self._summed if count_of(self.driver.file) > 1 else [call]
+        return self.driver.attempt(lambda: StepExecutor(self, calls, self.driver.file)).run()
 
     def rejected(self, found: RejectedStep) -> None:
         """Note a step that is not applied, which is what was looked for."""
@@ -128,10 +123,7 @@ class TensorFlowRedo:
         if self._loop is not None:
             self._loop.ends(found)
             return
-        made = self.redoing.attempted(lambda: {"loop": EagerLoop(self, self.redoing.file)})
-        self._loop = made.get("loop")
-        if self._loop is None:
-            self.redoing.finish(made)
+        self._loop = self.driver.attempt(lambda: EagerLoop(self, self.driver.file))
 
     def fetched(self, value: Any) -> Any:
         """Return the captured batch in the place of what a data set gave to a loop of the script's."""
@@ -140,22 +132,21 @@ class TensorFlowRedo:
     def _test_likewise(self) -> None:
         """Have steps tested for what the snapshot was written for."""
         try:
-            trigger = self.redoing.file.header["trigger"]
+            wanted = self.driver.wanted
         except SnapshotError:  # which the first step tells
             return
-        if trigger.get("kind") == "activation":
+        if wanted.kind == ACTIVATION:
             self._conditions.activations = True
-        if trigger.get("kind") == "condition":
-            is_loss = isinstance(trigger.get("limit"), str) and trigger.get("condition") == LOSS_ABOVE
-            limit = float.fromhex(trigger["limit"]) if is_loss else -math.inf  # whose gradients are then always shown
-            self._conditions.loss_above = limit
+        if wanted.kind == CONDITION:  # of a jump of gradients, these are then always shown
+            is_loss = wanted.condition == LOSS_ABOVE and wanted.limit is not None
+            self._conditions.loss_above = wanted.limit if is_loss else -math.inf
 
     def put(self, model: Any) -> None:
         """Put the state before the step into models, optimizers and random states."""
         optimizers, variables = self._trained(model)
         known = [state.plain(variable) for entry in self._training.order for variable in entry.alive]
         models = [model] if model is not None else _models(variables, known)
-        file = self.redoing.file
+        file = self.driver.file
         restore.put_models(file, models)
         restore.put_moved(file, self._moved(models, optimizers, [*variables, *known]))
         restore.put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
@@ -174,7 +165,7 @@ class TensorFlowRedo:
         known = [entry for entry in self._training.order if entry.optimizer() is not None]
         if not known:
             return [model.optimizer], []
-        number = _number(self.redoing.file)
+        number = _number(self.driver.file)
         entry = known[number] if number < len(known) else known[-1]
         return [one.optimizer() for one in known], [state.plain(variable) for variable in entry.variables]
 
@@ -187,13 +178,13 @@ class TensorFlowRedo:
     def is_wanted(self, optimizer: Any) -> bool:
         """Whether this optimizer's step is the one that was captured."""
         optimizers = self._trained(None)[0]
-        number = min(_number(self.redoing.file), len(optimizers) - 1)
+        number = min(_number(self.driver.file), len(optimizers) - 1)
         return optimizers[number] is optimizer
 
 
 def _number(file: SnapshotFile) -> int:
     """Which optimizer's step was captured."""
-    name = str(file.header["trigger"].get("optimizer")).partition("#")[2]
+    name = next(iter(Trigger.read(file.header.get("trigger")).optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0
 
 
@@ -226,14 +217,24 @@ class StepExecutor:
         self._calls = _repeated(calls, count_of(file))
         given = [call for call in self._calls if call.arguments or call.keywords]
         likes = [_like(call) if call.origin == FUNCTION else None for call in given]
-        self._batches = batches_of(file, likes, owner.redoing.settings.mode)
+        self._batches = batches_of(file, likes, owner.driver.mode)
         self._drawn = restore.drawn(file)
         self.samples = self._batches[0][2]
 
-    def execute(self, samples: Sequence[int] | None) -> Seen:
-        """Execute the step on these samples."""
+    def run(self) -> NoReturn:
+        """Execute the step until there is a result, which ends the process."""
+        driver, of = self._owner.driver, self.samples
+        while True:
+            samples = driver.next(of)
+            driver.running(samples)
+            part = None if len(samples) == of else samples
+            outcome = driver.attempt(lambda part=part: self.execute(part))  # type: ignore[misc]
+            driver.came(samples, of, outcome, explain=lambda: driver.attempt(self.explain))
+
+    def execute(self, samples: Sequence[int] | None) -> StepOutcome:
+        """Execute the step on these samples; None: all."""
         self._run(samples)
-        return finite() if self._owner.last is None else seen(self._owner.last, self._owner.wanted)
+        return outcome_of(self._owner.driver, self._owner.last)
 
     def _run(self, samples: Sequence[int] | None) -> None:
         self._owner.put(self._calls[-1].model)
@@ -247,7 +248,7 @@ class StepExecutor:
             else:
                 call.run()
 
-    def explain(self) -> dict[str, Any] | None:
+    def explain(self) -> dict[str, Any]:
         """Execute the step operation by operation, and find what began it."""
         with _eagerly(), OperationWatcher() as watching:
             self._run(None)
@@ -288,19 +289,29 @@ class EagerLoop:
     def __init__(self, owner: TensorFlowRedo, file: SnapshotFile) -> None:
         self._owner = owner
         self._file = file
-        self._batches = batches_of(file, [], owner.redoing.settings.mode)
+        self._batches = batches_of(file, [], owner.driver.mode)
         self._drawn = restore.drawn(file)
         self._batch, self._from, self._samples = self._batches[0]
         self._fetched = 0
-        self._steps = StepByStep(owner.redoing, self._samples)
+        self._wanted = owner.driver.next(self._samples)
         self._watching: OperationWatcher | None = None
         self._begun = False
-        atexit.register(self._steps.script_ends)
+        atexit.register(self._script_ends)
 
     @property
     def _part(self) -> Any:
-        wanted, batch = self._steps.wanted, self._batches[self._fetched % len(self._batches)][0]
-        return batch if wanted is None else part_of(batch, wanted, self._samples)
+        batch = self._batches[self._fetched % len(self._batches)][0]
+        return batch if self._is_whole else part_of(batch, self._wanted, self._samples)
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self._wanted) == self._samples
+
+    def _script_ends(self) -> None:
+        """Have another process go on with a search."""
+        driver = self._owner.driver
+        if driver.mode == MINIMISE and driver.trials and not driver.is_done:
+            driver.write({"again": True})
 
     def fetched(self, value: Any) -> Any:
         """What a data set gives is replaced, where it is of the same build."""
@@ -316,19 +327,17 @@ class EagerLoop:
 
     def begins(self) -> None:
         """A step begins: it has the snapshot's state."""
-        done = self._owner.redoing.attempted(self._prepare)
-        if "trouble" in done:
-            self._owner.redoing.finish(done)
+        self._owner.driver.attempt(self._prepare)
 
-    def _prepare(self) -> dict[str, Any]:
+    def _prepare(self) -> None:
+        self._owner.driver.running(self._wanted)
         if self._from == SCRIPT:
             put_locals(self._part)
         self._owner.put(None)
-        self._owner.drawn.begins(self._drawn, self._steps.wanted, self._samples)
+        self._owner.drawn.begins(self._drawn, None if self._is_whole else self._wanted, self._samples)
         self._begun = True
-        if self._owner.redoing.settings.mode == "explain" and self._watching is None:
+        if self._owner.driver.mode == EXPLAIN and self._watching is None:
             self._watching = OperationWatcher().__enter__()
-        return {}
 
     def ends(self, found: RejectedStep | None) -> None:
         """A step was taken."""
@@ -339,8 +348,14 @@ class EagerLoop:
         self._fetched = 0
         if self._watching is not None:
             self._watching.__exit__(None, None, None)
-        came = finite() if found is None else seen(found, self._owner.wanted)
-        self._steps.saw(came, lambda: {} if self._watching is None else explained(self._watching, found, self._batch))
+        driver, watching = self._owner.driver, self._watching
+        driver.came(
+            self._wanted,
+            self._samples,
+            outcome_of(driver, found),
+            explain=lambda: {} if watching is None else explained(watching, found, self._batch),
+        )
+        self._wanted = driver.next(self._samples)
 
 
 def put_locals(values: Any) -> None:
@@ -366,10 +381,10 @@ def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[An
         return [_together(file, known, mode)]
     if any('"replicas"' in json.dumps(entry.get("value")) for entry in known):
         raise SnapshotError(NOT_AGAIN)
-    if len(known) > 1 and mode == "minimise":
+    if len(known) > 1 and mode == MINIMISE:
         raise SnapshotError(f"the step has {len(known)} batches, and only one can be minimised")
     sizes = [entry.get("samples") for entry in known]
-    if mode == "minimise" and not isinstance(sizes[0], int):
+    if mode == MINIMISE and not isinstance(sizes[0], int):
         raise SnapshotError(
             "how many samples the batch has is not known, as its tensors have different numbers of rows"
         )
@@ -392,7 +407,7 @@ def count_of(file: SnapshotFile) -> int:
 
 def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
     """The batches of several replicas as one, which their strategy takes apart again."""
-    if mode != "reproduce" or any(entry.get("from") != FIT for entry in known) or file.header.get("world"):
+    if mode != REPRODUCE or any(entry.get("from") != FIT for entry in known) or file.header.get("world"):
         raise SnapshotError(NOT_AGAIN)
     tensorflow = sys.modules["tensorflow"]
     values = restore.batches(file)
@@ -443,43 +458,26 @@ def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any
     return line(cause, [one._numpy() for one in given if hasattr(one, "_numpy") and one.dtype.is_floating])
 
 
-def finite() -> Seen:
-    """A step that was applied."""
-    return Seen({}, {}, (None, ""), notes=[FINITE])
-
-
-def activations(found: RejectedStep, wanted: dict[str, Any]) -> list[tuple[str, bool]]:
-    """Whether each layer's output is finite, that of the trigger under the name that it had then."""
-    named = list(found.activations)
-    place = wanted.get("place")
-    if isinstance(place, int) and 0 <= place < len(named):
-        named[place] = str(wanted.get("name")), named[place][1]
-    return named
-
-
-def seen(found: RejectedStep, wanted: dict[str, Any]) -> Seen:
-    """What a step came to that was not applied."""
-    digests: dict[str, str] = {}
-    bad: dict[str, tuple[int, int]] = {}
-    squares = 0.0
-    for name, gradient in zip(found.names, found.gradients):  # noqa: B905
-        if gradient is not None:
-            digests[name] = state.digest(dense(gradient))
-            array = state.as_array(getattr(gradient, "values", gradient))
-            squares += float((abs(array.astype("complex128")) ** 2).sum())
-            _count(bad, name, array)
-    bad.update({name: (1, 1) for name, is_finite in activations(found, wanted) if not is_finite})
+def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
+    """What a step came to, which was not applied, or else was finite."""
+    if found is None:
+        driver.problem(FINITE)
+        return StepOutcome()
+    triggers, wanted = [*found.not_finite(), found.bad_loss(None)], driver.wanted
+    named = [_named_as_then(one, wanted) for one in triggers if one is not None]
+    gradients = zip(found.names, found.gradients)  # noqa: B905
+    digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}
     if found.loss is None:
-        return Seen(digests, bad, (None, ""), math.sqrt(squares))
-    array = state.as_array(found.loss)
-    _count(bad, "loss", array)
-    return Seen(digests, bad, (float(array.astype("float64").mean()), state.digest(found.loss)), math.sqrt(squares))
+        return StepOutcome(named, digests, norm=found.norm())
+    array = state.as_array(found.loss).astype("float64")
+    loss = float(array.mean()), state.digest(found.loss)
+    return StepOutcome(named, digests, loss, found.norm(), float(array.max()) if array.size else None)
 
 
-def _count(bad: dict[str, tuple[int, int]], name: str, array: Any) -> None:
-    count = nonfinite_count(array)
-    if count:
-        bad[name] = (count, int(array.size))
+def _named_as_then(trigger: Trigger, wanted: Trigger) -> Trigger:
+    """A layer's output under the name that it had when the snapshot was made."""
+    is_same = trigger.kind == wanted.kind == ACTIVATION and trigger.place == wanted.place
+    return trigger.with_(name=wanted.name) if is_same else trigger
 
 
 def part_of(batch: Any, samples: Sequence[int], of: int) -> Any:

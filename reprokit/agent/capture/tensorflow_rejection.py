@@ -10,7 +10,7 @@ from .tensorflow_graph import batch_in_graph, call_host, in_loop, numbers_given_
 from .tensorflow_replicas import OF_THE_FIRST, ReplicaRound, wait_for_workers, worker
 from .tensorflow_snapshot import RejectedStep, in_fit, places
 from .tensorflow_state import FUNCTION, SCRIPT, as_array, eager_state, plain, put_variable, read
-from .words import in_words
+from .trigger import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Rejections:
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
             found.held = {int(key): value for key, value in seen["held"].items()}
-            found.norm_limit, found.place = None, number
+            found.norm_mean, found.place = None, number
             found.notes.append(OF_THE_FIRST)
             found.only_in = int(seen["where"])
             found.replicas = [share.number for share in together.shares]
@@ -240,8 +240,7 @@ class Rejections:
         found.unreadable = self.capture.attempt(lambda: site.unreadable) or []
         found.moved = variables_of(site.moved)
         if self._conditions.gradient_jump is not None:
-            mean, _ = as_array(site.known.memory.norms).tolist()
-            found.norm_limit = self._conditions.gradient_jump * mean
+            found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
         return found
 
     def end_behind(

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from itertools import chain
 
-from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK, condition_trigger
+from . import checks
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
@@ -21,10 +21,11 @@ from .tensorflow_state import (
     take_optimizers,
     take_random,
 )
+from .trigger import ACTIVATION, CONDITION, GRADIENT, Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from .settings import Conditions
@@ -49,7 +50,7 @@ class RejectedStep:
         self.others: list[Any] = []  # what other optimizers train
         self.moved: list[Any] = []  # variables that the step wrote to before its update
         self.activations: list[tuple[str, bool]] = []
-        self.norm_limit: float | None = None
+        self.norm_mean: float | None = None  # of steps before
         self.model: Any = None
         self.optimizers: list[Any] = [optimizer]
         self.random: dict[str, Any] = {}
@@ -65,61 +66,51 @@ class RejectedStep:
         self.replicas: list[int] = []  # whose batches these are, in their order
         self.notes: list[str] = []
 
-    def triggers(self, conditions: Conditions) -> list[dict[str, Any]]:
+    def triggers(self, conditions: Conditions) -> list[Trigger]:
         """Why it must not be applied, the most telling first."""
-        found: list[dict[str, Any]] = [
-            {"kind": "activation", "name": name, "what": "not finite", "place": place}
-            for place, (name, finite) in enumerate(self.activations)
-            if not finite
-        ]
-        found += self._bad_gradients()
-        found += self._bad_loss(conditions)
-        if self.norm_limit is not None and not found:
-            norm = sum(_norm(gradient) ** 2 for gradient in self.gradients if gradient is not None) ** 0.5
-            what = f"{JUMP}{conditions.gradient_jump:g}"
-            found.append(condition_trigger(GRADIENT_JUMP, what, self.norm_limit, norm))
+        found = [*self.not_finite(), self.bad_loss(conditions.loss_above)]
+        found = [trigger for trigger in found if trigger is not None]
+        if self.norm_mean is not None and not found:
+            found.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
         if not found and self.only_in >= 0:
-            what = f"a gradient, loss or output is not finite on rank {self.only_in}"
-            found.append({"kind": "condition", "condition": OTHER_RANK, "what": what, "rank": self.only_in})
-        return [{**trigger, "where": self.where} for trigger in found[:MAX_TRIGGERS]]
+            found.append(checks.other_rank(self.only_in, "a gradient, loss or output is not finite"))
+        where = tuple(self.where)
+        return [trigger.with_(where=where) for trigger in found[:MAX_TRIGGERS] if trigger is not None]
 
-    def _bad_gradients(self) -> list[dict[str, Any]]:
-        found = []
+    def not_finite(self) -> Iterator[Trigger | None]:
+        """Judge layers' outputs and gradients."""
+        for place, (name, finite) in enumerate(self.activations):
+            if not finite:
+                yield Trigger(ACTIVATION, "not finite", name=name, place=place)
         for name, gradient in zip(self.names, self.gradients):  # noqa: B905
-            count, of = _not_finite(gradient)
-            if count:
-                found.append({"kind": "gradient", "what": "not finite", "name": name, "count": count, "of": of})
-        return found
+            yield checks.elements(GRADIENT, name, *_not_finite(gradient))
 
-    def _bad_loss(self, conditions: Conditions) -> list[dict[str, Any]]:
+    def norm(self) -> float:
+        """Of all gradients."""
+        return float(sum(_norm(gradient) ** 2 for gradient in self.gradients if gradient is not None) ** 0.5)
+
+    def bad_loss(self, above: float | None) -> Trigger | None:
+        """Judge the loss."""
         if self.loss is None:
-            return []
-        numbers = as_array(self.loss).astype("float64").reshape(-1)
-        bad = [number for number in numbers.tolist() if number - number != 0]
-        if bad:
-            return [{"kind": "loss", "what": repr(bad[0])}]
-        if conditions.loss_above is not None and numbers.size and numbers.max() > conditions.loss_above:
-            limit, value = float(conditions.loss_above), float(numbers.max())
-            return [condition_trigger(LOSS_ABOVE, f"{LOSS}{limit:g}", limit, value)]
-        return []
+            return None
+        numbers = as_array(self.loss).astype("float64").reshape(-1).tolist()
+        bad = [number for number in numbers if number - number != 0]
+        return checks.loss(bad[0] if bad else max(numbers), above) if numbers else None
 
     def contents(self, conditions: Conditions) -> tuple[dict[str, Any], list[Part]]:
         """Header and tensors of the snapshot."""
         taking = TensorCollector()
         triggers = self.triggers(conditions)
         number = next((n for n, one in enumerate(self.optimizers) if one is self.optimizer), 0)
-        trigger = {
-            **(triggers[0] if triggers else {"kind": "condition", "what": ""}),
-            "optimizer": f"optimizer#{number}",
-        }
+        trigger = triggers[0] if triggers else Trigger(CONDITION)
         header: dict[str, Any] = {
             "framework": "keras" if self.model is not None else "tensorflow",
             "versions": _versions(),
             "step": self.step,
             "epoch": self.epoch,
             "steps_in_epoch": self.steps_in_epoch,
-            "trigger": trigger,
-            "also": triggers[1:],
+            "trigger": trigger.with_(optimizers=(f"optimizer#{number}",)).line(),
+            "also": [other.line() for other in triggers[1:]],
             "models": self._models(taking),
             "optimizers": take_optimizers(taking, self.optimizers, self.held),
             "scalers": [],

@@ -188,8 +188,8 @@ class UpdateGuard:
         found.batches = step.batches or [(LOADER, value) for value in self._training.here.fetched.values]
         if not found.batches and self._training.here.call is None:
             found.batches = local_batch(sys._getframe(1))
-        if self._conditions.gradient_jump is not None and known.norms:
-            found.norm_limit = self._conditions.gradient_jump * known.mean
+        if self._conditions.gradient_jump is not None and known.norms.count:
+            found.norm_mean = known.norms.mean
         pending = self._rejections.handle(found, known, self._training.current(), sys._getframe(1))
         step.passes = True
         put_back([*step.held.values(), *step.updated.values()])

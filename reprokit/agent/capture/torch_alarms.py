@@ -5,22 +5,19 @@ from __future__ import annotations
 import sys
 
 from ..pytorch.state import named_tensors, parts_of
-from .settings import GRADIENT_JUMP, JUMP, LOSS, LOSS_ABOVE, ROLLBACK, STOP, condition_trigger
+from . import checks
+from .settings import ROLLBACK, STOP
 from .torch_held import Held
 from .torch_snapshot import left_out_of
 from .torch_state import Copy
 from .torch_training import Training
 from .torch_watched import Record, user_frames
-from .words import in_words
+from .trigger import ACTIVATION, PARAMETER, Trigger, in_words
+from .trigger import LOSS as OF_LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    Trigger = dict[str, Any]
-
-WARM = 10  # norms of gradients whose mean is worth comparing with
-MEMORY = 0.95  # of the running mean
 
 
 class Alarms(Training):
@@ -61,33 +58,23 @@ class Alarms(Training):
         """What is wrong with modules' outputs and losses that lie on a GPU."""
         counts = self._counted(held).cpu().tolist() if held.counts else []
         bad = [(module, count, of) for count, (module, _, of) in zip(counts, held.counts) if count]  # noqa: B905
-        losses = [self._loss_trigger(float(loss.item())) for loss in held.far]
+        losses = [checks.loss(float(loss.item()), self._settings.conditions.loss_above) for loss in held.far]
         found = [self._activation_trigger(*one) for one in bad[:1]]
         return found + [trigger for trigger in losses if trigger is not None]
 
     def _activation_trigger(self, module: Any, count: int, of: int) -> Trigger:
         name = self._snapshooter.module_name(self._models(), module)
-        return {"kind": "activation", "name": name, "count": count, "of": of}
-
-    def _loss_trigger(self, value: float) -> Trigger | None:
-        above = self._settings.conditions.loss_above
-        if value - value != 0:
-            return {"kind": "loss", "what": "nan" if value != value else "inf" if value > 0 else "-inf"}
-        if above is not None and value > above:
-            return condition_trigger(LOSS_ABOVE, f"{LOSS}{above:g}", above, value)
-        return None
+        return Trigger(ACTIVATION, "not finite", name=name, count=count, of=of)
 
     def _jump(self, held: Held, gradients: list[Any]) -> list[Trigger]:
         """Whether the norm of the gradients is far above its mean so far."""
         factor, norm = self._settings.conditions.gradient_jump or 0.0, self._gradients.norm(gradients)
         if norm - norm != 0:
             return []
-        mean = held.mean
-        if mean is not None and held.norms >= WARM and norm > factor * mean:
-            return [condition_trigger(GRADIENT_JUMP, f"{JUMP}{factor:g}", factor * mean, norm)]
-        held.mean = norm if mean is None else MEMORY * mean + (1 - MEMORY) * norm
-        held.norms += 1
-        return []
+        found = checks.jump(norm, factor, held.norms.mean) if held.norms.count >= checks.WARM else None
+        if found is None:
+            held.norms.add(norm)
+        return [] if found is None else [found]
 
     def _judge(self, held: Held, loss: Any) -> None:
         if loss.numel() == 1 and not loss.is_complex():
@@ -95,14 +82,14 @@ class Alarms(Training):
                 value = float(loss.item())
                 held.losses.append(value)
                 if value - value != 0 or self._settings.conditions.loss_above is not None:
-                    trigger = self._loss_trigger(value)
+                    trigger = checks.loss(value, self._settings.conditions.loss_above)
                     held.triggers += [] if trigger is None else [trigger]
                 return
             far = loss.detach()
             held.losses.append(far)
             held.far.append(far)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
-            held.triggers.append({"kind": "loss", "what": "not finite"})
+            held.triggers.append(Trigger(OF_LOSS, "not finite"))
 
     def _due(self, held: Held) -> list[Record]:
         """The optimizers whose turn comes after this backward pass: one, and those that step together with it."""
@@ -122,7 +109,7 @@ class Alarms(Training):
     def _alarm(self, held: Held, records: list[Record], triggers: list[Trigger]) -> None:
         """Save the state of the step's start, and see that its gradients are not applied."""
         step = records[0].steps
-        ruined = [one for one in records if triggers[0]["kind"] != "parameter" and self._updates.is_ruined(one)]
+        ruined = [one for one in records if triggers[0].kind != PARAMETER and self._updates.is_ruined(one)]
         if ruined:
             step, triggers = self._before_ruin(held, ruined, triggers)
         if held.phase is not None and held.phase.copy is not None:
@@ -130,16 +117,14 @@ class Alarms(Training):
             held.phase.copy = None
         triggers = self._capture.attempt(self._ranks.heard, triggers, self._parameters) or triggers
         began_here = self._capture.attempt(self._ranks.began_here, triggers)
-        if began_here is not None:
-            triggers[0].setdefault("began_here", began_here)
-        triggers[0].setdefault("where", user_frames(sys._getframe(1)))
-        triggers[0].setdefault("optimizers", self._watched.names(records))
-        path = self._capture.attempt(self._save, held, step, triggers)
+        where, optimizers = tuple(user_frames(sys._getframe(1))), tuple(self._watched.names(records))
+        first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
+        path = self._capture.attempt(self._save, held, step, [first, *triggers[1:]])
         held.triggers = []
         held.skipped = set(map(id, records))
         if self._settings.action == STOP:
             self._capture.attempt(self._ranks.wait)
-        self._capture.captured(step, in_words(triggers[0]), path)
+        self._capture.captured(step, in_words(first), path)
         if self._settings.action == ROLLBACK and self._copy is not None:
             self._capture.attempt(self._copy.put_back)
 
@@ -147,7 +132,7 @@ class Alarms(Training):
         """Go back to the last state whose parameters were finite; its batch is not there any more."""
         found = self._snapshooter.parameter_triggers(self._models(), records)
         steps = [self._updates.put_back(record) for record in records]
-        found[0]["updates"] = records[0].steps - steps[0]
+        found[0] = found[0].with_(updates=records[0].steps - steps[0])
         held.batches.restart()
         held.has_random = held.has_buffers = held.saw_loader = False
         held.entry, held.updated = [], None

@@ -13,6 +13,7 @@ from ..patching import replace
 from ..pytorch.tensors import is_tensor
 from .torch_beginnings import HOOK, make_next_index, make_reset
 from .torch_compiling import Compiling
+from .trigger import ACTIVATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class TorchCapture(Compiling):
 
     def _look(self, module: Any, output: Any) -> None:
         held = self._threads.held
-        if not held.began or held.fetching or any(trigger["kind"] == "activation" for trigger in held.triggers):
+        if not held.began or held.fetching or any(trigger.kind == ACTIVATION for trigger in held.triggers):
             return
         outputs = output if isinstance(output, (list, tuple)) else [output]
         for tensor in outputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..pytorch.state import Modules, named_tensors, parts_of, unwrapped
 from .torch_state import Reader, put_model, put_optimizer, put_random, put_scaler, put_schedule
+from .trigger import Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from .reading import SnapshotFile
     from .torch_hooks import Hooks
-    from .torch_outcome import Step
 
 MAX_NAMED = 3  # differences that are told
 
@@ -111,7 +111,14 @@ def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[An
 class Built:
     """What the script built, and what the snapshot has for it."""
 
-    def __init__(self, torch: Any, snapshot: SnapshotFile, hooks: Hooks, modules: Modules) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        snapshot: SnapshotFile,
+        hooks: Hooks,
+        modules: Modules,
+        problem: Callable[[str], None],
+    ) -> None:
         self._torch = torch
         self._snapshot = snapshot
         self._header = snapshot.header
@@ -119,7 +126,7 @@ class Built:
         self._modules = modules
         self._fit: Fit | None = None
         self.reader = Reader(torch, snapshot.tensors)
-        self.problems: list[str] = []
+        self._problem = problem  # tells something beside the result
 
     @property
     def optimizers(self) -> list[Any]:
@@ -134,11 +141,6 @@ class Built:
             parameters = [parameter for group in groups for parameter in group["params"]]
             self._fit = Fit(self._snapshot, self._modules.owners(parameters, self._torch.nn.Module))
         return self._fit
-
-    def problem(self, text: str) -> None:
-        """Something to be told beside the result, once."""
-        if text not in self.problems:
-            self.problems.append(text)
 
     # State
 
@@ -177,7 +179,7 @@ class Built:
         try:
             put(owner, entry, self.reader)
         except Exception as error:
-            self.problem(f"{what} was not put: {error}")
+            self._problem(f"{what} was not put: {error}")
 
     # Optimizers
 
@@ -195,8 +197,7 @@ class Built:
 
     def held_back(self) -> list[Any]:
         """The optimizers that the captured step was about, first the one that was to update; none: unknown."""
-        named = (self._header.get("trigger") or {}).get("optimizers")
-        wanted = named if isinstance(named, list) else []
+        wanted = Trigger.read(self._header.get("trigger")).optimizers
         found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
         return [found[name] for name in dict.fromkeys(wanted) if name in found]
 
@@ -222,17 +223,10 @@ class Built:
         of = self.held_back() or self.optimizers
         return {name: parameter.grad for name, parameter in self.parameters(of) if parameter.grad is not None}
 
-    def compared(self, step: Step) -> dict[str, Any]:
-        """Gradients and loss beside those of the snapshot."""
-        known, bad = self._header.get("gradient_digests") or {}, self._header.get("gradients") or {}
-        about = self.held_back()
-        if about and len(self.optimizers) > 1:
-            names = {name for name, _ in self.parameters(about)}
-            known, bad = ({name: one[name] for name in one if name in names} for one in (known, bad))
-        found = step.compared(known, bad, self._header.get("loss") or {})
-        gradients, given_up = found["gradients"], self._header.get("given_up") or ()
-        gradients["different"] = [name for name in gradients["different"] if name not in given_up]
-        return found
+    def about(self) -> set[str] | None:
+        """The names of the parameters that the captured step was about; None: all."""
+        about = self.held_back() if len(self.optimizers) > 1 else []
+        return {name for name, _ in self.parameters(about)} if about else None
 
     # Names
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor
+from .checks import NormMean
 from .objects import ObjectFields, class_name, own_attributes
 from .torch_state import has_memory
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..trail_library import Library
     from .random_states import KeptStates, RandomStates
+    from .trigger import Trigger
 
 SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied
 SMALL_BUFFER = 1 << 20
@@ -323,14 +325,13 @@ class Held:
         self.fetching = self.inside = self.backwards = False
         self.closure: Any = None
         self.compiled = 0
-        self.triggers: list[dict[str, Any]] = []  # of this step, which were found before the optimizer's turn
+        self.triggers: list[Trigger] = []  # of this step, which were found before the optimizer's turn
         self.reached: set[int] = set()  # parameters, from the loss that is not as it should be
         self.skipped: set[int] = set()  # optimizers whose next step is not applied
         self.round = 0  # calls of backward()
         self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
         self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
-        self.mean: float | None = None  # of the norms of gradients
-        self.norms = 0
+        self.norms = NormMean()  # of gradients
         self.precision: dict[str, Any] = {}
         self.epoch: Any = None
         self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches

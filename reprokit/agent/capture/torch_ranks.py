@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 
+from . import checks
 from .settings import OTHER_RANK
+from .trigger import ACTIVATION, CONDITION, GRADIENT, LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-
-    Trigger = dict[str, Any]
+    from .trigger import Trigger
 
 PATIENCE = 60  # seconds for which the others are waited for, before this process ends
 PAUSE = 0.02
@@ -26,12 +27,8 @@ MAX_SUMS = 100_000  # gradients of one step
 # A quiet NaN of 32 bits: below the sign, exponent and quiet bit 8 bits of ours, 2 of what it is about, 12 of the rank.
 MARK, MARK_BITS = 0x7FDA4000, 0x7FFFC000
 RANKS = 1 << 12
-KINDS = ("loss", "condition", "activation")
-WORDS = (
-    "the loss of rank {} is not finite",
-    "a condition holds on rank {}",
-    "an output of a module is not finite on rank {}",
-)
+KINDS = (LOSS, CONDITION, ACTIVATION)
+WORDS = ("the loss is not finite", "a condition holds", "an output of a module is not finite")
 GIVEN_UP = "the gradient of {} is not kept: one of its elements was used to tell all ranks"
 
 
@@ -66,7 +63,7 @@ class Ranks:
         """Have the backward pass that comes tell the others of this."""
         if self._hooks:
             return
-        kind = KINDS.index(trigger["kind"]) if trigger["kind"] in KINDS else 0
+        kind = KINDS.index(trigger.kind) if trigger.kind in KINDS else 0
         mark = MARK | kind << 12 | int(self._torch.distributed.get_rank()) % RANKS
         self._hooks = [
             parameter.register_hook(self._marking(mark)) for parameter in parameters if parameter.requires_grad
@@ -132,9 +129,9 @@ class Ranks:
         """Whether it went wrong on this rank; None where there is no other."""
         if not self.are_several:
             return None
-        if any(one.get("condition") == OTHER_RANK for one in triggers):
+        if any(one.condition == OTHER_RANK for one in triggers):
             return False
-        if any(one["kind"] != "gradient" for one in triggers):
+        if any(one.kind != GRADIENT for one in triggers):
             return True
         torch = self._torch
         sums = [one.to(self._sums[0].device) for one in self._sums]
@@ -149,7 +146,7 @@ class Ranks:
             return triggers
         marks = self._marks(parameters())
         self._given_up = set(marks)
-        kept = [one for one in triggers if not (one.get("name") in marks and one.get("count") == 1)]
+        kept = [one for one in triggers if not (one.name in marks and one.count == 1)]
         return kept or [self._said_by(mark) for mark in list(marks.values())[:1]] or triggers
 
     def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
@@ -173,9 +170,7 @@ class Ranks:
 
     @staticmethod
     def _said_by(mark: int) -> Trigger:
-        rank, kind = mark % RANKS, mark >> 12 & 3
-        what = WORDS[min(kind, 2)].format(rank)
-        return {"kind": "condition", "condition": OTHER_RANK, "what": what, "rank": rank}
+        return checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)])
 
     # The snapshot
 

@@ -17,30 +17,29 @@ from _thread import _local
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch.state import Modules
 from . import torch_hooks
-from .bisection import Search
 from .objects import OtherClassError
-from .reading import SnapshotError, SnapshotFile, require_condition
+from .reading import SnapshotError
+from .redo import EXPLAIN, MINIMISE, RedoDriver
 from .settings import LOSS_ABOVE
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
-from .torch_causes import is_finite, numbers
 from .torch_fit import Built, UnfitError
-from .torch_outcome import Step
+from .torch_outcome import Step, judged
 from .torch_phases import own_step
-from .trial_results import add_progress, fills, outcomes, own_snapshot, write_result
+from .trigger import ACTIVATION, CONDITION, LOSS, PARAMETER
 from .variables import give, parts, standing_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, NoReturn
 
     from . import Capture
-    from .bisection import Found
+    from .reading import SnapshotFile
     from .torch_explain import Explaining
+    from .trigger import Trigger
 
     Function = Callable[..., Any]
 
-MINIMISE, EXPLAIN = "minimise", "explain"
 MAX_WITHOUT = 1000  # turns of the script's loop in a row that come to nothing
 MAX_PASSED = 10_000
 NO_FETCH = "the script's step took no batch from a DataLoader, from which the snapshot's came"
@@ -50,16 +49,7 @@ NO_LOADER = (
 )
 NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
 NOT_CUT_BATCH = "a batch whose tensors are of several lengths is one sample here"
-FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
-
-
-class _Wanted(Exception):
-    """The part of the batch whose trial comes next."""
-
-    def __init__(self, samples: Sequence[int]) -> None:
-        super().__init__()
-        self.samples = list(samples)
 
 
 class Trial:
@@ -83,9 +73,8 @@ class Trial:
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
         self.losses: list[Any] = []
-        self.activations: list[dict[str, Any]] = []
-        self.parameters: list[dict[str, Any]] = []  # that the update has made not finite
-        self.updated: list[Any] = []  # the same themselves
+        self.not_finite: list[Trigger] = []  # modules' outputs, and parameters that the update has made so
+        self.updated: list[Any] = []  # those parameters themselves
         self.given: list[tuple[str, Any]] = []  # tensors of batches, for who asks where values came from
 
     @property
@@ -111,27 +100,17 @@ class TorchRedo:
     """Drives the trials of this process."""
 
     def __init__(self, capture: Capture) -> None:
-        redo = capture.settings.redo
-        assert redo is not None
         self._capture = capture
-        self._redo = redo
-        self._is_active = False
-        self._is_done = False
-        self._tells = True  # its snapshot was named; other ranks only do their part
+        self._driver = RedoDriver(capture)
+        self._is_attached = False
         self._torch: Any = None
         self._hooks: torch_hooks.Hooks
         self._thread = _Thread()
         self._modules = Modules()
-        self._known = outcomes(redo.trials)
-        self._fills = fills(redo.trials)
         self._failed_part: list[int] | None = None  # with which the script cannot make the step
-        self._whole: dict[str, Any] = next(
-            (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
-        )
         self._built: Built
         self._without = 0  # turns of the loop since a trial ended
         self._passed = 0  # updates of other optimizers
-        self._trials = 0  # of this process
         self._like: Any = None  # what the script's loader gave
         self._iterator: Any = None  # that handed a batch out last
         self._evaluates: Any = weakref.WeakSet()  # iterators that give their own batches
@@ -146,14 +125,14 @@ class TorchRedo:
 
     def _begin(self, torch: Any) -> None:
         self._torch = torch
-        path = own_snapshot(self._redo.snapshot, os.environ.get("RANK"))
-        self._tells = path == self._redo.snapshot
         self._hooks = torch_hooks.Hooks(torch, self)
         try:
-            self._read(SnapshotFile(path))
-        except (SnapshotError, KeyError, TypeError, ValueError) as error:
-            self._give_up(str(error) if isinstance(error, SnapshotError) else f"{path} cannot be used: {error!r}")
-        if self._redo.mode == EXPLAIN:
+            self._read(self._driver.file)
+        except SnapshotError as error:
+            self._give_up(str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            self._give_up(f"{self._driver.path} cannot be used: {error!r}")
+        if self._driver.mode == EXPLAIN:
             os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
         for part, found in torch_hooks.loaded_with(torch):
             self._hooks.watch(part, found)
@@ -162,13 +141,13 @@ class TorchRedo:
             try:
                 self._hooks.watch_losses(torch)
             except (AttributeError, TypeError):  # PyTorch before 2.0
-                self._built.problem("targets of losses are the script's own")
-        self._is_active = True
+                self._driver.problem("targets of losses are the script's own")
+        self._is_attached = True
         atexit.register(self._ended)
         self._next_trial()
 
     def _read(self, snapshot: SnapshotFile) -> None:
-        self._built = Built(self._torch, snapshot, self._hooks, self._modules)
+        self._built = Built(self._torch, snapshot, self._hooks, self._modules, self._driver.problem)
         self._header = snapshot.header
         if self._header.get("sharded"):
             self._give_up("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
@@ -181,16 +160,14 @@ class TorchRedo:
         for turn in self._turns:
             if turn.fetched is not None and turn.fetched.is_empty:
                 self._give_up(f"nothing of the batch was kept, but for its class: {', '.join(turn.fetched.left_out)}")
-        self._trigger: dict[str, Any] = self._header.get("trigger") or {}
-        require_condition(self._trigger)
-        if "updates" in self._trigger:
+        self._trigger = self._driver.wanted
+        if self._trigger.updates is not None:
             self._give_up("the snapshot is of a state some updates before the one that did it, and has no batch")
 
     @property
     def _is_about_loss(self) -> bool:
         """Whether what was captured is known before the gradients are."""
-        is_bound = self._trigger.get("condition") == LOSS_ABOVE
-        return is_bound or self._trigger.get("kind") in ("loss", "activation")
+        return self._trigger.condition == LOSS_ABOVE or self._trigger.kind in (LOSS, ACTIVATION)
 
     def _watch_modules(self) -> None:
         module: Any = sys.modules["torch.nn.modules.module"]
@@ -198,53 +175,31 @@ class TorchRedo:
             register = getattr(module, f"register_module_{kind}_registration_hook", None)
             if register is not None:
                 register(self._modules.registered)
-        if self._trigger.get("kind") == "activation":
+        if self._trigger.kind == ACTIVATION:
             module.register_module_forward_hook(self._look_at_output)
 
     def forget(self) -> None:
         """A forked child works for the loader."""
-        self._is_active = self._is_done = False
+        self._is_attached = self._driver.is_done = False
+
+    @property
+    def _is_active(self) -> bool:
+        return self._is_attached and not self._driver.is_done
 
     def _require_end(self) -> None:
         """A script that catches everything has caught its end too."""
-        if self._is_done:
+        if self._driver.is_done:
             sys.stdout.flush()
             os._exit(0)
 
     # Trials
 
     def _next_trial(self) -> None:
-        samples = list(range(self._of))
-        if self._redo.mode == MINIMISE and self._known and self._tells:
-            samples = self._wanted()
+        if any(turn.is_whole for turn in self._turns) and self._driver.mode == MINIMISE:
+            self._driver.problem(NOT_CUT_BATCH)
+        samples = list(self._driver.next(self._of, self._indices, lambda part: leaves_out(self._turns, part)))
         self._trial = Trial(samples, shares(self._turns, samples))
         self._explaining: Explaining | None = None
-
-    def _wanted(self) -> list[int]:
-        """The next part to try; ends the process when nothing is left to try."""
-        if not dict(self._known).get(tuple(range(self._of))):
-            self._finish({**self._whole, "reproduced": False, **self._search_line(None)})
-
-        def ask(samples: Sequence[int]) -> bool:
-            if leaves_out(self._turns, samples):
-                return False
-            raise _Wanted(samples)
-
-        try:
-            found = Search(self._of, ask, known=self._known).smallest()
-        except _Wanted as wanted:
-            return wanted.samples
-        found.trials = len(self._known)  # those that were made
-        notes = [NOT_CUT_BATCH] * any(turn.is_whole for turn in self._turns) + [FILLED] * self._fills
-        problems = [*(self._whole.get("problems") or []), *notes]
-        return self._finish({**self._whole, "reproduced": True, **self._search_line(found), "problems": problems})
-
-    def _search_line(self, found: Found | None) -> dict[str, Any]:
-        if found is not None:
-            known = len(self._indices) == self._of
-            return {**found.line(), "indices": [self._indices[sample] for sample in found.samples] if known else None}
-        whole = list(range(self._of))
-        return {"samples": whole, "of": self._of, "trials": len(self._known), "smallest": False, "only_full": False}
 
     def _begin_trial(self) -> None:
         """Put the snapshot's state into what the script built."""
@@ -255,14 +210,13 @@ class TorchRedo:
             except (UnfitError, SnapshotError) as error:
                 self._give_up(str(error))
         trial.is_put = False
-        if self._trials:
+        if self._driver.trials:
             self._built.forget_gradients()
-        if self._redo.mode == MINIMISE and self._tells:
-            add_progress(self._redo.progress, {"running": trial.samples})
+        self._driver.running(trial.samples)
         trial.is_begun, trial.is_called, trial.part = True, False, None
         trial.calls = trial.judged = trial.passes = 0
         trial.losses.clear()
-        if self._redo.mode == EXPLAIN:
+        if self._driver.mode == EXPLAIN:
             self._explain()
         self._built.put_random()
 
@@ -323,10 +277,10 @@ class TorchRedo:
     def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
         """The part of a batch as the script is given it."""
         try:
-            value = batch.part(samples, like, self._fills)
+            value = batch.part(samples, like, self._driver.fills)
         except (SnapshotError, OtherClassError) as error:
             self._give_up(str(error))
-        if self._redo.mode == EXPLAIN:
+        if self._driver.mode == EXPLAIN:
             self._trial.given += [("the batch", tensor) for tensor in tensors_in(self._torch, value)]
             self._explain()
         return value
@@ -386,7 +340,7 @@ class TorchRedo:
             for name in value if isinstance(value, dict) else ():
                 if name in known and _are_alike(known[name], value[name]):
                     yield name, _moved(self._torch, value[name], known[name])
-        if self._redo.mode != MINIMISE:  # which would choose all samples of the batch
+        if self._driver.mode != MINIMISE:  # which would choose all samples of the batch
             loops = self._loops.get(function)
             for name, number in loops.items() if isinstance(loops, dict) else ():
                 if type(known.get(name)) is int is type(number):
@@ -400,7 +354,7 @@ class TorchRedo:
         batch, samples = trial.targets[min(trial.judged, len(trial.targets) - 1)]
         trial.judged += 1
         try:
-            return batch.part(samples, None, self._fills)["target"].to(target.device)
+            return batch.part(samples, None, self._driver.fills)["target"].to(target.device)
         except SnapshotError as error:
             self._give_up(str(error))
 
@@ -427,11 +381,8 @@ class TorchRedo:
         if not self._is_active or not self._trial.is_begun:
             return
         for tensor in tensors_in(self._torch, output):
-            if not is_finite(self._torch, tensor):
-                values = numbers(self._torch, tensor)
-                count = values.numel() - int(self._torch.isfinite(values).sum())
-                found = {"name": self._built.name_of(module), "what": "not finite", "count": count}
-                self._trial.activations.append({**found, "of": values.numel()})
+            found = judged(self._torch, ACTIVATION, self._built.name_of(module), tensor)
+            self._trial.not_finite += [] if found is None else [found]
 
     def backward(self, original: Callable[[], Any], tensors: Any) -> Any:
         """A backward pass is begun."""
@@ -464,12 +415,12 @@ class TorchRedo:
     def clip(self, original: Callable[[], Any]) -> Any:
         """Gradients are to be clipped: captures look at them before."""
         if self._is_active and self._trial.is_begun and self._thread.scaled[0] is None:
-            self._conclude_early(self._trigger.get("kind") != "condition")
+            self._conclude_early(self._trigger.kind != CONDITION)
         return original()
 
     def _conclude_early(self, may: bool) -> None:
         """Before the update, where the capture was made so early: as soon as what it was made for is seen."""
-        if may and self._step().trigger(self._trigger) is not None:
+        if may and self._step().again(self._trigger) is not None:
             self._conclude()
 
     def step(self, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
@@ -487,7 +438,7 @@ class TorchRedo:
                 return self._step_by(original, optimizer, closure)
             finally:
                 self._thread.in_step = False
-        if self._trigger.get("kind") == "parameter" and self._trial.is_begun and self._built.is_held_back(optimizer):
+        if self._trigger.kind == PARAMETER and self._trial.is_begun and self._built.is_held_back(optimizer):
             original(optimizer, *arguments, **keywords)
             self._look_at_parameters(optimizer)
         self._arrived(optimizer)
@@ -496,14 +447,13 @@ class TorchRedo:
     def _look_at_parameters(self, optimizer: Any) -> None:
         """What the captured update, made again, has made of the parameters."""
         for name, parameter in self._built.parameters([optimizer]):
-            if not is_finite(self._torch, parameter):
-                values = numbers(self._torch, parameter)
-                count = values.numel() - int(self._torch.isfinite(values).sum())
-                self._trial.parameters.append({"name": name, "count": count, "of": values.numel()})
+            found = judged(self._torch, PARAMETER, name, parameter)
+            if found is not None:
+                self._trial.not_finite.append(found)
                 self._trial.updated.append(parameter)
 
     def _is_seen(self) -> bool:
-        return self._trial.is_begun and self._step().trigger(self._trigger) is not None
+        return self._trial.is_begun and self._step().again(self._trigger) is not None
 
     def part(self, original: Callable[[], Any], optimizer: Any, name: str) -> Any:
         """An optimizer is to make a part of a step: the first one, with gradients that are good, moves parameters."""
@@ -531,7 +481,7 @@ class TorchRedo:
             finally:
                 self._thread.in_closure = False
             trial = self._trial
-            if trial.is_begun and self._step().trigger(self._trigger) is not None:
+            if trial.is_begun and self._step().again(self._trigger) is not None:
                 self._arrived(optimizer)
                 raise _Enough
             return loss
@@ -556,9 +506,9 @@ class TorchRedo:
         trial = self._trial
         if not trial.is_begun:
             self._without += 1
-            if not self._trials and self._without >= MAX_WITHOUT:
+            if not self._driver.trials and self._without >= MAX_WITHOUT:
                 self._give_up(NO_FETCH if trial.fetched and not trial.handed else NO_FORWARD)
-        elif self._built.is_held_back(optimizer) or self._step().trigger(self._trigger) is not None:
+        elif self._built.is_held_back(optimizer) or self._step().again(self._trigger) is not None:
             self._conclude()
         else:
             trial.is_begun = False  # the snapshot's step began after this optimizer's update
@@ -570,69 +520,45 @@ class TorchRedo:
     # Ends
 
     def _step(self) -> Step:
-        return Step(
-            self._torch, self._trial.losses, self._built.gradients(), self._trial.activations, self._trial.parameters
-        )
+        return Step(self._torch, self._trial.losses, self._built.gradients(), self._trial.not_finite)
 
     def _conclude(self, ended: str | None = None) -> None:
         """The trial has come to its end."""
         if self._explaining is not None:
             self._explaining.end()
-        step = self._step()
-        trigger = step.trigger(self._trigger)
-        result = {"reproduced": trigger is not None, "trigger": trigger, **self._built.compared(step)}
-        self._trials, self._without, self._failed_part = self._trials + 1, 0, None
-        if not self._trial.fetched and not self._known and (trigger is None or result["gradients"]["different"]):
-            self._built.problem(NO_LOADER + (NOT_CUT if self._loops and self._redo.mode == MINIMISE else ""))
-        if self._redo.mode == MINIMISE:
-            if not self._known:
-                self._tell_of_ranks()
-                self._whole = {**result, "problems": self._built.problems}
-            self._note(self._trial.samples, trigger is not None, ended or step.words(trigger))
-            if ended is None and self._is_ahead:
-                self._finish({"again": True})  # what it works on next is of this trial
-            elif ended is None:
-                self._next_trial()
-            return
-        result["problems"] = self._built.problems
-        if self._redo.mode == EXPLAIN:
-            result.update(self._cause(step))
-        self._write(self._judged(result))
-        if ended is None:
-            self._capture.done()
-
-    def _judged(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The result, which is none where it came to something else and a part of the batch was the script's own."""
-        is_same = result["reproduced"] and not result["gradients"]["different"]
+        step, trial, driver = self._step(), self._trial, self._driver
+        outcome = step.outcome()
+        self._without, self._failed_part = 0, None
+        about = self._built.about()
+        different = outcome.compared(self._header, about)["gradients"]["different"]
+        is_same = outcome.again(self._trigger) is not None and not different
+        if not (trial.fetched or driver.is_begun or is_same):
+            driver.problem(NO_LOADER + (NOT_CUT if self._loops and driver.mode == MINIMISE else ""))
+        if driver.mode == MINIMISE and not driver.is_begun:
+            self._tell_of_ranks()
         left_out = [name for turn in self._turns for name in turn.left_out]
-        if is_same or not left_out:
-            return result
-        return {**result, "trouble": f"the step is another one without what was not kept of its batch: {left_out[0]}"}
+        if left_out and not is_same and driver.mode != MINIMISE:
+            self._give_up(f"the step is another one without what was not kept of its batch: {left_out[0]}")
+        driver.came(trial.samples, self._of, outcome, about, ended, lambda: self._cause(step))
+        if ended is None and self._is_ahead:
+            driver.go_on_in_another_process()  # what it works on next is of this trial
+        elif ended is None:
+            self._next_trial()
 
     def _failed(self, why: str) -> None:
         """A part of the batch with which the script cannot make the step; a script that passes errors by goes on."""
-        if self._redo.mode == MINIMISE:
-            self._failed_part = self._trial.samples
-            self._trials, self._without = self._trials + 1, 0
-            self._note(self._trial.samples, False, why)
+        if self._driver.mode == MINIMISE:
+            self._failed_part, self._without = self._trial.samples, 0
+            self._driver.failed(self._trial.samples, self._of, why)
             self._next_trial()
 
     def _tell_of_ranks(self) -> None:
         distributed = getattr(self._torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             if distributed.get_world_size() > 1:
-                self._built.problem(
+                self._driver.problem(
                     "the other ranks kept their batches whole: what begins in one of them needs no sample"
                 )
-
-    def _note(self, samples: list[int], did: bool, why: str) -> None:
-        self._known.append((tuple(samples), did))
-        text = f"trial {len(self._known)}: {len(samples)} of {self._of} samples: {why}"
-        line: dict[str, Any] = {"text": text, "samples": samples, "reproduced": did, "why": why}
-        if len(self._known) == 1:
-            line["whole"] = self._whole
-        if self._tells:
-            add_progress(self._redo.progress, line)
 
     def _explain(self) -> None:
         """Watch operators from here on, and know what there is by name."""
@@ -642,7 +568,7 @@ class TorchRedo:
             try:
                 self._explaining = Explaining(self._torch)
             except NotSupportedError as error:
-                return self._built.problem(str(error))
+                return self._driver.problem(str(error))
             self._explaining.begin()
         self._explaining.know(self._built.layers(), [*self._built.known(), *self._trial.given])
         return None
@@ -659,50 +585,30 @@ class TorchRedo:
         return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
 
     def _give_up(self, trouble: str) -> NoReturn:
-        self._finish({"trouble": trouble, "reproduced": False})
-
-    def _finish(self, result: dict[str, Any]) -> NoReturn:
-        """Write the result, and end the process."""
-        self._write(result)
-        self._capture.done()
-
-    def _write(self, result: dict[str, Any]) -> None:
-        self._is_active, self._is_done = False, True
-        if self._tells:
-            write_result(self._redo.result, self._redo.mode, result)
+        self._driver.trouble(trouble)
 
     def _ended(self) -> None:
         """The script has ended by itself: within a trial, before the first, or between two."""
         if not self._is_active:
             return
-        trial = self._trial
-        why = _exception()
-        if trial.is_begun and (trial.losses or self._redo.mode == EXPLAIN):
-            self._built.problem(f"the script ended before its update{why}")
+        trial, driver, why = self._trial, self._driver, _exception()
+        if trial.is_begun and (trial.losses or driver.mode == EXPLAIN):
+            driver.problem(f"the script ended before its update{why}")
             self._conclude(f"the script ended{why}")
         elif trial.is_begun:
-            self._built.problem(f"the script ended before its backward pass{why}")
-            if self._redo.mode == MINIMISE:
-                self._trials += 1
-                self._note(trial.samples, False, f"the script ended{why}")
+            driver.problem(f"the script ended before its backward pass{why}")
+            if driver.mode == MINIMISE:
+                driver.failed(trial.samples, self._of, f"the script ended{why}")
             else:
-                self._write({"reproduced": False, "problems": self._built.problems})
-        elif trial.handed and why and self._redo.mode == MINIMISE and not self._trial_is_whole():
+                driver.write({"reproduced": False, "problems": driver.problems})
+        elif trial.handed and why and driver.mode == MINIMISE and len(trial.samples) < self._of:
             self._failed_part = trial.samples  # before it called its model
-            self._trials += 1
-            self._note(trial.samples, False, f"the script ended{why}")
-        if self._is_active and self._trials and self._redo.mode == MINIMISE:
-            self._fill(why)
-            self._write({"again": True})
-
-    def _trial_is_whole(self) -> bool:
-        return len(self._trial.samples) == self._of
-
-    def _fill(self, why: str) -> None:
-        """Keep the size of batches from now on, where the script has ended by what a smaller one raises."""
-        part = self._failed_part
-        if why and part is not None and 1 < len(part) < self._of and not self._fills and self._tells:
-            add_progress(self._redo.progress, {"filled": True, "retry": part})
+            driver.failed(trial.samples, self._of, f"the script ended{why}")
+        if self._is_active and driver.trials and driver.mode == MINIMISE:
+            part = self._failed_part
+            if why and part is not None and 1 < len(part) < self._of:
+                driver.fill(part)  # it has ended by what a smaller batch raises
+            driver.write({"again": True})
 
 
 class _Enough(Exception):

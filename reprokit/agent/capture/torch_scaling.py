@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .settings import GRADIENT_SCALE, condition_trigger
+from . import checks
 from .torch_held import Held
 from .torch_losses import Losses
 from .torch_watched import Record
@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Function = Callable[..., Any]
-    Trigger = dict[str, Any]
+    from .trigger import Trigger
 
-SMALLEST_SCALE = 2.0**-10  # of a GradScaler: with less than that gradients overflow by themselves
-MAX_OVERFLOWS = 64  # in a row
+    Function = Callable[..., Any]
+
 SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
 
 
@@ -61,9 +60,9 @@ class Scaling(Losses):
                 return
         record.overflows += not has_stepped
         triggers = [] if has_stepped else self._untold(held)
-        scale = float(scaler.get_scale())
-        if scale < SMALLEST_SCALE or record.overflows >= MAX_OVERFLOWS:
-            triggers += self._scale_trigger(record, scale)
+        found = checks.loss_scale(float(scaler.get_scale()), record.overflows)
+        if found is not None:
+            triggers += [found, *self._snapshooter.gradient_triggers(self._models(), [record])]
         if triggers:
             self._alarm(held, [record], triggers)
             record.overflows = 0
@@ -73,11 +72,6 @@ class Scaling(Losses):
     def _untold(self, held: Held) -> list[Trigger]:
         """What is no overflow, though it looks like one to a GradScaler."""
         return held.triggers + self._far_triggers(held) or self._ranks.told(self._parameters)
-
-    def _scale_trigger(self, record: Record, scale: float) -> list[Trigger]:
-        gradients = self._snapshooter.gradient_triggers(self._models(), [record])
-        what = f"the scale of the gradients has fallen to {scale:.3g}, after {record.overflows} overflows in a row"
-        return [condition_trigger(GRADIENT_SCALE, what, SMALLEST_SCALE, scale), *gradients]
 
     def _skipped_by_scaler(self, held: Held, record: Record) -> None:
         if held.skipped:

@@ -6,6 +6,7 @@ import sys
 
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
+from . import checks
 from .objects import ObjectFields
 from .torch_gradients import values_of
 from .torch_held import BatchRecord
@@ -20,6 +21,7 @@ from .torch_state import (
     take_stateful,
 )
 from .trees import refers
+from .trigger import GRADIENT, PARAMETER
 from .variables import of_loops, parts, with_samples
 
 TYPE_CHECKING = False
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from .torch_gradients import Gradients
     from .torch_held import Held
     from .torch_watched import Record, Watched
-
-    Trigger = dict[str, Any]
+    from .trigger import Trigger
 
 MAX_TRIGGERS = 1000
 MAX_CLASSES = 5  # of what is left out, that are named
@@ -77,11 +78,11 @@ class Snapshooter:
 
     def gradient_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
         """Which gradients of these optimizers are not finite."""
-        return self._triggers("gradient", models, records, lambda parameter: parameter.grad)
+        return self._triggers(GRADIENT, models, records, lambda parameter: parameter.grad)
 
     def parameter_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
         """Which parameters of these optimizers are not finite."""
-        return self._triggers("parameter", models, records, lambda parameter: parameter.data)
+        return self._triggers(PARAMETER, models, records, lambda parameter: parameter.data)
 
     def _triggers(
         self, kind: str, models: list[Any], records: list[Record], part: Callable[[Any], Any]
@@ -95,9 +96,8 @@ class Snapshooter:
                 if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
                     continue
                 seen.add(id(parameter))
-                count, of = self._gradients.count(tensor)
-                if count:
-                    found.append({"kind": kind, "name": name, "count": count, "of": of})
+                trigger = checks.elements(kind, name, *self._gradients.count(tensor))
+                found += [] if trigger is None else [trigger]
         return found
 
     def module_name(self, models: list[Any], wanted: Any) -> str:
@@ -121,8 +121,8 @@ class Snapshooter:
             "step": step,
             "epoch": None if held.epoch is None else held.epoch.number,
             "steps_in_epoch": None if held.epoch is None else held.epoch.steps,
-            "trigger": triggers[0],
-            "also": triggers[1:],
+            "trigger": triggers[0].line(),
+            "also": [trigger.line() for trigger in triggers[1:]],
             **self._training(tensors, names, held),
             "batches": list(self._batches(tensors, held, models)),
             "losses": [loss.hex() for loss in held.finite_losses()],

@@ -250,8 +250,7 @@ class Steps(Beginnings):
             if record.repeats and closure.copy is None:
                 closure.copy = Copy(self._torch, record.parameters(), [optimizer], ())
             return False
-        for trigger in triggers:
-            trigger["evaluation"] = closure.calls
+        triggers = [trigger.with_(evaluation=closure.calls) for trigger in triggers]
         if closure.has_moved and closure.copy is not None:
             closure.copy.put_back()
         self._alarm(held, [record], triggers)

@@ -1,0 +1,264 @@
+"""Drives the trials of a captured step: to reproduce it, to make its batch smaller, to explain it.
+
+How a step is executed, and on which part of its batch, a framework's part knows. It asks here which samples are wanted
+next, and tells what came of them; the launcher reads the result and the progress.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import checks
+from .bisection import Search
+from .reading import SnapshotError, SnapshotFile
+from .trial_results import add_progress, fills, outcomes, own_snapshot, write_result
+from .trigger import GRADIENT, Trigger, in_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from . import Capture
+
+    Samples = tuple[int, ...]
+
+REPRODUCE, MINIMISE, EXPLAIN = "reproduce", "minimise", "explain"
+FINITE = "everything is finite"
+FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
+MAX_DIFFERENT = 1000  # names of gradients that are told
+
+
+class StepOutcome:
+    """What an executed step came to, whatever its framework."""
+
+    def __init__(
+        self,
+        not_finite: Sequence[Trigger | None] = (),
+        digests: Mapping[str, str] | None = None,
+        loss: tuple[float | None, str] = (None, ""),
+        norm: float | None = None,
+        worst_loss: float | None = None,
+    ) -> None:
+        self.not_finite = [trigger for trigger in not_finite if trigger is not None]
+        self.digests = dict(digests or {})  # of all gradients, by name
+        self.loss, self.loss_digest = loss
+        self.norm = norm  # of all gradients
+        self.worst_loss = self.loss if worst_loss is None else worst_loss
+
+    @property
+    def bad_gradients(self) -> set[str]:
+        """The names of those that are not finite."""
+        return {trigger.name for trigger in self.not_finite if trigger.kind == GRADIENT}
+
+    def named_as(self, names: Sequence[str]) -> StepOutcome:
+        """Return the same under other names, in their order: a script that makes fewer models gives others."""
+        if len(names) != len(self.digests) or set(names) == set(self.digests):
+            return self
+        new = dict(zip(self.digests, names))  # noqa: B905
+        triggers = [one.with_(name=new.get(one.name, one.name)) for one in self.not_finite]
+        digests = {new[name]: digest for name, digest in self.digests.items()}
+        return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss)
+
+    def again(self, wanted: Trigger) -> Trigger | None:
+        """Return what is there again of what was captured."""
+        return checks.seen_again(wanted, self.not_finite, self.worst_loss, self.norm)
+
+    def words(self, again: Trigger | None) -> str:
+        """Return in a phrase what was seen."""
+        seen = again or next(iter(self.not_finite), None)
+        return FINITE if seen is None else in_words(seen)
+
+    def compared(self, header: Mapping[str, Any], about: set[str] | None = None) -> dict[str, Any]:
+        """Return gradients and loss beside the snapshot's, of all parameters or of these."""
+        kept, bad = (
+            {name: known[name] for name in known if about is None or name in about}
+            for known in (header.get("gradient_digests") or {}, header.get("gradients") or {})
+        )
+        same = {name for name in kept if self.digests.get(name) == kept[name]}
+        given_up = header.get("given_up") or ()
+        different = [name for name in dict.fromkeys([*kept, *self.digests]) if name not in same]
+        before = set(bad)
+        return {
+            "gradients": {
+                "equal": len(same),
+                "different": [name for name in different if name not in given_up][:MAX_DIFFERENT],
+                "nonfinite_equal": before == self.bad_gradients and before <= same,
+            },
+            "loss": {
+                "value": None if self.loss is None else self.loss.hex(),
+                "equal": self.loss_digest != "" and self.loss_digest == (header.get("loss") or {}).get("digest"),
+            },
+        }
+
+
+class _Wanted(Exception):
+    """The part of the batch whose trial comes next."""
+
+    def __init__(self, samples: Samples) -> None:
+        super().__init__()
+        self.samples = samples
+
+
+class RedoDriver:
+    """One captured step that is to be done again, as far as this process comes."""
+
+    def __init__(self, capture: Capture) -> None:
+        redo = capture.settings.redo
+        assert redo is not None
+        self._capture = capture
+        self._redo = redo
+        self.mode = redo.mode
+        self.path = own_snapshot(redo.snapshot, os.environ.get("RANK"))
+        self.tells = self.path == redo.snapshot  # other ranks only do their part
+        self._file: SnapshotFile | None = None
+        self.problems: list[str] = []  # to be told beside the result
+        self.trials = 0  # of this process
+        self.is_done = False  # the result is written
+        self.fills = fills(redo.trials)  # whether samples stand for those that are left out
+        self._known = dict(outcomes(redo.trials))
+        self._whole: dict[str, Any] = next(
+            (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
+        )
+
+    @property
+    def file(self) -> SnapshotFile:
+        """The snapshot, which is read when it is needed first; raises SnapshotError."""
+        if self._file is None:
+            file = SnapshotFile(self.path)
+            if not Trigger.read(file.header.get("trigger")).is_of_known_condition:
+                raise SnapshotError("the snapshot does not say which condition held; capture the step again")
+            self._file = file
+        return self._file
+
+    @property
+    def wanted(self) -> Trigger:
+        """What the snapshot was written for."""
+        return Trigger.read(self.file.header.get("trigger"))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the outcome of the whole batch is known."""
+        return bool(self._known)
+
+    def problem(self, text: str) -> None:
+        """Tell something beside the result, once."""
+        if text not in self.problems:
+            self.problems.append(text)
+
+    # Trials
+
+    def next(
+        self, of: int, indices: Sequence[int] = (), leaves_out: Callable[[Samples], bool] = lambda samples: False
+    ) -> Samples:
+        """Return the samples to try next, first the whole batch; ends the process where nothing is left to try.
+
+        ``indices`` are those of the samples in the data set; ``leaves_out`` tells parts that are not to be tried.
+        """
+        whole = tuple(range(of))
+        if self.mode != MINIMISE or not self._known or not self.tells:
+            return whole
+        if not self._known.get(whole):
+            unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
+            self.finish({**self._whole, "reproduced": False, **unsearched, "only_full": False})
+
+        def ask(samples: Samples) -> bool:
+            if leaves_out(samples):
+                return False
+            raise _Wanted(samples)
+
+        try:
+            found = Search(of, ask, known=self._known.items()).smallest()
+        except _Wanted as wanted:
+            return wanted.samples
+        found.trials = len(self._known)  # those that were made
+        line = {**found.line(), "indices": [indices[one] for one in found.samples] if len(indices) == of else None}
+        problems = [*(self._whole.get("problems") or []), *[FILLED] * self.fills]
+        return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
+
+    def running(self, samples: Sequence[int]) -> None:
+        """Tell of a trial that begins, which may end the process."""
+        if self.mode == MINIMISE and self.tells:
+            add_progress(self._redo.progress, {"running": list(samples)})
+
+    def came(
+        self,
+        samples: Sequence[int],
+        of: int,
+        outcome: StepOutcome,
+        about: set[str] | None = None,
+        ended: str | None = None,
+        explain: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Take what a trial came to; ``ended`` tells that it was the end of the script, and why.
+
+        In the search for a smaller batch another trial follows; else the process ends with the result.
+        """
+        outcome = outcome.named_as(list(self.file.header.get("gradient_digests") or ()))
+        again = outcome.again(self.wanted)
+        told = again or next(iter(outcome.not_finite), None)
+        found: dict[str, Any] = {"reproduced": again is not None, "trigger": None if told is None else told.line()}
+        found.update(outcome.compared(self.file.header, about))
+        self.trials += 1
+        if self.mode == MINIMISE:
+            if not self._known:
+                self._whole = {**found, "problems": self.problems}
+            self._note(samples, of, again is not None, ended or outcome.words(again))
+            return
+        found["problems"] = self.problems
+        if self.mode == EXPLAIN:
+            found.update(explain())
+        self.write(found)
+        if ended is None:
+            self._capture.done()
+
+    def failed(self, samples: Sequence[int], of: int, why: str) -> None:
+        """Take a part of the batch with which the script cannot make the step."""
+        self.trials += 1
+        self._note(samples, of, False, why)
+
+    def _note(self, samples: Sequence[int], of: int, did: bool, why: str) -> None:
+        self._known[tuple(samples)] = did
+        text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
+        line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
+        if len(self._known) == 1:
+            line["whole"] = self._whole
+        if self.tells:
+            add_progress(self._redo.progress, line)
+
+    def fill(self, samples: Sequence[int]) -> None:
+        """Keep the size of batches from the next process on, and try these samples once more."""
+        if not self.fills and self.tells:
+            add_progress(self._redo.progress, {"filled": True, "retry": list(samples)})
+
+    # Ends
+
+    def attempt(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns; its failure ends the process, as the step cannot be done again."""
+        try:
+            return function()
+        except SnapshotError as error:
+            words = str(error)
+        except Exception as error:
+            text = " ".join(str(error).split())[:500]
+            words = f"the step could not be executed again: {type(error).__name__}: {text}"
+        return self.trouble(words)
+
+    def trouble(self, text: str) -> NoReturn:
+        """End the process, as the step cannot be done again."""
+        self.finish({"trouble": text, "reproduced": False})
+
+    def go_on_in_another_process(self) -> NoReturn:
+        """End the process, and have another go on with the search."""
+        self.finish({"again": True})
+
+    def finish(self, found: Mapping[str, Any]) -> NoReturn:
+        """Write the result, and end the process."""
+        self.write(found)
+        self._capture.done()
+
+    def write(self, found: Mapping[str, Any]) -> None:
+        """Write the result."""
+        self.is_done = True
+        if self.tells:
+            write_result(self._redo.result, self.mode, found)

@@ -1,0 +1,118 @@
+"""Why a step was captured: one typed value, from the check that saw it to snapshot.json and the screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+from .settings import CONDITIONS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+GRADIENT, PARAMETER, ACTIVATION, LOSS, CONDITION = "gradient", "parameter", "activation", "loss", "condition"
+KINDS = (GRADIENT, PARAMETER, ACTIVATION, LOSS, CONDITION)
+MAX_TEXT = 300
+MAX_LISTED = 100  # places and optimizers
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """What was not as it should be. What is not known of it is None or empty."""
+
+    kind: str = ""  # one of KINDS
+    what: str = ""  # for people
+    condition: str = ""  # one of CONDITIONS, of kind CONDITION
+    name: str = ""  # of the parameter, module or layer
+    count: int | None = None  # of elements that are not finite
+    of: int | None = None  # how many
+    limit: float | None = None  # of a condition, beyond which the value is
+    value: float | None = None
+    rank: int | None = None  # where it was seen, of OTHER_RANK
+    place: int | None = None  # of TensorFlow: which of the step's layer calls
+    updates: int | None = None  # of kind PARAMETER: since the state that is kept, where there may have been several
+    evaluation: int | None = None  # of a closure
+    began_here: bool | None = None  # of several ranks: whether it went wrong on this one
+    where: tuple[Any, ...] = field(default=(), compare=False)  # places in the user's code, the innermost first
+    optimizers: tuple[str, ...] = ()  # first the one that was to update
+
+    def with_(self, **changes: Any) -> Trigger:
+        """Return the same with other fields."""
+        return replace(self, **changes)
+
+    def line(self) -> dict[str, Any]:
+        """Return the fields that are known, as JSON holds them."""
+        known = {name: value for name, value in vars(self).items() if value is not None and value not in ("", ())}
+        return {name: value.hex() if isinstance(value, float) else value for name, value in known.items()}
+
+    @classmethod
+    def read(cls, content: Any) -> Trigger:
+        """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
+        known = content if isinstance(content, dict) else {}
+        if "optimizers" not in known and "optimizer" in known:  # of older snapshots of TensorFlow
+            known = {**known, "optimizers": [known["optimizer"]]}
+        read: dict[str, Any] = {each.name: _READERS[str(each.type)](known.get(each.name)) for each in fields(cls)}
+        return cls(**read)
+
+    @property
+    def is_of_known_condition(self) -> bool:
+        """Whether it is of no condition, or says which one held."""
+        return self.kind != CONDITION or self.condition in CONDITIONS
+
+
+def _text(value: Any) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _float(value: Any) -> float | None:
+    """A number, which may be the text of one."""
+    try:
+        if isinstance(value, str):
+            return float.fromhex(value) if "0x" in value else float(value)
+        return float(value) if type(value) in (int, float) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    return tuple(value[:MAX_LISTED]) if isinstance(value, (list, tuple)) else ()
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int | None": _number,
+    "float | None": _float,
+    "bool | None": lambda value: value if type(value) is bool else None,
+    "tuple[Any, ...]": _list,
+    "tuple[str, ...]": lambda value: tuple([name for name in _list(value) if isinstance(name, str)]),
+}
+
+
+def in_words(trigger: Trigger) -> str:
+    """Return the trigger in one phrase."""
+    if trigger.kind == GRADIENT:
+        words = f"gradient of {trigger.name or 'a parameter'} is not finite{_counted(trigger)}"
+    elif trigger.kind == PARAMETER:
+        words = f"{trigger.name or 'a parameter'} is not finite after the update{_counted(trigger)}{_since(trigger)}"
+    elif trigger.kind == ACTIVATION:
+        words = f"output of {trigger.name or 'a module'} is not finite{_counted(trigger)}"
+    elif trigger.kind == LOSS:
+        words = f"the loss is {trigger.what or 'not finite'}"
+    else:
+        words = trigger.what or trigger.kind or "nobody knows why"
+    return words[:MAX_TEXT]
+
+
+def _since(trigger: Trigger) -> str:
+    updates = trigger.updates
+    return "" if updates is None else f", or after one of the {updates:,} updates since this state"
+
+
+def _counted(trigger: Trigger) -> str:
+    is_known = trigger.count is not None and trigger.of is not None
+    return f" ({trigger.count:,} of {trigger.of:,} elements)" if is_known else ""
