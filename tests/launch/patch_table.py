@@ -12,9 +12,7 @@ BEGIN, END = "<!-- the catalogue, by tests/launch/patch_table.py -->\n", "<!-- e
 
 def table() -> str:
     """A row for each patch."""
-    head = (
-        "| patch | what it does | for | auto | undone | said before the start | cost |\n|---|---|---|---|---|---|---|\n"
-    )
+    head = "| patch | what it does | for | auto | said before the start | cost |\n|---|---|---|---|---|---|\n"
     return head + "".join(map(row, CATALOGUE))
 
 
@@ -24,7 +22,6 @@ def row(patch: Patch) -> str:
         f"{escaped(patch.title)}{conflicts(patch)}",
         f"{patch.framework} {patch.versions}".strip() or "any program",
         "yes" if patch.automatic else "",
-        patch.undo,
         patch.warning,
         f"{patch.cost}{' (measured)' if patch.measured else ''}" or "not measured",
     )

@@ -105,5 +105,5 @@ def test_the_help_text_stands_on_the_command_s_page() -> None:
 
 
 def test_the_example_on_the_page_is_what_it_prints() -> None:
-    shown = "$ reprokit knowledge tensorflow.bincount-float\n" + run("tensorflow.bincount-float")
+    shown = "$ reprokit knowledge xgboost.gblinear-shotgun\n" + run("xgboost.gblinear-shotgun")
     assert textwrap.indent(shown, "    ") in PAGE
