@@ -6,8 +6,7 @@ import sys
 from collections import deque
 from inspect import CO_VARKEYWORDS
 
-from .torch_alarms import Alarms
-from .torch_held import Held
+from .torch_held import BEGUN, BETWEEN, FETCHING, LOOKED
 from .torch_watched import Epoch
 
 TYPE_CHECKING = False
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from . import Capture
+    from .torch_alarms import Alarms
+    from .torch_held import ThreadStep
+    from .torch_training import Training
 
     Function = Callable[..., Any]
 
@@ -24,88 +25,108 @@ HOOK = "reprokit"  # our key among the hooks before each module's call
 PROBATION = 16  # steps after which it is known whether the root model is called more than once in each
 
 
-class Beginnings(Alarms):
+class Beginnings:
     """Sees steps begin."""
 
-    def __init__(self, capture: Capture) -> None:
-        super().__init__(capture)
+    def __init__(self, training: Training, alarms: Alarms) -> None:
+        self._training = training
+        self._alarms = alarms
+        self._watched = training.watched
+        self._is_grad_enabled = training.torch.is_grad_enabled
+        self._hooks = sys.modules["torch.nn.modules.module"]._global_forward_pre_hooks
         self._armed = 0  # threads whose next module call is looked at
         self._hook = self._entered
         self._calls_often = False  # the root model, in each step
+        self._without_keywords: tuple[Any, int] = (None, 0)  # a forward, which takes no more than so many arguments
 
-    def _arm(self, held: Held) -> None:
+    def arm(self, held: ThreadStep) -> None:
         """Look at the next module that is called. A hook that is only there until then costs the others nothing."""
-        held.armed = True
-        self._armed += 1
-        self._hooks[HOOK] = self._hook
+        if not held.armed:
+            held.armed = True
+            self._armed += 1
+            self._hooks[HOOK] = self._hook
 
-    def _disarm(self, held: Held) -> None:
+    def disarm(self, held: ThreadStep) -> None:
+        """Look at no module's call."""
         self._armed -= held.armed
         held.armed = False
         if self._armed <= 0:
             self._armed = 0
             self._hooks.pop(HOOK, None)
 
+    def forget(self) -> None:
+        """In a forked child: no thread of the parent is here."""
+        self._armed = 0
+        self._hooks.pop(HOOK, None)
+        if self._watched.records:
+            self.arm(self._training.threads.held)
+
+    def rearm(self, held: ThreadStep) -> None:
+        """The step may go on with another batch."""
+        if held.state is BEGUN and held.update.closure is None and self._watched.records:
+            self.arm(held)
+
     def _entered(self, module: Any, arguments: Any) -> None:
         """A module is called."""
-        held = self._threads.held
-        if not held.armed or held.fetching or self._is_compiling():
+        held = self._training.threads.held
+        if not held.armed or held.activity is FETCHING or self._training.is_compiling():
             return
         try:
             if not self._is_grad_enabled():
-                held.looked = True
-                if module.training and not held.has_buffers:
+                held.look()
+                if module.training and not held.buffers.is_kept:
                     self._keep_buffers(held, module)
-            elif held.root is None or held.root is module:
+            elif held.start.root is None or held.start.root is module:
                 self._begin_or_go_on(held, module, arguments)
         except Exception as error:
-            self._warn("_entered", error)
+            self._training.warn("_entered", error)
 
-    def _begin_or_go_on(self, held: Held, module: Any, arguments: Any) -> None:
+    def _begin_or_go_on(self, held: ThreadStep, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        forward, count = held.without_keywords
-        is_known = type(module).forward is forward and len(arguments) == count and "forward" not in module.__dict__
-        keywords = {} if is_known else _keywords(held, module, arguments, sys._getframe(2))
-        if held.began or self._rolls_back or not held.buffers.is_empty:
-            self._begin_step(held, module)
-        else:  # the same in short
-            held.random.keep()
-            self._ranks.forget()
-            held.began = held.has_random = held.has_buffers = True
-            held.began_at = held.round, module, bool(module.training)
-        held.looked = False
+        keywords = self._keywords(module, arguments, sys._getframe(2))
+        self.begin(held, module)
         given = [arguments, dict(keywords)]
-        if held.saw_loader:
-            self._disarm(held)
-            held.enter(module, given)
+        if held.batches.are_loaded:
+            self.disarm(held)
+            held.start.enter(module, given)
             return
         held.batches.add("forward", given, module)
-        self._calls_often = self._calls_often or held.root is not None
-        if held.closure is not None or not (self._calls_often or self._steps < PROBATION):
-            self._disarm(held)
-        held.root = module
+        self._calls_often = self._calls_often or held.start.root is not None
+        if held.update.closure is not None or not (self._calls_often or self._watched.steps < PROBATION):
+            self.disarm(held)
+        held.start.root = module
 
-    def _begin_step(self, held: Held, module: Any) -> None:
-        if held.began:
+    def begin(self, held: ThreadStep, module: Any) -> None:
+        """The first forward pass of a step comes."""
+        if held.state is BEGUN:
             return
-        held.began = True
-        self._ranks.forget()
-        held.began_at = held.round, module, module is None or bool(module.training)
-        if self._rolls_back:
-            self._capture.attempt(self._keep_copy)
-        held.random.keep()
-        held.has_random = True
-        if not held.has_buffers:
+        held.state = BEGUN
+        self._training.ranks.forget()
+        held.start.began_at = held.round, module, module is None or bool(module.training)
+        if self._alarms.rolls_back:
+            self._training.capture.attempt(self._alarms.keep_copy)
+        held.start.keep_random()
+        if not held.buffers.is_kept:
             self._keep_buffers(held, module)
 
-    def _keep_buffers(self, held: Held, module: Any) -> None:
-        if not held.buffers.known:
-            held.buffers.watch(self._models() or ([] if module is None else [module]))
+    def _keep_buffers(self, held: ThreadStep, module: Any) -> None:
+        if not held.buffers.is_known:
+            held.buffers.watch(self._training.models() or ([] if module is None else [module]))
         held.buffers.keep()
-        held.has_buffers = True
 
-    def _make_iter(self, original: Function) -> Function:
-        attempt, begin = self._capture.attempt, self._begin_epoch
+    def _keywords(self, module: Any, arguments: Any, frame: FrameType) -> dict[str, Any]:
+        """What Module.__call__ was given by name, of which it tells a hook of all modules nothing."""
+        forward, count = self._without_keywords
+        if type(module).forward is forward and len(arguments) == count and "forward" not in module.__dict__:
+            return {}
+        if _may_have_keywords(module, arguments):
+            return frame.f_locals.get("kwargs") or {}
+        self._without_keywords = type(module).forward, len(arguments)
+        return {}
+
+    def make_iter(self, original: Function) -> Function:
+        """Count the epochs of a DataLoader."""
+        attempt, begin = self._training.capture.attempt, self._begin_epoch
 
         def iterate(loader: Any) -> Any:
             iterator = original(loader)
@@ -119,62 +140,59 @@ class Beginnings(Alarms):
         epochs[loader] = epochs.get(loader, -1) + 1
         iterator._reprokit_captured = Epoch(loader, epochs[loader])
 
-    def _make_next(self, original: Function) -> Function:
+    def make_next(self, original: Function) -> Function:
+        """See what a DataLoader gives."""
         fetched = self._fetched
 
         def fetch(iterator: Any) -> Any:
-            held = self._threads.held
-            held.fetching = True
+            held = self._training.threads.held
+            before, held.activity = held.activity, FETCHING
             try:
                 batch = original(iterator)
             except StopIteration:
-                held.exhausted(_epoch(iterator))
+                held.exhaust(_epoch(iterator))
                 raise
             except BaseException:
                 _indices(iterator)
                 raise
             finally:
-                held.fetching = False
+                held.activity = before
             indices = _indices(iterator)
             try:
                 fetched(held, iterator, batch, indices)
             except Exception as error:
-                self._warn("_fetched", error)
+                self._training.warn("_fetched", error)
             return batch
 
         return fetch
 
-    def _fetched(self, held: Held, iterator: Any, batch: Any, indices: Any) -> None:
+    def _fetched(self, held: ThreadStep, iterator: Any, batch: Any, indices: Any) -> None:
         """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
         if not self._is_grad_enabled() or not self._watched.records:
             return
-        if held.began and not held.is_trained():
-            held.began = held.has_random = False  # an evaluation that left gradients on, or a trial
-            held.looked = True
-        if not held.began:
-            if held.looked:
-                held.batches.restart()
-                held.looked = False
-            held.entry, held.root = [], None
-            held.has_buffers = False
-            if not held.saw_loader:
-                held.batches.restart()
-            if not held.saw_forward:
-                held.random.keep()
-                held.has_random = True
-            if not held.armed:
-                self._arm(held)
-        epoch = _epoch(iterator)
-        if held.saw_loader and not held.began and epoch is held.epoch:
-            held.batches.is_ahead = True
-        held.saw_loader = True
-        held.epoch = epoch
-        record = held.batches.add("loader", batch, epoch)
+        batches, start, epoch = held.batches, held.start, _epoch(iterator)
+        if held.state is BEGUN and not held.is_trained():
+            held.state, start.has_random = LOOKED, False  # an evaluation that left gradients on, or a trial
+        is_begun = held.state is BEGUN
+        if not is_begun:
+            if held.state is LOOKED or not batches.are_loaded:
+                batches.restart()
+                held.state = BETWEEN
+            start.entry, start.root = [], None
+            held.buffers.end()
+            if not start.saw_forward:
+                start.keep_random()
+            self.arm(held)
+        if batches.are_loaded and not is_begun and epoch is start.epoch:
+            batches.is_ahead = True
+        batches.are_loaded = True
+        start.epoch = epoch
+        record = batches.add("loader", batch, epoch)
         if record is not None:
-            held.handed.keep()
-            record.random = held.handed.taken()
-            if not held.began:
-                held.begun_with = record.random
+            start.handed.keep()
+            record.random = start.handed.taken()
+            if not is_begun:
+                start.begun_with = record.random
             record.indices = indices
 
 
@@ -218,11 +236,3 @@ def _may_have_keywords(module: Any, arguments: Any) -> bool:
     if code is None or "forward" in module.__dict__:
         return True
     return bool(code.co_argcount > len(arguments) + 1 or code.co_kwonlyargcount or code.co_flags & CO_VARKEYWORDS)
-
-
-def _keywords(held: Held, module: Any, arguments: Any, frame: FrameType) -> dict[str, Any]:
-    """What Module.__call__ was given by name, of which it tells a hook of all modules nothing."""
-    if _may_have_keywords(module, arguments):
-        return frame.f_locals.get("kwargs") or {}
-    held.without_keywords = type(module).forward, len(arguments)
-    return {}

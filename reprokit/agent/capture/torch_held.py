@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 from _thread import _local, get_ident
 from collections import deque
 from collections.abc import Mapping
@@ -52,6 +53,15 @@ class BatchRecord:
         self.random: KeptStates | None = None  # when a loader handed it over
 
 
+class _Walk:
+    """How far a batch is held."""
+
+    def __init__(self) -> None:
+        self.leaves = 0  # tensors and arrays
+        self.objects = 0
+        self.open: set[int] = set()  # objects whose attributes are being held
+
+
 class Batches:
     """What the steps of a thread are given. Small tensors are copied; of larger ones is watched whether they change.
 
@@ -63,12 +73,11 @@ class Batches:
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
         self._shared: list[tuple[Any, int]] = []  # with the script, of what is held without a copy
-        self._leaves = 0  # tensors and arrays that were held
-        self._open: set[int] = set()  # objects whose attributes are being held
-        self._walked = 0
+        self._walk = _Walk()
         self.held: list[BatchRecord] = []
         self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
+        self.are_loaded = False  # a loader gave some in this step
         self.is_ahead = False  # a loader gave a batch before the one before it was used
         self.past: list[list[BatchRecord]] = []  # then: what loaders gave last in the two steps before
 
@@ -79,7 +88,7 @@ class Batches:
             record = BatchRecord(origin, source, kind(value))
         elif len(self.held) < MAX_BATCHES:
             self._copies -= 1
-            self._walked = 0
+            self._walk = _Walk()
             record = BatchRecord(origin, source, self._hold(value, 0))
         else:
             return None
@@ -111,21 +120,21 @@ class Batches:
         if hasattr(kind, "__dataclass_fields__"):
             return self._fields_held(value, depth)
         if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__"):
-            self._leaves += 1
+            self._walk.leaves += 1
             return value.copy() if value.nbytes <= MAX_ARRAY else value
         return self._object_held(value, depth)
 
     def _object_held(self, value: Any, depth: int) -> Any:
         """The attributes of an object that reaches tensors or arrays; any other object as it is."""
-        attributes, key = own_attributes(value), id(value)
-        if not attributes or key in self._open or self._walked >= MAX_OBJECTS:
+        attributes, key, walk = own_attributes(value), id(value), self._walk
+        if not attributes or key in walk.open or walk.objects >= MAX_OBJECTS:
             return value
-        self._walked += 1
-        self._open.add(key)
-        before = self._leaves
+        walk.objects += 1
+        walk.open.add(key)
+        before = walk.leaves
         values = {name: self._hold(attributes[name], depth + 1) for name in attributes}
-        self._open.discard(key)
-        return ObjectFields(class_name(value), values) if self._leaves > before else value
+        walk.open.discard(key)
+        return ObjectFields(class_name(value), values) if walk.leaves > before else value
 
     def _fields_held(self, value: Any, depth: int) -> Any:
         made = copy.copy(value)
@@ -136,7 +145,7 @@ class Batches:
 
     def _tensor_held(self, tensor: Any) -> Any:
         size = tensor.numel() * tensor.element_size()
-        self._leaves += 1
+        self._walk.leaves += 1
         self._watched.append((tensor, tensor._version))
         return tensor.detach().clone() if size <= SMALL or self._copies > 0 else tensor.detach()
 
@@ -167,6 +176,7 @@ class Batches:
         elif self._owner is owner:
             self.earlier, self.past = [], []
         self.held, self._watched, self._shared = [], [], []
+        self.are_loaded = False
 
     def look(self) -> bool:
         """Whether something that is held without a copy has changed since."""
@@ -178,6 +188,15 @@ class Batches:
         )
 
 
+class BuffersState(enum.Enum):
+    """How much of the models' buffers is known."""
+
+    UNKNOWN, WATCHED, KEPT = range(3)
+
+
+UNKNOWN, WATCHED, KEPT = BuffersState
+
+
 class Buffers:
     """Copies of models' buffers, made before the forward pass moves them.
 
@@ -187,11 +206,9 @@ class Buffers:
 
     def __init__(self, torch: Any, library: Library | None, compiled: Any) -> None:
         self._torch = torch
-        self._library = library
-        self._compiled = compiled
+        self._native = None if library is None or compiled is None else (library, compiled)
         self._places: tuple[Any, ...] | None = None  # for the compiled part, where it can copy them
         self._room: Any = None
-        self._each = getattr(torch, "_foreach_copy_", None)
         self._containers: list[dict[str, Any]] = []
         self._tensors: list[Any] = []
         self._slots: list[tuple[dict[str, Any], str]] = []  # where each of these was
@@ -199,25 +216,45 @@ class Buffers:
         self._small: list[Any] = []
         self._copies: list[Any] = []
         self._large: list[tuple[Any, int, Any]] = []
-        self.known = False
+        self.state = BuffersState.UNKNOWN
 
     @property
     def is_empty(self) -> bool:
         """Whether there are known to be none."""
-        return self.known and not self._containers
+        return self.state is not UNKNOWN and not self._containers
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which there are."""
+        return self.state is not UNKNOWN
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether they are held as they were before the step."""
+        return self.state is KEPT
+
+    def forget(self) -> None:
+        """There may be others."""
+        self.state = UNKNOWN
+
+    def end(self) -> None:
+        """What is held is of a step that is over."""
+        if self.state is KEPT:
+            self.state = WATCHED
 
     def watch(self, modules: list[Any]) -> None:
         """From now on hold the buffers of these models."""
         self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
         self._tensors, self._slots, self._there = [], [], []
         self._small, self._copies, self._large, self._places = [], [], [], None
-        self.known = True
+        self.state = WATCHED
 
     def keep(self) -> None:
         """Copy the buffers as they are now."""
+        self.state = KEPT
         if not self._containers:
             return
-        if self._places is not None and self._compiled.keep_buffers(self._places):
+        if self._places is not None and self._native is not None and self._native[1].keep_buffers(self._places):
             return
         tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
         there = list(map(has_memory, tensors))
@@ -240,9 +277,10 @@ class Buffers:
 
     def _find_places(self) -> tuple[Any, ...] | None:
         """What the compiled part is to copy from where, as long as all stay what they are; None where it cannot."""
-        if self._compiled is None or self._library is None:
+        if self._native is None:
             return None
-        describe, words = self._compiled.describe_tensor, []
+        library, native = self._native
+        describe, words = native.describe_tensor, []
         copies = {id(tensor): describe(kept) for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
         for tensor in self._tensors:
             if tensor is None:
@@ -251,14 +289,14 @@ class Buffers:
             if found is None or kept is None or found[1:] != kept[1:]:
                 return None
             words += [*found, kept[0]]
-        self._room, at = self._library.buffer(len(words))
+        self._room, at = library.buffer(len(words))
         self._room[:] = words
         return self._containers, self._tensors, at
 
     def _copy(self) -> None:
         try:
-            if self._each is not None and self._copies:
-                self._each(self._copies, self._small)
+            if self._copies and hasattr(self._torch, "_foreach_copy_"):
+                self._torch._foreach_copy_(self._copies, self._small)
                 return
             for kept, tensor in zip(self._copies, self._small):  # noqa: B905
                 kept.copy_(tensor)
@@ -290,75 +328,53 @@ class Buffers:
                     tensor.copy_(kept[id(tensor)])
 
 
-class Threads(_local):
-    """What is held of this thread."""
+class StepState(enum.Enum):
+    """How far a thread's step has come."""
 
-    def __init__(self, make: Callable[[], Held]) -> None:
+    BETWEEN = 0  # nothing was computed since the last update
+    LOOKED = 1  # a forward pass without gradients, as of an evaluation
+    BEGUN = 2  # a forward pass of the step
+
+
+BETWEEN, LOOKED, BEGUN = StepState
+
+
+class Activity(enum.Enum):
+    """What a thread is in the middle of; of what is nested the innermost."""
+
+    COMPUTING, FETCHING, BACKWARD, UPDATING = range(4)
+
+
+COMPUTING, FETCHING, BACKWARD, UPDATING = Activity
+
+
+class Threads(_local):
+    """The step of this thread."""
+
+    def __init__(self, make: Callable[[], ThreadStep]) -> None:
         self.held = make()
 
 
-class Held:
-    """What a thread's step was begun with."""
+class StepStart:
+    """What a step was begun with, beside batches and buffers."""
 
-    def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: Buffers) -> None:
-        self.thread = get_ident()
-        self.batches = Batches(torch)
-        self.buffers = buffers
+    def __init__(self, make_random: Callable[[], RandomStates]) -> None:
         self.random = make_random()  # at the first forward pass
+        self.has_random = False
         self.handed = make_random()  # when a loader handed a batch over
         self.begun_with: KeptStates | None = None  # when a loader handed a batch over last, before the forward pass
         self.updated: KeptStates | None = None  # after the last update, where several optimizers take turns
-        self.losses: deque[Any] = deque(maxlen=LOSSES)
-        self.far: list[Any] = []  # losses of this step that lie on a GPU
-        self.counts: list[tuple[Any, Any, int]] = []  # modules, and how much of their outputs there is not finite
-        self.loss: Any = None  # the last that backward() was called of
-        self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
-        self.began = False  # a forward pass of the step
+        self.saw_forward = False  # of a module, in the step before
         # After how many backward passes, by which module, and whether that was training.
         self.began_at: tuple[int, Any, bool] = (0, None, True)
-        self.tested = -1  # after which backward pass compiled code was last looked at
-        self.has_random = self.has_buffers = False
-        self.saw_forward = False  # of a module, in the step before
-        self.saw_loader = False  # in this step
-        self.looked = False  # a forward pass without gradients since the last batch
-        self.armed = False  # the next module's call is looked at
-        self.fetching = self.inside = self.backwards = False
-        self.closure: Any = None
-        self.compiled = 0
-        self.triggers: list[Trigger] = []  # of this step, which were found before the optimizer's turn
-        self.reached: set[int] = set()  # parameters, from the loss that is not as it should be
-        self.skipped: set[int] = set()  # optimizers whose next step is not applied
-        self.round = 0  # calls of backward()
-        self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
-        self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
-        self.norms = NormMean()  # of gradients
-        self.precision: dict[str, Any] = {}
         self.epoch: Any = None
         self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
         self.root: Any = None
-        self.without_keywords: tuple[Any, int] = (None, 0)  # a forward, which takes no more than so many arguments
-        self.phase: Any = None  # of a step of several parts
 
-    def end(self, owner: object) -> None:
-        """A step of this optimizer is over."""
-        self.batches.end(owner)
-        self.saw_forward = self.began
-        self.began = self.has_random = self.has_buffers = self.saw_loader = self.looked = False
-        self.phase = None
-        if self.far or self.counts:
-            self.far, self.counts = [], []
-        if self.triggers or self.reached:
-            self.triggers, self.reached = [], set()
-        if self.skipped:
-            self.skipped = set()
-        if self.clean:
-            self.clean_for.discard(id(owner))
-            if not self.clean_for:
-                self.clean = {}
-        self.entry = []
-        self.loss = self.root = self.begun_with = None
-        self.is_scaled = False
-        self.began_at = (0, None, True)
+    def keep_random(self) -> None:
+        """Hold the generators as they are now."""
+        self.random.keep()
+        self.has_random = True
 
     def note_update(self) -> None:
         """An optimizer has updated, and another's step begins with the generators as they are now."""
@@ -369,6 +385,31 @@ class Held:
         """The root model is called with this, where a loader gives batches."""
         if len(self.entry) < MAX_ENTRIES:
             self.entry.append((module, given))
+
+    def forget(self) -> None:
+        """The step is over."""
+        self.has_random = False
+        self.entry = []
+        self.root = self.begun_with = None
+        self.began_at = (0, None, True)
+
+
+class StepFindings:
+    """What is known of a step's gradients, losses and outputs before the optimizer's turn."""
+
+    def __init__(self) -> None:
+        self.triggers: list[Trigger] = []
+        self.far: list[Any] = []  # losses that lie on a GPU
+        self.counts: list[tuple[Any, Any, int]] = []  # modules, and how much of their outputs there is not finite
+        self.reached: set[int] = set()  # parameters, from the loss that is not as it should be
+        self.skipped: set[int] = set()  # optimizers whose next step is not applied
+        self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
+        self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
+        self.norms = NormMean()  # of gradients, over all steps
+
+    def are_any(self) -> bool:
+        """Whether there is anything to think of."""
+        return bool(self.triggers or self.skipped or self.far or self.counts or self.clean)
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""
@@ -382,21 +423,92 @@ class Held:
         known = [self.clean.get(id(gradient)) for gradient in gradients]
         return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))  # noqa: B905
 
-    def exhausted(self, epoch: Any) -> None:
+    def end(self, owner: object) -> None:
+        """A step of this optimizer is over."""
+        if self.are_any() or self.reached:
+            self.triggers, self.far, self.counts, self.reached, self.skipped = [], [], [], set(), set()
+            self.clean_for.discard(id(owner))
+            if not self.clean_for:
+                self.clean = {}
+
+
+class UpdateCalls:
+    """How a thread's optimizer is called."""
+
+    def __init__(self) -> None:
+        self.closure: Any = None
+        self.phase: Any = None  # of a step of several parts
+        self.compiled = 0  # compiled functions that are being called
+        self.tested = -1  # after which backward pass compiled code was last looked at
+
+
+class StepLosses:
+    """The losses of a thread."""
+
+    def __init__(self) -> None:
+        self.last: deque[Any] = deque(maxlen=LOSSES)
+        self.of_step: Any = None  # the last that backward() was called of
+        self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
+
+    def finite(self) -> Iterator[float]:
+        """The last losses as numbers."""
+        for loss in self.last:
+            yield loss if isinstance(loss, float) else float(loss.item())
+
+
+class ThreadStep:
+    """The step of a thread: how far it has come, what it was begun with, and what was found."""
+
+    def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: Buffers) -> None:
+        self.thread = get_ident()
+        self.state = BETWEEN
+        self.activity = COMPUTING
+        self.armed = False  # the next module's call is looked at
+        self.round = 0  # calls of backward()
+        self.batches = Batches(torch)
+        self.buffers = buffers
+        self.start = StepStart(make_random)
+        self.findings = StepFindings()
+        self.losses = StepLosses()
+        self.update = UpdateCalls()
+
+    def end(self, owner: object) -> None:
+        """A step of this optimizer is over."""
+        self.batches.end(owner)
+        self.start.saw_forward = self.state is BEGUN
+        self.state = BETWEEN
+        self.start.forget()
+        self.buffers.end()
+        self.findings.end(owner)
+        self.update.phase = self.losses.of_step = None
+        self.losses.is_scaled = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a forward pass of the step was made."""
+        return self.state is BEGUN
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether an optimizer is called, of which another's step may be a part."""
+        return self.activity is UPDATING or self.update.closure is not None
+
+    def look(self) -> None:
+        """A forward pass without gradients."""
+        if self.state is BETWEEN:
+            self.state = LOOKED
+
+    def exhaust(self, epoch: Any) -> None:
         """A loader has no more; what it gave without a forward pass since was not for the step that comes."""
-        if self.began:
+        if self.state is BEGUN:
             return
-        self.batches.forget(epoch)
-        self.saw_loader = self.saw_loader and bool(self.batches.held)
-        if self.epoch is epoch and not self.batches.is_ahead:
-            self.epoch = None
+        batches, start = self.batches, self.start
+        batches.forget(epoch)
+        batches.are_loaded = batches.are_loaded and bool(batches.held)
+        if start.epoch is epoch and not batches.is_ahead:
+            start.epoch = None
 
     def is_trained(self) -> bool:
         """Whether what began is a step, and no evaluation that left gradients on."""
-        before, _, training = self.began_at
-        return self.round != before or (self.saw_loader and training)
-
-    def finite_losses(self) -> Iterator[float]:
-        """The last losses as numbers."""
-        for loss in self.losses:
-            yield loss if isinstance(loss, float) else float(loss.item())
+        before, _, training = self.start.began_at
+        return self.round != before or (self.batches.are_loaded and training)

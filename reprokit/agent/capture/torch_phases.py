@@ -10,22 +10,11 @@ from .torch_state import Copy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, Protocol
+    from typing import Any
 
-    from .torch_held import Held
+    from .torch_held import ThreadStep
+    from .torch_steps import Refusals, StepEnds
     from .torch_watched import Record
-
-    class Steps(Protocol):
-        """Who knows what a step is."""
-
-        def is_refused(self, held: Held, record: Record, optimizer: Any) -> bool:
-            """Whether gradients that are there must not be used."""
-
-        def skipped(self, held: Held, record: Record) -> None:
-            """A step is over without having been applied."""
-
-        def applied(self, held: Held, record: Record) -> None:
-            """A step is over."""
 
 
 def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
@@ -54,32 +43,34 @@ class Phase:
 class Phases:
     """Takes the parts of steps."""
 
-    def __init__(self, torch: Any, steps: Steps) -> None:
+    def __init__(self, torch: Any, refusals: Refusals, ends: StepEnds) -> None:
         self._torch = torch
-        self._steps = steps
+        self._refusals = refusals
+        self._ends = ends
 
-    def refuses(self, held: Held, record: Record, optimizer: Any, name: str) -> bool:
+    def refuses(self, held: ThreadStep, record: Record, optimizer: Any, name: str) -> bool:
         """Whether this part must not be made."""
-        phase = held.phase
+        phase = held.update.phase
         if phase is None or phase.first == name:
             self._end(held, record, phase)
-            is_refused = self._steps.is_refused(held, record, optimizer)
-            held.phase = Phase(name, None if is_refused else Copy(self._torch, record.parameters(), [optimizer], ()))
+            is_refused = self._refusals.refuses(held, record, optimizer)
+            copy = None if is_refused else Copy(self._torch, record.parameters(), [optimizer], ())
+            held.update.phase = Phase(name, copy)
             return is_refused
-        if phase.copy is not None and not self._steps.is_refused(held, record, optimizer):
+        if phase.copy is not None and not self._refusals.refuses(held, record, optimizer):
             return False
         self._end(held, record, Phase(name, None))
         return True
 
-    def _end(self, held: Held, record: Record, phase: Phase | None) -> None:
+    def _end(self, held: ThreadStep, record: Record, phase: Phase | None) -> None:
         if phase is not None and phase.copy is None:
-            self._steps.skipped(held, record)
-            held.skipped = set()  # nor were the steps of the optimizers within it
-            held.phase = None
+            self._ends.skipped(held, record)
+            held.findings.skipped = set()  # nor were the steps of the optimizers within it
+            held.update.phase = None
 
-    def made(self, held: Held, record: Record) -> None:
+    def made(self, held: ThreadStep, record: Record) -> None:
         """A part that is not the first was made, and with it, if there is one, the step of an optimizer within."""
-        if held.phase is not None:
-            self._steps.applied(held, record)
+        if held.update.phase is not None:
+            self._ends.applied(held, record)
         else:
             record.stepped(held.round)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .store import Part
     from .torch_gradients import Gradients
-    from .torch_held import Held
+    from .torch_held import ThreadStep
     from .torch_watched import Record, Watched
     from .trigger import Trigger
 
@@ -111,7 +111,7 @@ class Snapshooter:
         return type(wanted).__name__
 
     def contents(
-        self, held: Held, models: list[Any], step: int, triggers: list[Trigger]
+        self, held: ThreadStep, models: list[Any], step: int, triggers: list[Trigger]
     ) -> tuple[dict[str, Any], list[Part]]:
         """The header and the tensors of a snapshot of the start of this step."""
         tensors, names = Tensors(), Names(models, self._watched)
@@ -119,31 +119,31 @@ class Snapshooter:
             "framework": "pytorch",
             "versions": _versions(self._torch),
             "step": step,
-            "epoch": None if held.epoch is None else held.epoch.number,
-            "steps_in_epoch": None if held.epoch is None else held.epoch.steps,
+            "epoch": None if held.start.epoch is None else held.start.epoch.number,
+            "steps_in_epoch": None if held.start.epoch is None else held.start.epoch.steps,
             "trigger": triggers[0].line(),
             "also": [trigger.line() for trigger in triggers[1:]],
             **self._training(tensors, names, held),
             "batches": list(self._batches(tensors, held, models)),
-            "losses": [loss.hex() for loss in held.finite_losses()],
-            "random": take_random(tensors, held.random.kept()) if held.has_random else {},
+            "losses": [loss.hex() for loss in held.losses.finite()],
+            "random": take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
             **self._gradients_of(tensors, names),
             "loss": _loss(held),
             "environment": self._environment(),
-            "precision": held.precision,
+            "precision": {},
         }
         if _are_of_script([batch["from"] for batch in header["batches"]]):
             header["loops"] = of_loops(sys._getframe(1))
-        if held.updated is not None and not held.saw_loader:
-            header["random_after_update"] = take_random(tensors, held.updated.states(), "random_after_update")
+        if held.start.updated is not None and not held.batches.are_loaded:
+            header["random_after_update"] = take_random(tensors, held.start.updated.states(), "random_after_update")
         header["notes"] = [*tensors.notes, *left_out_of(header["batches"]), *_notes(held)]
         if tensors.has_shards or any(map(_is_sharded, models)):
             header["sharded"] = True
             header["notes"].append("parameters, gradients and the optimizer's state are this rank's shards")
         return header, tensors.parts
 
-    def _training(self, tensors: Tensors, names: Names, held: Held) -> dict[str, Any]:
-        replaced = held.buffers.kept() if held.has_buffers else {}
+    def _training(self, tensors: Tensors, names: Names, held: ThreadStep) -> dict[str, Any]:
+        replaced = held.buffers.kept() if held.buffers.is_kept else {}
         named = {id(tensor) for model, _ in names.models for _, tensor in named_tensors(parts_of(model))}
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         return {
@@ -178,7 +178,7 @@ class Snapshooter:
                     bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
         return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
 
-    def _batches(self, tensors: Tensors, held: Held, models: list[Any]) -> Iterator[dict[str, Any]]:
+    def _batches(self, tensors: Tensors, held: ThreadStep, models: list[Any]) -> Iterator[dict[str, Any]]:
         batches = self._given(held)
         if _are_of_script([batch.origin for batch in batches]):
             batches += self._variables(batches)
@@ -193,17 +193,17 @@ class Snapshooter:
                 batch["name"] = source if isinstance(source, str) else self.module_name(models, source)
             if _is_of_rows(record.indices):
                 batch["indices"] = [int(index) for index in record.indices]
-            random = held.begun_with if held.batches.is_ahead else record.random
+            random = held.start.begun_with if held.batches.is_ahead else record.random
             if record.origin == "loader" and random is not None:
                 batch["random"] = take_random(tensors, random.states(), f"batch.{number}.random")
             yield {**batch, "samples": samples, "sample_axis": axis}
 
-    def _given(self, held: Held) -> list[BatchRecord]:
+    def _given(self, held: ThreadStep) -> list[BatchRecord]:
         """What was given since the step before, or earlier by a loader that is ahead of the script."""
         batches = list(held.batches.held)
-        if not held.saw_loader:
+        if not held.batches.are_loaded:
             batches = held.batches.earlier + batches
-        entered = [BatchRecord("forward", module, value) for module, value in held.entry]
+        entered = [BatchRecord("forward", module, value) for module, value in held.start.entry]
         calls = [call.value for call in entered] or [batch.value for batch in batches if batch.origin == "forward"]
         loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):
@@ -214,7 +214,7 @@ class Snapshooter:
         if used and all(any(self._are_same([call], [batch]) for batch in used.values()) for call in calls):
             loaders = [_loader(batch) for batch in used.values()]
             return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
-        if held.batches.is_ahead and held.saw_loader and held.batches.past:
+        if held.batches.is_ahead and held.batches.are_loaded and held.batches.past:
             batches = held.batches.past[-1][-1:] + loaded[:-1]  # by their order alone
         return batches + entered
 
@@ -353,8 +353,8 @@ def _has_objects(value: Any, depth: int = 0) -> bool:
     return is_object or (depth < 16 and any(_has_objects(part, depth + 1) for part in _parts(value)))
 
 
-def _loss(held: Held) -> dict[str, Any] | None:
-    loss = held.loss
+def _loss(held: ThreadStep) -> dict[str, Any] | None:
+    loss = held.losses.of_step
     if loss is None:
         return None
     if isinstance(loss, tuple):  # a number that was finite
@@ -364,11 +364,11 @@ def _loss(held: Held) -> dict[str, Any] | None:
     return {"value": value, "digest": digest(loss)}
 
 
-def _notes(held: Held) -> list[str]:
+def _notes(held: ThreadStep) -> list[str]:
     notes = []
     if held.batches.look():
         notes.append("the script has changed a batch in place since it was given it, and it is kept as it was changed")
-    if not held.has_random:
+    if not held.start.has_random:
         notes.append("no random states are kept, as no module was called and no DataLoader gave a batch in this step")
     return notes
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_gradients import Gradients
-    from .torch_held import Held
+    from .torch_held import ThreadStep
     from .torch_watched import Record
 
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied at each step, or so many a step on average
@@ -88,12 +88,12 @@ class Updates:
         self._gradients = gradients
         self._records: dict[int, tuple[Record, UpdateRecord]] = {}
 
-    def before(self, held: Held, record: Record, optimizer: Any) -> bool:
+    def before(self, held: ThreadStep, record: Record, optimizer: Any) -> bool:
         """Hold the state where it is time; whether the parameters are to be tested after the update."""
         known = self._records.get(id(record))
         if known is None or known[0] is not record:
             known = self._records[id(record)] = record, self._new(optimizer)
-        update, loss = known[1], held.losses[-1] if held.losses else 0.0
+        update, loss = known[1], held.losses.last[-1] if held.losses.last else 0.0
         if not update.period:
             return False
         has_grown = type(loss) is float and abs(loss) > 2 * update.loss

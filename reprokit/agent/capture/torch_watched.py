@@ -75,6 +75,8 @@ class Watched:
         self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
         self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.only: set[int] | None = None  # optimizers that the script guards by itself
+        self.steps = 0  # of all optimizers
         self.clipped = Table()
         self.together = Table()  # of optimizers that apply gradients of the same backward pass
 
