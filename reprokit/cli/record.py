@@ -121,7 +121,7 @@ def command(
     from reprokit.launch.supported import require_supported
 
     require_supported()
-    from reprokit.launch.run import run
+    from reprokit.launch.run import execute
 
     plan = Plan(
         mode=RECORD,
@@ -144,7 +144,7 @@ def command(
             on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
         ).asked(),
     )
-    end_as(run(plan if recipe is None else _with_recipe(plan, recipe)))
+    end_as(execute(plan if recipe is None else _with_recipe(plan, recipe)).ended)
 
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:

@@ -85,7 +85,7 @@ def command(
 
     require_supported()
     from reprokit.launch.replaying import replay_plan
-    from reprokit.launch.run import run as execute
+    from reprokit.launch.run import execute
 
     plan = replay_plan(
         _recording(run),
@@ -101,7 +101,7 @@ def command(
             on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
         ).asked(),
     )
-    end_as(execute(plan))
+    end_as(execute(plan).ended)
 
 
 def _recording(text: str) -> RunDirectory:

@@ -69,7 +69,7 @@ def command(
     from reprokit.launch.supported import require_supported
 
     require_supported()
-    from reprokit.launch.plain import execute
+    from reprokit.launch.run import execute
 
     plan = Plan(
         mode=RUN,

@@ -14,9 +14,8 @@ from reprokit import errors
 from reprokit.errors import LaunchError, ReprokitError, reason
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.process import Ended, Used
-from reprokit.launch.run import Made
 from reprokit.launch.run import execute as execute_here
-from reprokit.plan import RUN, Plan
+from reprokit.plan import Plan
 
 MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
 
@@ -69,7 +68,7 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
     try:
         if before is not None:
             before()
-        made = _made(plan)
+        made = execute_here(plan)
         report = Report(ended=made.ended, used=made.used)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
@@ -81,14 +80,6 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(0)
-
-
-def _made(plan: Plan) -> Made:
-    if plan.mode == RUN:
-        from reprokit.launch import plain
-
-        return plain.execute(plan)
-    return execute_here(plan)
 
 
 def _report(data: bytes, status: int) -> Report:

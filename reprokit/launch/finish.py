@@ -17,11 +17,12 @@ from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
+from reprokit.launch.written import Watched
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
 from reprokit.model.states import Uncovered
-from reprokit.plan import RECORD, Plan, past_tense
+from reprokit.plan import RECORD, RUN, Plan, past_tense
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ MAX_NAMED = 10  # private keys in a sentence
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """What stood beside a command whose entropy was recorded or replayed."""
+
+    not_loaded: str = ""  # why the shim is not in the command
+    goes_on: bool = False  # a program of the run outlives the command, and may yet ask for entropy
+    tracing: Tracing | None = None
+    profiled: Profiled | None = None
+
+
 class Finish:
     """The end of one run. Each step may fail by itself: the training's status is passed on all the same."""
 
@@ -42,30 +52,38 @@ class Finish:
         plan: Plan,
         path: Path,
         run: RunFile,
+        ended: Ended,
         interrupted: Callable[[], bool],
-        tracing: Tracing | None = None,
-        goes_on: bool = False,
-        profiled: Profiled | None = None,
         hook: Hook | None = None,
+        beside: Recorded | Watched | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
-        self._tracing, self._profiled, self._hook = tracing, profiled, hook
+        self.ended, self._hook = ended, hook
+        self._recorded = beside if isinstance(beside, Recorded) else None
+        self._written = beside if isinstance(beside, Watched) else None
         self._full = False  # the disk, at the end
-        self._goes_on = goes_on  # a program of the run outlives the command, and may yet ask for entropy
 
-    def close(self, ended: Ended, began: float, not_loaded: str, gathering: Gathering) -> None:
-        """Fill in run.json and write it, with outputs.json and environment.json beside it."""
+    def close(self, began: float, gathering: Gathering | None) -> None:
+        """Fill in run.json and write it, with what else there is to be kept of the run."""
         run = self._run
         self._attempt(self._use_reserve)
-        run.exit_code, run.signal = ended.exit_code, ended.signal_name
+        run.exit_code, run.signal = self.ended.exit_code, self.ended.signal_name
         run.duration, run.ended = time.monotonic() - began, rundir.utc_now()
-        self._attempt(self._take_proof)
-        self._attempt(self._take_profiling)
-        self._attempt(lambda: self._take_entropy(not_loaded))
+        recorded, written = self._recorded, self._written
+        if recorded is not None:
+            self._attempt(lambda: self._take_proof(recorded.tracing))
+            self._attempt(lambda: self._take_profiling(recorded))
+            self._attempt(lambda: self._take_entropy(recorded))
+        elif self._plan.observed:
+            self._attempt(self._seal_metrics)
         self._attempt(lambda: self._take_agent(gathering))
-        self._attempt(self._take_outputs)
-        self._attempt(self._take_signals)
-        self._attempt(self._take_modules)
+        if written is not None:
+            self._attempt(lambda: self._take_written(written))
+        if recorded is not None or written is not None:
+            self._attempt(self._take_outputs)
+        if recorded is not None:
+            self._attempt(self._take_signals)
+            self._attempt(self._take_modules)
         self._attempt(self._take_snapshots)
         run.status = FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
@@ -89,10 +107,11 @@ class Finish:
 
     def _warn(self, text: str) -> None:
         self._run.warnings.append(text)
-        warn(text)
+        if self._plan.capture is None or self._plan.capture.redo is None:  # whose asker reads the result
+            warn(text)
 
-    def _take_entropy(self, not_loaded: str) -> None:
-        run, directory = self._run, self._path / rundir.ENTROPY
+    def _take_entropy(self, recorded: Recorded) -> None:
+        run, directory, not_loaded = self._run, self._path / rundir.ENTROPY, recorded.not_loaded
         counts = entropy.count(directory)
         if not not_loaded and not entropy.root_loaded(directory, counts):
             not_loaded = "the command's own process did not load it"
@@ -113,46 +132,52 @@ class Finish:
             if self._plan.clock:
                 say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
         facts = entropy.summarise(directory, counts)
-        if self._goes_on:
+        if recorded.goes_on:
             facts = msgspec.structs.replace(facts, sealed=False)
         if self._plan.mode == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines
-            pending.gather(self._path, self._path / rundir.METRICS)
-            run.metrics = rundir.seal_file(self._path / rundir.METRICS)
-            run.trails = trails.seal(self._path / rundir.TRAIL)
-            run.evaluation = rundir.seal_evaluation(self._path)
+            self._seal_metrics()
 
-    def _take_proof(self) -> None:
-        if self._tracing is not None:
+    def _seal_metrics(self) -> None:
+        pending.gather(self._path, self._path / rundir.METRICS)
+        self._run.metrics = rundir.seal_file(self._path / rundir.METRICS)
+        self._run.trails = trails.seal(self._path / rundir.TRAIL)
+        self._run.evaluation = rundir.seal_evaluation(self._path)
+
+    def _take_proof(self, tracing: Tracing | None) -> None:
+        if tracing is not None:
             from reprokit.launch.prove import in_words as proof_in_words
 
-            self._run.proof = self._tracing.proof(
+            self._run.proof = tracing.proof(
                 self._path / rundir.ENTROPY, (program.identity for program in self._run.out_of_reach)
             )
             say(f"proof: {proof_in_words(self._run.proof)}")
 
-    def _take_profiling(self) -> None:
-        if self._profiled is not None:
+    def _take_profiling(self, recorded: Recorded) -> None:
+        if recorded.profiled is not None:
             from reprokit.launch.profiled import remove_captured
 
-            self._run.profiling = self._profiled.facts
-            self._profiled.take_system_calls(self._path)
-            if not self._goes_on:
+            self._run.profiling = recorded.profiled.facts
+            recorded.profiled.take_system_calls(self._path)
+            if not recorded.goes_on:
                 remove_captured(self._path)
 
-    def _take_agent(self, gathering: Gathering) -> None:
+    def _take_agent(self, gathering: Gathering | None) -> None:
         facts = agentlines.read(self._path)
-        why = "the disk was full, so that it may have begun" if self._full else "no Python process of the run began it"
-        self._run.agent = states.LOADED if facts.loaded else states.not_loaded(why)
+        self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         self._run.captures_unavailable = facts.captures_unavailable
         for words in facts.warnings:
             self._warn(words)
+        if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:
+            self._warn("nothing was watched: no Python process of the run began the agent")
         if self._plan.replay_of is not None and facts.seeds:
             same = facts.seeds - facts.seeds_replaced
             say(f"seeds: {same} as the training asked, {facts.seeds_replaced} given again as recorded")
         if self._run.patches:
             self._attempt(lambda: self._take_patches(facts))
+        if gathering is None:
+            return
         environment = gathering.complete(facts, self._interrupted)
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         self._run.environment = rundir.seal_file(self._path / rundir.ENVIRONMENT)
@@ -162,6 +187,13 @@ class Finish:
             before = RunDirectory(Path(self._plan.replay_of.path)).environment()
             self._run.changed.extend(replaying.later_changes(before or {}, environment))
             self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
+
+    def _absent_agent(self) -> states.Loading:
+        if self._plan.untouched:
+            return states.not_loaded("the command was left untouched", "not-observed")
+        if self._full and self._recorded is not None:
+            return states.not_loaded("the disk was full, so that it may have begun")
+        return states.not_loaded("no Python process of the run began it")
 
     def _take_patches(self, facts: agentlines.AgentFacts) -> None:
         """What became of each, now that the processes of the run have told."""
@@ -178,6 +210,11 @@ class Finish:
         for change in pinning.unmet(recording, RunDirectory(self._path)):
             self._run.changed.append(change)
             warn(f"changed: {change}")
+
+    def _take_written(self, written: Watched) -> None:
+        written.write(self._path)
+        if not written.is_complete:
+            self._warn("too many files lie below the command's directory: which it wrote was not looked for")
 
     def _take_outputs(self) -> None:
         plan = self._plan

@@ -16,9 +16,9 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.errors import NotRedone, RunError
-from reprokit.launch.plain import NOTHING, execute
+from reprokit.launch.plain import NOTHING
 from reprokit.launch.process import Child, Ended, Termination
-from reprokit.launch.run import together
+from reprokit.launch.run import execute, together
 from reprokit.plan import RUN, Capture, Plan, Redo
 from reprokit.rundir import RunDirectory
 

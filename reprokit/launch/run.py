@@ -1,4 +1,7 @@
-"""Makes a run: from a plan to a finished run directory, with the training's status passed on."""
+"""The life of a run: prepared, started, waited for and gathered; recorded, observed and plain ones live the same.
+
+The training's status is passed on.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,21 @@ from reprokit.launch.supervisor import Supervisor
 from reprokit.launch.unreached import Unreached
 from reprokit.model.run import FAILED, RunFile
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
-from reprokit.plan import REPLAY, Plan, Profiling, past_tense
+from reprokit.plan import REPLAY, RUN, Plan, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
+    from reprokit.launch.bounding import Bound
+    from reprokit.launch.finish import Finish
     from reprokit.launch.patched import Patched
+    from reprokit.launch.plain import Unshimmed
     from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
     from reprokit.launch.snapshots import Hook
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
+Watch = Callable[[Child], None]
+
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
 
 
@@ -56,8 +64,6 @@ class Prepared(msgspec.Struct, frozen=True):
     environment: ChildEnvironment
     path: Path
     run: RunFile
-    tracing: Tracing | None  # --prove
-    profiled: Profiled | None  # reprokit profile
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -68,29 +74,32 @@ class Made(msgspec.Struct, frozen=True):
     used: Used = Used()
 
 
-def run(plan: Plan) -> Ended:
-    """Execute the plan, on a supported platform; returns how the training ended."""
-    return execute(plan).ended
-
-
-def execute(plan: Plan) -> Made:
-    """The same, for those who go on with the run directory."""
+def execute(plan: Plan, watch: Watch | None = None) -> Made:
+    """Execute the plan, on a supported platform, from its preparation to its finished run directory."""
     own = own_environment(plan)
-    if plan.hide_rdrand:
-        own = environments.without_rdrand(own)
     command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
-    native.load_shim()
+    instruments = _instruments(plan)
     with placed(native.shim_path()) as place:
-        new = NewRun(plan.output, plan.overwrite)
+        new = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
         try:
-            prepared = _prepare(plan, command, own, place, new)
+            prepared = _prepare(plan, command, own, instruments, place, new)
         except OSError as error:
             new.discard()
             raise CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
         except BaseException:
             new.discard()
             raise
-        return Made(prepared.path, *_execute(prepared))
+        return _execute(prepared, instruments, watch)
+
+
+def _instruments(plan: Plan) -> Shimmed | Unshimmed:
+    """What is put around the command: shim, supervisor and agent, or at most the agent."""
+    if plan.mode == RUN:
+        from reprokit.launch.plain import Unshimmed
+
+        return Unshimmed(plan)
+    native.load_shim()
+    return Shimmed(plan)
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
@@ -98,40 +107,23 @@ def own_environment(plan: Plan) -> dict[str, str]:
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
         raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
     own = environments.without_own(environments.inherited())
+    own = environments.without_rdrand(own) if plan.hide_rdrand else own
     return own if plan.variables is None else variables.given_again(own, plan.variables)
 
 
-def _prepare(plan: Plan, command: Command, own: dict[str, str], place: Placed, new: NewRun) -> Prepared:
+def _prepare(
+    plan: Plan, command: Command, own: dict[str, str], instruments: Shimmed | Unshimmed, place: Placed, new: NewRun
+) -> Prepared:
     """Write what shim and agent need, and put the run directory in its place."""
     patched = patched_by(plan, command, own)
-    given = own if patched is None else patched.variables
-    environment = environments.build(given, new.place, place.shim, place.bootstrap, plan.environment_size)
+    environment = instruments.environment(own if patched is None else patched.variables, new, place)
     run = run_file(plan, own, environment)
     run.patches = [] if patched is None else patched.states
-    native.write_shim_plan(
-        new.path / rundir.SHIM_PLAN,
-        mode=plan.mode,
-        policy=plan.policy,
-        key=plan.key,
-        profile=plan.profile,
-        record_crypto=plan.record_crypto,
-        shim=place.shim,
-        python_path=place.bootstrap,
-        keyed=plan.keyed,
-        clock=plan.clock,
-        hide_rdrand=plan.hide_rdrand,
-        varied=plan.varied,
-    )
-    tracing = _tracing(new.place, place) if plan.prove else None
-    profiled = _profiled(plan.profiling, new) if plan.profiling is not None else None
-    run.profiling = profiled.facts if profiled is not None else None
-    (new.path / rundir.ENTROPY).mkdir(mode=0o700)
+    instruments.prepare(run, new, place)
     write_agent_plan(plan, new, place, patched)
-    if plan.replay_of is not None:
-        run.warnings.extend(_hand_seeds_on(Path(plan.replay_of.path), new.path, plan.force))
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
-    return Prepared(plan, command, environment, new.take_place(), run, tracing, profiled)
+    return Prepared(plan, command, environment, new.take_place(), run)
 
 
 def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | None) -> None:
@@ -144,13 +136,6 @@ def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | 
     variables.write_key(new.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path))
 
 
-# What few runs need is imported by them: each millisecond before the start delays every training.
-def _tracing(directory: Path, place: Placed) -> Tracing:
-    from reprokit.launch import prove
-
-    return prove.find(directory, place.shim)
-
-
 def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> Patched | None:
     """The patches that the plan asks for, if it asks for any."""
     if not plan.patches:
@@ -158,20 +143,6 @@ def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> Patched | N
     from reprokit.launch import patched
 
     return patched.prepare(plan.patches, command, own, plan.working_directory)
-
-
-def _profiled(profiling: Profiling, new: NewRun) -> Profiled:
-    from reprokit.launch.profiled import Profiled
-
-    (new.path / rundir.PROFILE).mkdir(mode=0o700)
-    return Profiled(profiling, new.place)
-
-
-def _hand_seeds_on(recording: Path, directory: Path, force: bool) -> list[str]:
-    from reprokit.launch import seeds
-
-    problem = seeds.hand_on(recording, directory, force=force)
-    return [problem] if problem else []
 
 
 def _on_processors(count: int | None) -> AbstractContextManager[None]:
@@ -220,54 +191,158 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
     return run
 
 
-def _execute(prepared: Prepared) -> tuple[Ended, Used]:
+def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch | None) -> Made:
     """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
-    plan, run, path = prepared.plan, prepared.run, prepared.path
+    plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
+    _say_beginning(plan, run)
+    instruments.arm(prepared)
+    began = time.monotonic()
+    try:
+        child = instruments.start(prepared)
+    except OSError as error:
+        instruments.give_up(prepared)
+        raise start_error(command.arguments[0], error) from None
+    gathering = None
+    if plan.mode != RUN or plan.observed:
+        gathering = host.Gathering(path, command.program, command.arguments, plan.working_directory, plan.data)
+    run.address_randomization = child.address_randomization
+    write_run(path, run)
+    # Only now, as they would have delayed the training's start.
+    import reprokit.launch.finish  # noqa: F401
+
+    hook = hook_of(plan, path)
+    ended = child.wait(together(*instruments.watches(), hook, watch, limit_of(plan, began)))
+    interruption = Interruption()
+    finish = instruments.finish(prepared, ended, lambda: interruption.asked, hook)
+    finish.close(began, gathering)
+    instruments.leave(prepared)
+    return Made(path, finish.ended, child.used)
+
+
+def _say_beginning(plan: Plan, run: RunFile) -> None:
     if plan.mode == REPLAY:
         say(f"replaying: {shlex.join(plan.command)}")
         if plan.record_crypto:
             warn("the bytes of cryptographic libraries were recorded too: keys that are made now are the same again")
     for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *words_of_patches(run)):
         warn(words)
-    not_loaded = prepared.command.not_loaded
-    supervisor, unreached = _supervisor(prepared), Unreached(path)
-    profiled = prepared.profiled
-    bound = profiled.begin() if profiled is not None else None
-    began = time.monotonic()
-    child = _start(prepared, supervisor)
-    _say_supervised(run, supervisor, not_loaded)
-    command, directory = prepared.command, plan.working_directory
-    gathering = host.Gathering(path, command.program, command.arguments, directory, plan.data)
-    run.address_randomization = child.address_randomization
-    _write(path, run)
-    # Only now, as they would have delayed the training's start.
-    from reprokit.launch.finish import Finish
 
-    stopped, is_strict = path / rundir.STOPPED, plan.mode == REPLAY and plan.policy == "strict"
-    hook = hook_of(plan, path)
-    ended = child.wait(
-        together(
-            Termination(lambda: _is_written(stopped) or bool(unreached.heard())) if is_strict else bound,
-            hook,
-            limit_of(plan, began),
+
+class Shimmed:
+    """Records or replays: the shim and the agent are in the command, the supervisor beside it."""
+
+    becomes_last = True
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._tracing: Tracing | None = None  # --prove
+        self._profiled: Profiled | None = None  # reprokit profile
+        self._supervisor: Supervisor | None = None
+        self._unreached: Unreached | None = None
+        self._bound: Bound | None = None
+        self._stopped = ""  # why a strict replay was
+
+    def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
+        """The user's variables with those that start shim and agent."""
+        return environments.build(variables, new.place, place.shim, place.bootstrap, self._plan.environment_size)
+
+    def prepare(self, run: RunFile, new: NewRun, place: Placed) -> None:
+        """Write the shim's plan, and what tracing, profiling and replays need."""
+        plan = self._plan
+        native.write_shim_plan(
+            new.path / rundir.SHIM_PLAN,
+            mode=plan.mode,
+            policy=plan.policy,
+            key=plan.key,
+            profile=plan.profile,
+            record_crypto=plan.record_crypto,
+            shim=place.shim,
+            python_path=place.bootstrap,
+            keyed=plan.keyed,
+            clock=plan.clock,
+            hide_rdrand=plan.hide_rdrand,
+            varied=plan.varied,
         )
-    )
-    interruption = Interruption()
-    if profiled is not None:
-        ended = profiled.end(ended)
-    goes_on = _goes_on(path, supervisor)
-    run.warnings.extend(supervisor.stop() if supervisor is not None else ())
-    run.out_of_reach = unreached.close()
-    stop = (_reason(stopped) if stopped.exists() else run.out_of_reach_in_words) if is_strict else ""
-    if stop:
-        run.warnings.append(f"the strict replay was stopped: {stop}")
-    finish = Finish(plan, path, run, lambda: interruption.asked, prepared.tracing, goes_on, profiled, hook)
-    finish.close(ended, began, not_loaded, gathering)
-    say(f"run: {shown(path)}")
-    say_captured(plan, path, run)
-    if stop:
-        raise ReplayStopped(stop)
-    return ended, child.used
+        (new.path / rundir.ENTROPY).mkdir(mode=0o700)
+        # What few runs need is imported by them: each millisecond before the start delays every training.
+        if plan.prove:
+            from reprokit.launch import prove
+
+            self._tracing = prove.find(new.place, place.shim)
+        if plan.profiling is not None:
+            from reprokit.launch.profiled import Profiled
+
+            (new.path / rundir.PROFILE).mkdir(mode=0o700)
+            self._profiled = Profiled(plan.profiling, new.place)
+            run.profiling = self._profiled.facts
+        if plan.replay_of is not None:
+            from reprokit.launch import seeds
+
+            problem = seeds.hand_on(Path(plan.replay_of.path), new.path, force=plan.force)
+            run.warnings.extend([problem] if problem else [])
+
+    def arm(self, prepared: Prepared) -> None:
+        """Make the supervisor; one that has to take rights away does not if the command needs some."""
+        self._unreached = Unreached(prepared.path)
+        if self._plan.supervisor:
+            rights = not prepared.command.gains_rights
+            is_traced = self._tracing is not None or (self._profiled is not None and self._profiled.traces)
+            self._supervisor = Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
+        self._bound = None if self._profiled is None else self._profiled.begin()
+
+    def start(self, prepared: Prepared) -> Child:
+        """Start the command, under strace where it is to be watched."""
+        command, variables = prepared.command, prepared.environment.variables
+        for tracer in (self._tracing, self._profiled):
+            if tracer is not None:
+                command, variables = tracer.wrap(command, variables)
+        with _on_processors(self._plan.processors):
+            child = Child(command, self._plan.working_directory, variables, self._supervisor)
+        _say_supervised(prepared.run, self._supervisor, prepared.command.not_loaded)
+        return child
+
+    def give_up(self, prepared: Prepared) -> None:
+        """Leave a run that failed."""
+        prepared.run.status, prepared.run.ended = FAILED, rundir.utc_now()
+        write_run(prepared.path, prepared.run)
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._plan.mode == REPLAY and self._plan.policy == "strict"
+
+    def watches(self) -> Iterable[Watch | None]:
+        """What ends a strict replay that lacks entropy, or a profiled run at its bound."""
+        return [Termination(self._must_stop) if self._is_strict else self._bound]
+
+    def _must_stop(self) -> bool:
+        assert self._unreached is not None
+        return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
+
+    def finish(self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], hook: Hook | None) -> Finish:
+        """End the supervisor and what bounded the command."""
+        from reprokit.launch.finish import Finish, Recorded
+
+        plan, path, run = prepared.plan, prepared.path, prepared.run
+        if self._profiled is not None:
+            ended = self._profiled.end(ended)
+        goes_on = _goes_on(path, self._supervisor)
+        run.warnings.extend(self._supervisor.stop() if self._supervisor is not None else ())
+        assert self._unreached is not None
+        run.out_of_reach = self._unreached.close()
+        if self._is_strict:
+            stopped = path / rundir.STOPPED
+            self._stopped = _reason(stopped) if stopped.exists() else run.out_of_reach_in_words
+        if self._stopped:
+            run.warnings.append(f"the strict replay was stopped: {self._stopped}")
+        recorded = Recorded(prepared.command.not_loaded, goes_on, self._tracing, self._profiled)
+        return Finish(plan, path, run, ended, interrupted, hook, recorded)
+
+    def leave(self, prepared: Prepared) -> None:
+        """Say where the run is, and fail where a strict replay was stopped."""
+        say(f"run: {shown(prepared.path)}")
+        say_captured(prepared.plan, prepared.path, prepared.run)
+        if self._stopped:
+            raise ReplayStopped(self._stopped)
 
 
 def words_of_patches(run: RunFile) -> Iterable[str]:
@@ -296,7 +371,7 @@ def limit_of(plan: Plan, began: float) -> Termination | None:
     return Termination(lambda: time.monotonic() > deadline)
 
 
-def together(*watches: Callable[[Child], None] | None) -> Callable[[Child], None] | None:
+def together(*watches: Watch | None) -> Watch | None:
     """Call all that watch the child."""
     there = [watch for watch in watches if watch is not None]
     if len(there) < 2:
@@ -326,15 +401,6 @@ def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
     return has_stragglers(path)
 
 
-def _supervisor(prepared: Prepared) -> Supervisor | None:
-    """Ready to start; one that has to take rights away does not if the command needs some."""
-    if not prepared.plan.supervisor:
-        return None
-    rights = not prepared.command.gains_rights
-    is_traced = prepared.tracing is not None or (prepared.profiled is not None and prepared.profiled.traces)
-    return Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
-
-
 def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str) -> None:
     """What is covered, once the command is there; a line only where it matters for the command itself."""
     state = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state or off("it was not started")
@@ -347,21 +413,6 @@ def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str
         warn(f"the shim cannot load: {not_loaded}; {what}")
 
 
-def _start(prepared: Prepared, supervisor: Supervisor | None) -> Child:
-    command, variables = prepared.command, prepared.environment.variables
-    if prepared.tracing is not None:
-        command, variables = prepared.tracing.wrap(command, variables)
-    if prepared.profiled is not None:
-        command, variables = prepared.profiled.wrap(command, variables)
-    try:
-        with _on_processors(prepared.plan.processors):
-            return Child(command, prepared.plan.working_directory, variables, supervisor)
-    except OSError as error:
-        prepared.run.status, prepared.run.ended = FAILED, rundir.utc_now()
-        _write(prepared.path, prepared.run)
-        raise start_error(prepared.command.arguments[0], error) from None
-
-
 def start_error(name: str, error: OSError) -> LaunchError:
     """What is said of a command that the kernel does not start."""
     what = f"{name}: {error.strerror}; it cannot be run"
@@ -370,7 +421,7 @@ def start_error(name: str, error: OSError) -> LaunchError:
     return CommandNotExecutable(what)
 
 
-def _write(path: Path, run: RunFile) -> None:
+def write_run(path: Path, run: RunFile) -> None:
     try:
         rundir.write_json(path / rundir.RUN, run)
     except CannotWriteRun as error:

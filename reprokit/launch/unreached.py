@@ -24,6 +24,7 @@ class Unreached:
     """The socket of one run. Where the system gives none, nothing is heard."""
 
     def __init__(self, run: Path):
+        self.run_directory = run
         padded = os.fsencode(run).rjust(native.constants().RK_RUN_PATH, b"/")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._found: list[OutOfReach] = []

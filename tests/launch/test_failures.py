@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch.finish import Finish
+from reprokit.launch.finish import Finish, Recorded
 from reprokit.launch.host import Gathering
 from reprokit.launch.process import Ended
 from reprokit.model.run import RunFile
@@ -97,9 +97,8 @@ def test_a_lack_of_memory_is_said(
     run = RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
     plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
     monkeypatch.setattr("reprokit.launch.outputs.collect", fail)
-    Finish(plan, tmp_path, run, lambda: False).close(
-        Ended(exit_code=0), 0.0, "", Gathering(tmp_path, "true", (), tmp_path)
-    )
+    finish = Finish(plan, tmp_path, run, Ended(exit_code=0), lambda: False, beside=Recorded())
+    finish.close(0.0, Gathering(tmp_path, "true", (), tmp_path))
     assert "MemoryError" in run.warnings
     assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
 
