@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, TypeVar
 
 import click
 
 from reprokit.errors import DashesMissing
 from reprokit.plan import Capture
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 DASHES = "--"
 OWN_DIRECTORY = click.Path(path_type=Path)
@@ -47,48 +50,51 @@ PATCH = click.option(
     help="Apply what makes frameworks repeat, from outside the source: auto for what costs little and changes no"
     " numbers, or patches by their ids; docs/patches.md lists them.",
 )
-ON_NAN = click.option(
-    "--on-nan",
-    type=click.Choice(list(ON_NAN_ACTIONS)),
-    help="Keep the state before a step whose loss or gradients are not finite, and do not apply it: capture stops the"
-    " training then, skip leaves the step out, rollback goes back to an earlier state.",
-)
-CAPTURE_WHEN = click.option(
-    "--capture-when",
-    multiple=True,
-    metavar="CONDITION",
-    help="Capture also on loss>X, gradient-jump>X (times the running mean of the gradients' norm), or activations that"
-    " are not finite; can be given several times.",
-)
-MAX_SNAPSHOTS = click.option(
-    "--max-snapshots",
-    metavar="N",
-    type=click.IntRange(min=1, max=1000),
-    help="Keep so many snapshots at most  [default: 3]",
-)
-ROLLBACK_EVERY = click.option(
-    "--rollback-every",
-    metavar="STEPS",
-    type=click.IntRange(min=1),
-    help="With --on-nan rollback, hold a state to go back to so often  [default: 100]",
-)
-SNAPSHOT_SIZE = click.option(
-    "--snapshot-size",
-    type=Size(),
-    metavar="SIZE",
-    help="Write none that is larger  [default: what the disk has room for]",
-)
-SNAPSHOT_FALLBACK = click.option(
-    "--snapshot-fallback",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write a snapshot below DIR if the run's disk has no room for it  [default: none]",
-)
-ON_CAPTURE = click.option(
-    "--on-capture",
-    metavar="COMMAND",
-    help="Run COMMAND, outside of the training, for each snapshot; its path is in REPROKIT_SNAPSHOT.",
-)
+CAPTURE_OPTIONS = {
+    "on_nan": click.option(
+        "--on-nan",
+        type=click.Choice(list(ON_NAN_ACTIONS)),
+        help="Keep the state before a step whose loss or gradients are not finite, and do not apply it: capture stops"
+        " the training then, skip leaves the step out, rollback goes back to an earlier state.",
+    ),
+    "capture_when": click.option(
+        "--capture-when",
+        multiple=True,
+        metavar="CONDITION",
+        help="Capture also on loss>X, gradient-jump>X (times the running mean of the gradients' norm), or activations"
+        " that are not finite; can be given several times.",
+    ),
+    "max_snapshots": click.option(
+        "--max-snapshots",
+        metavar="N",
+        type=click.IntRange(min=1, max=1000),
+        help="Keep so many snapshots at most  [default: 3]",
+    ),
+    "snapshot_size": click.option(
+        "--snapshot-size",
+        type=Size(),
+        metavar="SIZE",
+        help="Write none that is larger  [default: what the disk has room for]",
+    ),
+    "snapshot_fallback": click.option(
+        "--snapshot-fallback",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write a snapshot below DIR if the run's disk has no room for it  [default: none]",
+    ),
+    "rollback_every": click.option(
+        "--rollback-every",
+        metavar="STEPS",
+        type=click.IntRange(min=1),
+        help="With --on-nan rollback, hold a state to go back to so often  [default: 100]",
+    ),
+    "on_capture": click.option(
+        "--on-capture",
+        metavar="COMMAND",
+        help="Run COMMAND, outside of the training, for each snapshot; its path is in REPROKIT_SNAPSHOT.",
+    ),
+}
+NO_SUPERVISOR = click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
 KEEP = click.option(
     "--keep-outputs",
     type=Size(),
@@ -97,6 +103,18 @@ KEEP = click.option(
     show_default=True,
     help="Keep copies of the files that the run wrote, of so many bytes in all; 0 keeps none.",
 )
+
+
+def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Callable[[Function], Function]:
+    """Add -o and --overwrite to a command that makes a run directory."""
+
+    def added(function: Function) -> Function:
+        what = f"Replace the run that {metavar} holds, if it holds one."
+        function = click.option("--overwrite", is_flag=True, help=what)(function)
+        where = f"Directory to make [default: {default}]."
+        return click.option("-o", "--output", metavar=metavar, type=OWN_DIRECTORY, help=where)(function)
+
+    return added
 
 
 class CommandBehindDashes(click.Command):
@@ -115,34 +133,44 @@ class CommandBehindDashes(click.Command):
         return rest
 
 
-class CaptureOptions(NamedTuple):
-    """What the options of a capture were given as."""
+def capturing(function: Function) -> Function:
+    """Add the options of captures to a command, which is given what they ask for as `capture`."""
 
-    on_nan: str | None
-    capture_when: tuple[str, ...]
-    max_snapshots: int | None
-    snapshot_size: int | None
-    snapshot_fallback: Path | None
-    on_capture: str | None
-    rollback_every: int | None
+    @functools.wraps(function)
+    def with_capture(*arguments: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in CAPTURE_OPTIONS}
+        return function(*arguments, capture=_capture(**own), **options)
 
-    def asked(self) -> Capture | None:
-        """The capture that they ask for; raises UsageError where they make no sense."""
-        if self.on_nan is None:
-            if any(self[1:]):
-                raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
-            return None
-        if self.rollback_every and self.on_nan != "rollback":
-            raise click.UsageError("--rollback-every is for --on-nan rollback.")
-        return Capture(
-            action=ON_NAN_ACTIONS[self.on_nan],
-            conditions=_conditions(self.capture_when),
-            max_snapshots=self.max_snapshots or Capture().max_snapshots,
-            max_bytes=self.snapshot_size,
-            fallback=None if self.snapshot_fallback is None else Path(os.path.abspath(self.snapshot_fallback)),
-            rollback_every=self.rollback_every or Capture().rollback_every,
-            hook=_hook(self.on_capture),
-        )
+    for option in reversed(CAPTURE_OPTIONS.values()):
+        with_capture = option(with_capture)
+    return with_capture  # type: ignore[return-value]  # the same but for the options
+
+
+def _capture(
+    on_nan: str | None,
+    capture_when: tuple[str, ...],
+    max_snapshots: int | None,
+    snapshot_size: int | None,
+    snapshot_fallback: Path | None,
+    rollback_every: int | None,
+    on_capture: str | None,
+) -> Capture | None:
+    """The capture that the options ask for; raises UsageError where they make no sense."""
+    if on_nan is None:
+        if any((capture_when, max_snapshots, snapshot_size, snapshot_fallback, rollback_every, on_capture)):
+            raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
+        return None
+    if rollback_every and on_nan != "rollback":
+        raise click.UsageError("--rollback-every is for --on-nan rollback.")
+    return Capture(
+        action=ON_NAN_ACTIONS[on_nan],
+        conditions=_conditions(capture_when),
+        max_snapshots=max_snapshots or Capture().max_snapshots,
+        max_bytes=snapshot_size,
+        fallback=None if snapshot_fallback is None else Path(os.path.abspath(snapshot_fallback)),
+        rollback_every=rollback_every or Capture().rollback_every,
+        hook=_hook(on_capture),
+    )
 
 
 def _conditions(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import click
 
 from reprokit.cli.arguments import CommandBehindDashes
 from reprokit.cli.paths import current_directory
-from reprokit.cli.secrets import print_json
+from reprokit.cli.secrets import print_json, stdout_for_a_document
 from reprokit.errors import CannotWriteReport, UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def command(
         reports = Reports(junit=junit, sarif=sarif, gitlab=gitlab, summary=summary or _summary_of_runner())
         reports.require_places()
         witness = prepare(key, statements, trainings)
-        kept = 1 if not as_json else _training_on_stderr()
+        kept = 1 if not as_json else stdout_for_a_document()
         verdict = _judge(trainings, base, output, golden, update_golden, interruption, witness)
         reports.write(verdict)
         if as_json:
@@ -213,10 +213,3 @@ def _print_all(verdict: Verdict, *, as_json: bool) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in github.workflow_commands(verdict):
             click.echo(line)
-
-
-def _training_on_stderr() -> int:
-    """Let everything that is started print to stderr; returns the stdout that was."""
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    return kept

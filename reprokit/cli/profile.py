@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
+from reprokit.cli.arguments import CommandBehindDashes, new_run
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
-from reprokit.cli.secrets import print_json
+from reprokit.cli.secrets import print_json, stdout_for_a_document
 from reprokit.model.states import ON, off
 from reprokit.plan import RECORD, Plan, Profiling
 
@@ -41,14 +41,7 @@ WITHOUT = off("only system calls are watched", "not-asked")
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=OWN_DIRECTORY,
-    help="Directory to make [default: one of its own under .reprokit].",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the run that RUN holds, if it holds one.")
+@new_run()
 @click.option(
     "--steps",
     metavar="N",
@@ -122,17 +115,10 @@ def command(
         profiling=profiling,
         trail=WITHOUT if no_functions and no_operators else ON,
     )
-    document = _stdout_for_the_document() if as_json else None
+    document = stdout_for_a_document() if as_json else None
     made = execute(plan)
     _print_findings(made, document)
     end_as(made.ended)
-
-
-def _stdout_for_the_document() -> int:
-    """Keep stdout for the document alone: what the command prints goes to stderr."""
-    kept = os.dup(1)  # not inherited by the command
-    os.dup2(2, 1)
-    return kept
 
 
 def _print_findings(made: Made, document: int | None) -> None:

@@ -8,36 +8,24 @@ import click
 import msgspec
 
 from reprokit.cli.arguments import (
-    CAPTURE_WHEN,
     KEEP,
-    MAX_SNAPSHOTS,
+    NO_SUPERVISOR,
     NO_TRAIL,
-    ON_CAPTURE,
-    ON_NAN,
     OWN_DIRECTORY,
     PATCH,
-    ROLLBACK_EVERY,
-    SNAPSHOT_FALLBACK,
-    SNAPSHOT_SIZE,
     TRAIL_GRADIENTS,
-    CaptureOptions,
     CommandBehindDashes,
+    capturing,
+    new_run,
 )
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.model.states import ON, WITH_GRADIENTS, WITHOUT_TRAIL
-from reprokit.plan import RECORD, Plan, key_of_seed, new_key
+from reprokit.plan import RECORD, Capture, Plan, key_of_seed, new_key
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=OWN_DIRECTORY,
-    help="Directory to make [default: one of its own under .reprokit].",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the run that RUN holds, if it holds one.")
+@new_run()
 @click.option(
     "--include-crypto",
     is_flag=True,
@@ -58,7 +46,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed, new_key
     is_flag=True,
     help="Record the time of day too, and stand in for process ids, for native code that seeds itself from them.",
 )
-@click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
+@NO_SUPERVISOR
 @click.option("--hide-rdrand", is_flag=True, help="Hide the processor's RDRAND and RDSEED from programs; see the docs.")
 @click.option(
     "--prove", is_flag=True, help="Run strace beside, and name every request to the kernel that was not recorded."
@@ -70,13 +58,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed, new_key
     type=OWN_DIRECTORY,
     help="Record with what 'reprokit reproduce' found that the training needs.",
 )
-@ON_NAN
-@CAPTURE_WHEN
-@MAX_SNAPSHOTS
-@SNAPSHOT_SIZE
-@SNAPSHOT_FALLBACK
-@ROLLBACK_EVERY
-@ON_CAPTURE
+@capturing
 @NO_TRAIL
 @TRAIL_GRADIENTS
 @click.option(
@@ -101,13 +83,7 @@ def command(
     prove: bool,
     patches: tuple[str, ...],
     recipe: Path | None,
-    on_nan: str | None,
-    capture_when: tuple[str, ...],
-    max_snapshots: int | None,
-    snapshot_size: int | None,
-    snapshot_fallback: Path | None,
-    rollback_every: int | None,
-    on_capture: str | None,
+    capture: Capture | None,
     no_trail: bool,
     trail_gradients: bool,
     data: tuple[str, ...],
@@ -140,9 +116,7 @@ def command(
         keep_outputs=keep_outputs,
         data=data,
         patches=chosen_patches(patches, behind_dashes),
-        capture=CaptureOptions(
-            on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
-        ).asked(),
+        capture=capture,
     )
     end_as(execute(plan if recipe is None else _with_recipe(plan, recipe)).ended)
 

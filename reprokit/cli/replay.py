@@ -7,36 +7,23 @@ from pathlib import Path
 import click
 
 from reprokit.cli.arguments import (
-    CAPTURE_WHEN,
     KEEP,
-    MAX_SNAPSHOTS,
+    NO_SUPERVISOR,
     NO_TRAIL,
-    ON_CAPTURE,
-    ON_NAN,
-    OWN_DIRECTORY,
-    ROLLBACK_EVERY,
-    SNAPSHOT_FALLBACK,
-    SNAPSHOT_SIZE,
-    CaptureOptions,
     CommandBehindDashes,
+    capturing,
+    new_run,
 )
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import LAST, run_path
 from reprokit.model.states import ON, WITHOUT_TRAIL
-from reprokit.plan import POLICIES
+from reprokit.plan import POLICIES, Capture
 from reprokit.rundir import RunDirectory
 
 
 @click.command(cls=CommandBehindDashes)
 @click.argument("run")
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN2",
-    type=OWN_DIRECTORY,
-    help="Directory to make [default: one of its own under .reprokit].",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the run that RUN2 holds, if it holds one.")
+@new_run("RUN2")
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
@@ -46,14 +33,8 @@ from reprokit.rundir import RunDirectory
     " that are the same in every replay, live gives fresh ones.",
 )
 @click.option("--force", is_flag=True, help="Replay also where the recorded seeds were damaged, without them.")
-@click.option("--no-supervisor", is_flag=True, help="Leave alone what the preloaded shim cannot reach.")
-@ON_NAN
-@CAPTURE_WHEN
-@MAX_SNAPSHOTS
-@SNAPSHOT_SIZE
-@SNAPSHOT_FALLBACK
-@ROLLBACK_EVERY
-@ON_CAPTURE
+@NO_SUPERVISOR
+@capturing
 @NO_TRAIL
 @KEEP
 @click.pass_obj
@@ -65,13 +46,7 @@ def command(
     policy: str,
     force: bool,
     no_supervisor: bool,
-    on_nan: str | None,
-    capture_when: tuple[str, ...],
-    max_snapshots: int | None,
-    snapshot_size: int | None,
-    snapshot_fallback: Path | None,
-    rollback_every: int | None,
-    on_capture: str | None,
+    capture: Capture | None,
     no_trail: bool,
     keep_outputs: int,
 ) -> None:
@@ -97,9 +72,7 @@ def command(
         supervisor=not no_supervisor,
         trail=WITHOUT_TRAIL if no_trail else ON,
         keep_outputs=keep_outputs,
-        capture=CaptureOptions(
-            on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
-        ).asked(),
+        capture=capture,
     )
     end_as(execute(plan).ended)
 

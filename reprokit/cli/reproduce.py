@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from reprokit.cli.arguments import KEEP, OWN_DIRECTORY, PATCH, CommandBehindDashes
 from reprokit.cli.paths import current_directory
+from reprokit.cli.secrets import stdout_for_a_document
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def command(
         steps=steps,
         seconds=seconds,
     )
-    context.exit(_reproduce(work, wishes, _training_on_stderr() if as_json else None))
+    context.exit(_reproduce(work, wishes, stdout_for_a_document() if as_json else None))
 
 
 def _reproduce(work: Work, wishes: Wishes, document: int | None) -> int:
@@ -124,11 +124,3 @@ def _reproduce(work: Work, wishes: Wishes, document: int | None) -> int:
     else:
         report.print_journal(journal, work.place)
     return EXIT_IDENTICAL if journal.verdict == "identical" else EXIT_DIFFERENT
-
-
-def _training_on_stderr() -> int:
-    """Let everything that is started print to stderr; returns the stdout that was."""
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    return own

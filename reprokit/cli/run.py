@@ -7,53 +7,27 @@ from pathlib import Path
 import click
 
 from reprokit.cli.arguments import (
-    CAPTURE_WHEN,
-    MAX_SNAPSHOTS,
-    ON_CAPTURE,
-    ON_NAN,
-    OWN_DIRECTORY,
     PATCH,
-    ROLLBACK_EVERY,
-    SNAPSHOT_FALLBACK,
-    SNAPSHOT_SIZE,
-    CaptureOptions,
     CommandBehindDashes,
+    capturing,
+    new_run,
 )
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.cli.record import chosen_patches
-from reprokit.plan import RUN, Plan
+from reprokit.plan import RUN, Capture, Plan
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=OWN_DIRECTORY,
-    help="Directory to make [default: one of its own under .reprokit, which stays if there is a snapshot].",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the run that RUN holds, if it holds one.")
-@ON_NAN
-@CAPTURE_WHEN
-@MAX_SNAPSHOTS
-@SNAPSHOT_SIZE
-@SNAPSHOT_FALLBACK
-@ROLLBACK_EVERY
-@ON_CAPTURE
+@new_run(default="one of its own under .reprokit, which stays if there is a snapshot")
+@capturing
 @PATCH
 @click.pass_obj
 def command(
     behind_dashes: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
-    on_nan: str | None,
-    capture_when: tuple[str, ...],
-    max_snapshots: int | None,
-    snapshot_size: int | None,
-    snapshot_fallback: Path | None,
-    rollback_every: int | None,
-    on_capture: str | None,
+    capture: Capture | None,
     patches: tuple[str, ...],
 ) -> None:
     """Run COMMAND as it is, record nothing, and keep the training's state before a step that fails.
@@ -61,9 +35,6 @@ def command(
     Its exit status is passed on; a training that was stopped at a captured step ends with 123. reprokit's own
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
-    capture = CaptureOptions(
-        on_nan, capture_when, max_snapshots, snapshot_size, snapshot_fallback, on_capture, rollback_every
-    ).asked()
     if capture is None and not patches:
         raise click.UsageError("say what is to be done beside the training: --on-nan capture, or --patch.")
     from reprokit.launch.supported import require_supported

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 import click
@@ -22,6 +24,14 @@ REVEAL = click.option(
     callback=_reveal,
     help="Show passwords and tokens too, which are left out otherwise.",
 )
+
+
+def stdout_for_a_document() -> int:
+    """Keep stdout for one document: what is started meanwhile prints to stderr; returns the stdout that was."""
+    sys.stdout.flush()
+    own = os.dup(1)  # not inherited by what is started
+    os.dup2(2, 1)
+    return own
 
 
 def print_json(document: Any) -> None:

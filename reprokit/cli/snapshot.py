@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +14,7 @@ import click
 from reprokit.cli.arguments import OWN_DIRECTORY, PATCH, CommandBehindDashes
 from reprokit.cli.paths import current_directory
 from reprokit.cli.profile import Seconds
-from reprokit.cli.secrets import print_json
+from reprokit.cli.secrets import print_json, stdout_for_a_document
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
 
 SNAPSHOT = click.argument("snapshot", type=OWN_DIRECTORY)
@@ -58,53 +60,47 @@ def show(snapshot: Path, as_json: bool) -> None:
         report.print_snapshot(file)
 
 
+def redoing(function: Callable[[], None]) -> Callable[..., None]:
+    """Make of a description the command of that name, which has a script do a captured step again."""
+
+    @SNAPSHOT
+    @RESULT_AS_JSON
+    @SECONDS
+    @PATCH
+    @click.pass_obj
+    @functools.wraps(function)
+    def again(behind_dashes: tuple[str, ...], /, **options: Any) -> None:
+        _redo(function.__name__, behind_dashes, **options)
+
+    return again
+
+
 @command.command(cls=CommandBehindDashes, short_help="Do the captured step again, and compare it bit by bit.")
-@SNAPSHOT
-@RESULT_AS_JSON
-@SECONDS
-@PATCH
-@click.pass_obj
-def reproduce(
-    behind_dashes: tuple[str, ...], snapshot: Path, as_json: bool, seconds: float | None, patches: tuple[str, ...]
-) -> None:
+@redoing
+def reproduce() -> None:
     """Do the captured step again in the user's own script, and compare it bit by bit.
 
     State, batch and random states are put in at the script's first step; what it computes is compared with
     what was captured.
     """
-    _redo("reproduce", snapshot, behind_dashes, as_json, seconds, patches)
 
 
 @command.command(cls=CommandBehindDashes, short_help="Find a smallest part of the batch that still does it.")
-@SNAPSHOT
-@RESULT_AS_JSON
-@SECONDS
-@PATCH
-@click.pass_obj
-def minimise(
-    behind_dashes: tuple[str, ...], snapshot: Path, as_json: bool, seconds: float | None, patches: tuple[str, ...]
-) -> None:
+@redoing
+def minimise() -> None:
     """Find a smallest part of the captured batch that still does it, from the captured weights each time."""
-    _redo("minimise", snapshot, behind_dashes, as_json, seconds, patches)
 
 
 @command.command(cls=CommandBehindDashes, short_help="Name the first operation that went wrong.")
-@SNAPSHOT
-@RESULT_AS_JSON
-@SECONDS
-@PATCH
-@click.pass_obj
-def explain(
-    behind_dashes: tuple[str, ...], snapshot: Path, as_json: bool, seconds: float | None, patches: tuple[str, ...]
-) -> None:
+@redoing
+def explain() -> None:
     """Name the first operation that made of finite values what is not, with its inputs and its line."""
-    _redo("explain", snapshot, behind_dashes, as_json, seconds, patches)
 
 
 def _redo(
     mode: str,
-    snapshot: Path,
     behind_dashes: tuple[str, ...],
+    snapshot: Path,
     as_json: bool,
     seconds: float | None,
     patches: tuple[str, ...],
@@ -131,7 +127,7 @@ def _redo(
         patches=chosen_patches(patches, behind_dashes) if patches else redo.patches_of(place),
         seconds=seconds,
     )
-    document = _stdout_for_the_document() if as_json else None
+    document = stdout_for_a_document() if as_json else None
     found = redo.redo(asked, say)
     if document is None:
         report.print_result(found, mode)
@@ -150,10 +146,3 @@ def _is_same(found: dict[str, Any]) -> bool:
 
 def _as_document(found: dict[str, Any], mode: str, place: Path) -> dict[str, Any]:
     return {**found, "mode": mode, "snapshot": str(place)}
-
-
-def _stdout_for_the_document() -> int:
-    """Keep stdout for the document alone: what the command prints goes to stderr."""
-    kept = os.dup(1)  # not inherited by the command
-    os.dup2(2, 1)
-    return kept

@@ -37,7 +37,7 @@ def command() -> None:
     """
 
 
-class Asked(msgspec.Struct, frozen=True):
+class StudyRequest(msgspec.Struct, frozen=True):
     """A study file, and what is asked for beside it."""
 
     file: Path
@@ -82,7 +82,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
     )
     @functools.wraps(function)
     def with_study(file: Path, output: Path | None, runs: int | None, parallel: int | None, **options: object) -> None:
-        function(Asked(file, output, runs, parallel), **options)
+        function(StudyRequest(file, output, runs, parallel), **options)
 
     return with_study
 
@@ -91,7 +91,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
 @of_study
 @click.option("--stop-on-failure", is_flag=True, help="Stop at the first run that fails.")
 @click.pass_context
-def run(context: click.Context, asked: Asked, stop_on_failure: bool) -> None:
+def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> None:
     """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
 
     Each setup makes pairs of runs, in rounds, so that a machine that drifts favours none. A run that fails
@@ -124,7 +124,7 @@ def run(context: click.Context, asked: Asked, stop_on_failure: bool) -> None:
 
 @command.command()
 @of_study
-def tasks(asked: Asked) -> None:
+def tasks(asked: StudyRequest) -> None:
     """Print what STUDY.toml still lacks as tasks for any scheduler: a line of JSON for each pair of runs.
 
     Each line has the command that makes its pair. Those that nobody has begun are printed again the next time.
