@@ -130,7 +130,7 @@ static bool may_be_data(const char *path, size_t length) {
     static const char *const endings[] = {".py", ".pyc", ".so"};
     if (strncmp(path, rk_run, strlen(rk_run)) == 0) return false;
     for (size_t i = 0; i < RK_LENGTH(places); i++)
-        if (strncmp(path, places[i], strlen(places[i])) == 0) return false;
+        if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0) return false;
     for (size_t i = 0; i < RK_LENGTH(endings); i++) {
         size_t n = strlen(endings[i]);
         if (length >= n && memcmp(path + length - n, endings[i], n) == 0) return false;
@@ -138,7 +138,8 @@ static bool may_be_data(const char *path, size_t length) {
     return true;
 }
 
-/* Whether this name was not met lately. Every open of the program waits for it: a few nanoseconds. */
+/* Whether this name was not met lately. Every open of the program waits for it: a few nanoseconds. A program's first
+ * names touch another page each, so what is no data is not looked for. */
 static bool is_new_name(const char *path, size_t length) {
     static uint64_t seen[NAMES];
     uint64_t hash = length, word;
@@ -170,7 +171,7 @@ void rk_opened_to_read(int fd, const char *path) {
     static uint32_t noted;
     size_t length = strlen(path);
     struct stat status;
-    if (RK_LIKELY(!is_new_name(path, length)) || !may_be_data(path, length) || !is_regular(fd, &status)) return;
+    if (!may_be_data(path, length) || RK_LIKELY(!is_new_name(path, length)) || !is_regular(fd, &status)) return;
     if (__atomic_load_n(&noted, __ATOMIC_RELAXED) >= MOST_READ) return;
     __atomic_fetch_add(&noted, 1, __ATOMIC_RELAXED);
     note_descriptor(fd, true);

@@ -44,6 +44,7 @@ NOISE = frozenset(
     }
 )  # directories in which programs keep their own things
 NOISE_SUFFIXES = (".pyc", ".pyo")
+CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so")  # of programs' own files: no data, and no results to look into
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -124,9 +125,10 @@ def _lines(path: Path) -> tuple[set[bytes], bool]:
 def _parsed(line: bytes) -> tuple[bytes, int | None]:
     """A line without its escapes, and the moment that it tells."""
     found = LINE.fullmatch(line)
-    if found is None:
-        return ESCAPED.sub(_unescaped, line), None
-    return ESCAPED.sub(_unescaped, found[1]), None if found[2] is None else int(found[2])
+    name, moment = (line, None) if found is None else found.groups()
+    if b"\\" in name:
+        name = ESCAPED.sub(_unescaped, name)
+    return name, None if moment is None else int(moment)
 
 
 def _data(path: Path) -> tuple[bytes, bool]:

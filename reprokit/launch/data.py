@@ -33,7 +33,6 @@ _NOISE = frozenset(
     {".config", ".git", ".matplotlib", ".nv", ".reprokit", ".triton", "__pycache__", "dist-packages", "fontconfig",
      "pyvenv.cfg", "site-packages"}
 )  # fmt: skip
-_CODE = (".py", ".pyc", ".pyo", ".so")
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -104,7 +103,7 @@ def _is_known(path: str, known: set[str]) -> bool:
 
 def _is_data(path: str) -> bool:
     name = os.path.basename(path)
-    is_code = name.endswith(_CODE) or ".so." in name
+    is_code = name.endswith(names.CODE_SUFFIXES) or ".so." in name
     return not is_code and not path.startswith(_SYSTEM) and _NOISE.isdisjoint(path.split("/"))
 
 

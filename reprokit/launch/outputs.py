@@ -18,7 +18,7 @@ import msgspec
 from reprokit import names, private_keys, rundir
 from reprokit.launch.keeping import Keeper
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
-from reprokit.names import NOISE, NOISE_SUFFIXES
+from reprokit.names import CODE_SUFFIXES, NOISE, NOISE_SUFFIXES
 
 if TYPE_CHECKING:
     import zipfile
@@ -198,7 +198,7 @@ def _describe(path: str, places: Places, budget: Budget, keeper: Keeper) -> Outp
 def _read(file: IO[bytes], name: str, size: int, budget: Budget, keeper: Keeper) -> OutputFile:
     """The digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
     private_key = private_keys.is_private_key(file)
-    copy = None if private_key else keeper.copy(file)
+    copy = None if private_key or name.endswith(CODE_SUFFIXES) else keeper.copy(file)
     try:
         source = file if copy is None else copy.file
         digest = _digest(source, budget)

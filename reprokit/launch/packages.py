@@ -19,6 +19,7 @@ MAX_PACKAGES = 5000
 PATIENCE = 0.25  # seconds for finding out which of them were imported
 MAX_LIST = 256 << 10  # bytes read of what lists the files of a distribution
 
+_FIRST_NAME = re.compile(r"^[^/.,\n]+", re.MULTILINE)  # of each file, or each module, in a list
 _DIRECTORY = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.]*?)(?:-(?P<version>[\w.!+]+?))?(?:-py[0-9.]+[\w.-]*)?\.(?:dist|egg)-info"
 )
@@ -100,6 +101,5 @@ def _top_level(package: Package) -> set[str]:
         with suppress(OSError):
             path = Path(package.facts) / name
             with open(path, encoding="utf-8", errors="replace", opener=rundir.open_regular) as file:
-                lines = file.read(MAX_LIST).splitlines()
-            return {re.split(r"[/.,]", line, maxsplit=1)[0] for line in lines if line}
+                return set(_FIRST_NAME.findall(file.read(MAX_LIST)))
     return set()

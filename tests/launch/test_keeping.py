@@ -39,6 +39,16 @@ def test_copies_are_of_the_digested_bytes_and_of_their_owner_only(run: Path, her
     assert [stat.S_IMODE((run / "outputs" / name).stat().st_mode) for name in (".", "0")] == [0o700, 0o600]
 
 
+def test_programs_are_not_kept(run: Path, here: Path) -> None:  # noqa: F811
+    found = collect(run, here, 100, **{"model.bin": b"one", "layer.py": b"two", "layer.so": b"three"})
+    assert [(path, file.kept) for path, file in found.items()] == [
+        ("layer.py", None),
+        ("layer.so", None),
+        ("model.bin", 0),
+    ]
+    assert all(file.digest for file in found.values())
+
+
 @pytest.mark.parametrize(("keep", "names"), [(0, ""), (3, "a"), (8, "ac"), (7, "a"), (12, "ab")])
 def test_no_more_is_kept_than_asked_for(run: Path, here: Path, keep: int, names: str) -> None:  # noqa: F811
     found = collect(run, here, keep, a=b"one", b=b"and seven", c=b"three")
