@@ -86,7 +86,8 @@ class Reprokit:
 def rest_slow(values: Iterable[Any]) -> list[Any]:
     """The values of a parameter: the first runs in make test, the others in make test-all."""
     first, *others = values
-    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+    rows = (value if isinstance(value, tuple) else (value,) for value in others)
+    return [first, *(pytest.param(*row, marks=pytest.mark.slow) for row in rows)]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:

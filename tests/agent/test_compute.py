@@ -6,6 +6,8 @@ import os
 from ast import literal_eval
 from typing import Any
 
+import pytest
+
 from tests.agent.training import Outcome, Training
 
 TORCH = """
@@ -36,12 +38,14 @@ def test_torch_and_what_it_brings(training: Training) -> None:
     assert outcome.of("warning") == []
 
 
+@pytest.mark.slow
 def test_counts_are_those_at_the_end(training: Training) -> None:
     outcome = training.run(f"{TORCH}torch.set_num_threads(3)")
     assert facts(outcome, "torch")["threads"] == 3
     assert facts(outcome, "openmp")["threads"] == 3
 
 
+@pytest.mark.slow
 def test_lowered_capabilities_show(training: Training) -> None:
     outcome = training.run(TORCH + "import numpy", ATEN_CPU_CAPABILITY="default", OPENBLAS_CORETYPE="Nehalem")
     assert facts(outcome, "torch")["capability"] == "DEFAULT"
@@ -71,6 +75,7 @@ def test_tensorflow_takes_what_it_was_told(training: Training) -> None:
     assert (told["threads"], told["interop_threads"]) == (7, 5)
 
 
+@pytest.mark.slow
 def test_workers_of_loaders(training: Training) -> None:
     script = """
 from torch.utils.data import DataLoader

@@ -434,6 +434,7 @@ def test_a_directory_that_cannot_be_written_is_a_warning(training: Training) -> 
     assert "predictions were digested and not kept" in outcome.one("warning")["text"]
 
 
+@pytest.mark.slow
 def test_estimators_stay_what_they_are(training: Training) -> None:
     script = """
 import inspect, pickle, sys, numpy
@@ -514,6 +515,7 @@ def test_folds_are_told_in_their_order_wherever_they_were_computed(training: Tra
     assert [value["decimal"] for value in values.values()] == pytest.approx(serial.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_metrics_of_torchmetrics_begin_anew(training: Training) -> None:
     outcome = training.run(

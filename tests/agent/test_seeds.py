@@ -133,6 +133,7 @@ print(list(cross_val_score(RandomForestClassifier(3, random_state=time.time_ns()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_seeds_of_a_cross_validation_are_given_again(training: Training) -> None:
     """joblib stands between scikit-learn and itself. The trees' seeds are drawn, and would fill the ledger."""

@@ -14,6 +14,7 @@ from tests import trails
 from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome
 from tests.interpreters import tf114_python
+from tests.support import rest_slow
 
 HEAD = """
 import sys, keras, numpy as np, tensorflow as tf
@@ -200,7 +201,7 @@ model.fit(x, y, batch_size=80, epochs=1, shuffle=False, verbose=0)
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("has_generators", [True, False])
+@pytest.mark.parametrize("has_generators", rest_slow([True, False]))
 def test_the_states_before_the_first_step_are_kept(tmp_path: Path, has_generators: bool) -> None:
     head = HEAD if has_generators else HEAD.replace("layers.Dropout(0.3)", "layers.ReLU()")
     training, _ = trained(tmp_path / "run", head + BEFORE)

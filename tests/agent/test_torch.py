@@ -139,6 +139,7 @@ def test_random_states_end_the_run(epochs: tuple[Training, Outcome]) -> None:
     assert outcome.lines[-1]["k"] == "end"
 
 
+@pytest.mark.slow
 def test_backwards_of_every_kind_count_once(training: Training) -> None:
     outcome = training.run(
         HEAD

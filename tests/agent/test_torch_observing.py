@@ -351,6 +351,7 @@ torch.zeros(1000).index_add_(0, index, values)
 """
 
 
+@pytest.mark.slow
 def test_races_of_two_threads_are_caught(training: Training) -> None:
     observed = observe(training, RACES, confirm=30, **ALL_ISA)
     for name, phase in (("index_put", "backward"), ("index_put_", "forward")):

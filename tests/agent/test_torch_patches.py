@@ -120,6 +120,7 @@ def test_a_script_does_not_turn_switches_off_until_they_are_taken_back(tmp_path:
     assert states[8:] == [[True] * 3, [0, True, 4]]
 
 
+@pytest.mark.slow
 def test_memory_is_filled_where_asked_for(tmp_path: Path) -> None:
     script = "import json, torch\nprint(json.dumps(torch.empty(4000).isnan().all().item()))"
     assert run(tmp_path, script, "torch-deterministic-fill")[0] is True
@@ -221,6 +222,7 @@ print(json.dumps([torch.ops.mine.threads(torch.ones(1)).item(), torch.get_num_th
 """
 
 
+@pytest.mark.slow
 def test_operators_of_other_libraries_are_patched_when_they_come_and_what_cannot_be_is_said(tmp_path: Path) -> None:
     names = [*REFUSED, "mine::threads"]
     counts, done = run(tmp_path, CUSTOM, *[f"torch-operator={name}" for name in names])
@@ -294,13 +296,14 @@ def drawn(directory: Path, counts: Sequence[int], *patches: str) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_number_of_workers_decides_what_is_drawn(tmp_path: Path) -> None:
     one, two, also_two = drawn(tmp_path, [1, 2, 2])
     assert one != two
     assert two == also_two
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", rest_slow([0, 2]))
 def test_workers_are_as_many_as_the_patch_says(tmp_path: Path, workers: int) -> None:
     patch = f"torch-loader={workers}"
     first, second = drawn(tmp_path, [1, 0], patch)

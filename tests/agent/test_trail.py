@@ -514,6 +514,7 @@ print(len(ids() - before), threading.active_count())
 """
 
 
+@pytest.mark.slow
 def test_the_worker_takes_no_signals_and_is_gone_while_a_process_forks(tmp_path: Path) -> None:
     training = Trailed(tmp_path)
     outcome = training.run(HEAD + THREADS)

@@ -13,6 +13,8 @@ import pytest
 from tests.artifacts import samples
 from tests.artifacts.samples import Sample, diff
 
+pytestmark = pytest.mark.slow
+
 FLIPS = 60  # of each file
 ACCIDENT = re.compile(r"\b[A-Z]\w*(Error|Exception)\b")  # what a reader did not foresee
 

@@ -231,6 +231,7 @@ def batch(path: Path) -> numpy.ndarray:
     return numpy.frombuffer(file.tensors[name].data, "f4")
 
 
+@pytest.mark.slow
 def test_the_state_is_that_before_the_step(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + STATES))
     assert found["good"] == [None, found["bad"][1]]

@@ -249,6 +249,7 @@ print(model.counter.item())
 """
 
 
+@pytest.mark.slow
 def test_buffers_that_a_script_assigns_or_frees(reprokit: Reprokit) -> None:
     script = reprokit.script("train.py", BUFFERS)
     done = reprokit.run("run", "--on-nan", "skip", "-o", "RUN", "--", sys.executable, str(script))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import reprokit.capture
-from tests.support import LIMIT, Reprokit
+from tests.support import LIMIT, Reprokit, rest_slow
 
 torch: Any = pytest.importorskip("torch")
 
@@ -66,6 +66,7 @@ def test_the_state_is_that_before_the_step(bare: dict[str, Any], captured: Path)
         assert snapshot.tensors[node["tensor"]].tobytes() == bare["random"]["torch.cuda"].numpy().tobytes()
 
 
+@pytest.mark.slow
 def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: Path) -> None:
     code = (
         "import sys, torch, reprokit.capture; sys.path.insert(0, sys.argv[1]); from pytorch_device import Model\n"
@@ -97,7 +98,7 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", FAR, indirect=True)
-@pytest.mark.parametrize(("condition", "each"), [(None, 1), ("activations", 1), ("loss>9", 2)])
+@pytest.mark.parametrize(("condition", "each"), rest_slow([(None, 1), ("activations", 1), ("loss>9", 2)]))
 def test_how_often_a_step_waits(
     device: str, bare: dict[str, Any], condition: str | None, each: int, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
     command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), "simulated", "fine"]
     done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--capture-when", "activations", *command)
@@ -153,11 +155,13 @@ def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", FAR)
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [
-        ("complex", "the loss is inf"),
-        ("without the operator", "the loss is inf"),
-        ("activation", "output of 0 is not finite (8 of 8 elements)"),
-    ],
+    rest_slow(
+        [
+            ("activation", "output of 0 is not finite (8 of 8 elements)"),
+            ("complex", "the loss is inf"),
+            ("without the operator", "the loss is inf"),
+        ]
+    ),
 )
 def test_what_is_not_finite_there_is_seen(device: str, kind: str, what: str, tmp_path: Path) -> None:
     words = ["--capture-when", "activations"] if kind == "activation" else []

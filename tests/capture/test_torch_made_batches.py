@@ -268,7 +268,7 @@ def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> Non
 
 @pytest.mark.parametrize(
     ("loop", "operation"),
-    [(OWN_LINE, "aten::div"), pytest.param(REWARD, "aten::log", marks=pytest.mark.slow)],
+    rest_slow([(OWN_LINE, "aten::div"), (REWARD, "aten::log")]),
 )
 def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
     tmp_path: Path, loop: str, operation: str

@@ -260,6 +260,7 @@ def _run_action(
     return done, dict(line.split("=", 1) for line in lines)
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: Path) -> None:
     hostile = "'$(touch expanded)' `touch expanded` $(touch expanded)"  # arguments of the script, which ignores them
     for script, status, outcome in (("repeats", 0, "passed"), ("varies", 1, "failed"), ("silent", 2, "trouble")):

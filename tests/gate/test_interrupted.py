@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.launch.stragglers import processes
-from tests.support import LIMIT, Reprokit, wait_until
+from tests.support import LIMIT, Reprokit, rest_slow, wait_until
 
 WAITS = """
 import os, subprocess
@@ -31,7 +31,7 @@ command = [{json.dumps(sys.executable)}, "waits.py"]
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", rest_slow([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_every_report_says_not_checked(number: signal.Signals, reprokit: Reprokit) -> None:
     here = reprokit.directory
     (here / "runs").mkdir()

@@ -16,7 +16,7 @@ import pytest
 
 from reprokit import entropy
 from reprokit.launch.supervisor import fresh_requests
-from tests.support import COMMAND, Done, Reprokit, wait_until
+from tests.support import COMMAND, Done, Reprokit, rest_slow, wait_until
 
 HERE = Path(__file__).parent
 STATIC = (
@@ -126,7 +126,7 @@ def supervised(
     return recorded
 
 
-@pytest.mark.parametrize("path", STATIC)
+@pytest.mark.parametrize("path", rest_slow(STATIC))
 def test_a_static_program(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
     done = supervised(reprokit, build("-static"), path, ahead=path in RUNS_AHEAD)
     assert "warning" not in done.stderr
@@ -141,7 +141,7 @@ def test_what_a_pipe_runs_ahead_is_not_taken_from_another(reprokit: Reprokit, bu
     assert fidelity["moved"] == fidelity["derived"] == 0
 
 
-@pytest.mark.parametrize("path", DYNAMIC)
+@pytest.mark.parametrize("path", rest_slow(DYNAMIC))
 def test_system_calls_of_a_programs_own(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
     supervised(reprokit, build(), path, ahead=path in RUNS_AHEAD)
 
@@ -182,7 +182,7 @@ def test_a_go_program(reprokit: Reprokit) -> None:
     assert [done.stderr.count("warning: program: Go's crypto/rand") for done in (fresh, again)] == [1, 1]
 
 
-@pytest.mark.parametrize("options", [[], ["-C", "target-feature=+crt-static"]], ids=["dynamic", "static"])
+@pytest.mark.parametrize("options", rest_slow([[], ["-C", "target-feature=+crt-static"]]), ids=["dynamic", "static"])
 def test_a_rust_program(options: list[str], reprokit: Reprokit) -> None:
     if shutil.which("rustc") is None:
         pytest.skip("no rustc")
@@ -197,7 +197,7 @@ def test_children_of_the_shims_processes_have_its_names(reprokit: Reprokit, buil
     supervised(reprokit, sys.executable, "-c", code, ahead=True)
 
 
-@pytest.mark.parametrize("path", ["getrandom", "device", "uuid"])
+@pytest.mark.parametrize("path", rest_slow(["getrandom", "device", "uuid"]))
 def test_without_it_the_run_says_what_is_not_covered(path: str, reprokit: Reprokit, build: Callable[..., str]) -> None:
     recorded = reprokit.run("record", "--no-supervisor", "-o", "recorded", "--", build("-static"), path)
     facts = reprokit.facts("recorded")

@@ -88,6 +88,7 @@ def test_the_header_says_what_python_says() -> None:
     assert native.POLICIES["live"] == constants.RK_POLICY_LIVE
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_any_byte_breaks_the_seal(profile: Path) -> None:
     facts = entropy.summarise(profile.parent)
     data = profile.read_bytes()

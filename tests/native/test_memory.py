@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.native.harness import Shim
+from tests.support import rest_slow
 
 FEW, MANY = "10000", "3000000"
 MOST = 8 << 10  # KiB that three million requests, 63 MB of recording, may add
 
 
-@pytest.mark.parametrize("other", [[], ["thread"]], ids=["exact", "moved"])
+@pytest.mark.parametrize("other", rest_slow([[], ["thread"]]), ids=["exact", "moved"])
 def test_the_memory_of_a_replay_does_not_grow_with_the_recording(
     other: list[str], shim: Shim, build: Callable[..., str]
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support import Reprokit
 from . import mutated
 from .mutated import EVERYWHERE, WITH_A_TRAIL, Mutant, Mutation, NothingToChangeError
 
+pytestmark = pytest.mark.slow
+
 COUNT = int(os.environ.get("REPROKIT_MUTATIONS", "200"))
 
 TORCH = """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from reprokit.errors import ReprokitError
 from reprokit.verify.compare.runs import compare
 
 from .runs import Building, digest, replayed, training
+
+pytestmark = pytest.mark.slow
 
 # Facts that are not compared by design: times, process ids, and what merely explains a difference.
 EXPLAINING = {"agent": {"pid", "executable", "argv", "python", "implementation"}, "seed": {"where"}}

@@ -535,6 +535,7 @@ for step, batch in enumerate(DataLoader(Data(), 2)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_draw_is_told_at_its_step_and_the_batch_that_it_changes_at_its_own(reprokit: Reprokit) -> None:
     reprokit.script("train.py", DRAWN)
