@@ -20,8 +20,9 @@ from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
 from reprokit.model.run import SealedFile
 from reprokit.rundir import TRAIL, RunDirectory
 
-FORMAT = 3  # RKT_FORMAT of native/trail/trail.h
+FORMAT = 4  # RKT_FORMAT of native/trail/trail.h
 OLDEST = 2
+WITH_BUFFERS = 3  # the format that brought them
 ENDING = ".trail"
 MAX_FILE = 4 << 30
 MAX_SERIES = 4096  # of a file
@@ -32,7 +33,7 @@ LATE = 64  # steps at the end of a series that a killed process may have left un
 
 _HEAD = struct.Struct("<8sIIII256sQ QIIQ")
 _CHUNK = struct.Struct("<IHHQQIIQQQQ")
-_RECORDS = {2: struct.Struct("<II7Q"), 3: struct.Struct("<II9Q")}
+_RECORDS = {2: struct.Struct("<II7Q"), 3: struct.Struct("<II9Q"), 4: struct.Struct("<II10Q")}
 _HEAD_SIZE, _CHUNK_SIZE, _CHUNK_MAGIC = 512, 64, 0x4B435254
 _SERIES, _STEPS, _TENSORS = 1, 2, 3
 _GENERATORS = ("torch", "python", "numpy")
@@ -40,8 +41,10 @@ _FLAGS = {  # in the order of a record's numbers
     **{name: 1 << bit for bit, name in enumerate(("batch", "loss", "gradients", "parameters", *_GENERATORS))},
     "before": 128,
     "buffers": 2048,
+    "inputs": 8192,
 }
-_PARTIAL, _UNCHANGED, _UNSTEADY = 256, 4096, {"gradients": 512, "parameters": 1024}
+_PARTIAL, _UNCHANGED, _INPUTS_PARTIAL, _INPUTS_SEVERAL = 256, 4096, 16384, 32768
+_UNSTEADY = {"gradients": 512, "parameters": 1024}
 _REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
     "memory could not be mapped",
@@ -61,8 +64,11 @@ class Step(msgspec.Struct, frozen=True):
     numpy: int | None
     before: int | None = None  # parameters as the step found them, where that was looked at
     buffers: int | None = None  # of the models whose parameters are updated, after the step
+    inputs: int | None = None  # the tensors that models were called with since the step before
     unchanged: bool = False  # no parameter was changed since the step before, as far as the framework counts changes
     partial: bool = False  # some tensors could not be read, and are left out of gradients and parameters
+    inputs_partial: bool = False  # there were calls or arguments that do not count
+    inputs_several: bool = False  # one of which counts came after another call
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
 
 
@@ -197,7 +203,13 @@ class Series:
             for (name, flag), value in zip(_FLAGS.items(), values, strict=False)
         }
         unsteady = tuple(name for name, flag in _UNSTEADY.items() if flags & flag)
-        facts = {"partial": bool(flags & _PARTIAL), "unchanged": bool(flags & _UNCHANGED), "unsteady": unsteady}
+        facts = {
+            "partial": bool(flags & _PARTIAL),
+            "unchanged": bool(flags & _UNCHANGED),
+            "inputs_partial": bool(flags & _INPUTS_PARTIAL),
+            "inputs_several": bool(flags & _INPUTS_SEVERAL),
+            "unsteady": unsteady,
+        }
         return Step(number=number, **facts, **known)  # type: ignore[arg-type]
 
     @property

@@ -11,7 +11,7 @@
 
 _Static_assert(sizeof(struct rkt_head) == 512, "the layout of a trail's head");
 _Static_assert(sizeof(struct rkt_chunk) == 64, "the layout of a chunk's head");
-_Static_assert(sizeof(struct rkt_record) == 80, "the layout of a step");
+_Static_assert(sizeof(struct rkt_record) == 88, "the layout of a step");
 
 /* The shim's own mappings lie elsewhere, so that neither of the two pushes the other one to the program's. */
 #define FIRST_MAPPING UINT64_C(0x2f0000000000)

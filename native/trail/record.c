@@ -183,6 +183,7 @@ static void write_facts(struct rkt_record *record, const struct rkt_facts *facts
     record->loss = folded(facts->loss, facts->items + facts->batches, facts->losses);
     record->before = facts->before;
     record->buffers = facts->buffers;
+    record->inputs = facts->inputs;
     record->torch = state(facts->torch_state, facts->torch_size, facts->torch_salt);
     if (facts->torch_more) record->torch = rkt_mix(record->torch + facts->torch_more);
     record->python = state(facts->python_state, RKT_WORDS, facts->words_salt);

@@ -9,8 +9,8 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         5
-#define RKT_FORMAT      3
+#define RKT_ABI         6
+#define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
 #define RKT_KEPT        16          /* steps at either end whose single digests are kept */
@@ -35,7 +35,10 @@ enum rkt_flag {
     RKT_UNSTEADY_GRADIENTS = 512, /* changed while they were read */
     RKT_UNSTEADY_PARAMETERS = 1024,
     RKT_BUFFERS = 2048,
-    RKT_UNCHANGED = 4096 /* no parameter was, since the step before, as far as the framework counts changes */
+    RKT_UNCHANGED = 4096, /* no parameter was, since the step before, as far as the framework counts changes */
+    RKT_INPUTS = 8192,
+    RKT_INPUTS_PARTIAL = 16384, /* there were calls or arguments that do not count */
+    RKT_INPUTS_SEVERAL = 32768  /* one of which counts came after another call */
 };
 
 /* What the agent asks of a step beside. */
@@ -67,6 +70,7 @@ struct rkt_record {
     uint32_t flags;
     uint64_t batch, loss, gradients, parameters, torch, python, numpy;
     uint64_t before, buffers; /* parameters as the step found them; buffers as it left them */
+    uint64_t inputs;          /* what models were called with */
 };
 
 /* The digests of a step, tensor by tensor: gradients, then parameters. */
@@ -101,7 +105,7 @@ struct rkt_stretch {
 /* What the agent knows of a step: with the digests of batch and loss, and where the random states lie. */
 struct rkt_facts {
     uint64_t flags, how;
-    uint64_t batch, loss, before, buffers;
+    uint64_t batch, loss, before, buffers, inputs;
     uint64_t torch_state, torch_size, torch_salt, torch_more; /* more: digest of further generators, or 0 */
     uint64_t python_state, numpy_state, words_salt;           /* 625 words of 32 bits each */
     uint64_t batches, losses;                                 /* how many of the items below, in this order */

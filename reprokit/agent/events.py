@@ -66,6 +66,17 @@ class LoaderExhausted(Event):
         self.began = began
 
 
+class ModelCalled(Event):
+    """A model, within no other module, is about to compute from these arguments."""
+
+    __slots__ = ("arguments", "has_gradients", "keywords")
+
+    def __init__(self, arguments: tuple[Any, ...], keywords: dict[str, Any], has_gradients: bool) -> None:
+        self.arguments = arguments
+        self.keywords = keywords
+        self.has_gradients = has_gradients  # whether a backward pass can go through the call
+
+
 class LossComputed(Event):
     """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
 
@@ -183,6 +194,7 @@ class Events:
         self.loader_began = of(LoaderBegan)
         self.batch_fetched = of(BatchFetched)
         self.loader_exhausted = of(LoaderExhausted)
+        self.model_called = of(ModelCalled)
         self.loss_computed = of(LossComputed)
         self.backward_ended = of(BackwardEnded)
         self.tensors_change = of(TensorsChange)

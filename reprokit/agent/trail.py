@@ -20,6 +20,7 @@ from .events import (
     BackwardEnded,
     BatchFetched,
     LossComputed,
+    ModelCalled,
     OptimizerEnded,
     OptimizerMade,
     OptimizerNamed,
@@ -77,6 +78,12 @@ if TYPE_CHECKING:
         def buffers(self, models: list[Any]) -> Any:
             """The buffers of these models."""
 
+        def fetched(self, tensors: list[Any]) -> Any:
+            """The tensors of a batch as they are now."""
+
+        def arguments(self, digest: int, fetched: Any) -> Any:
+            """What digests a call's arguments, on top of the calls before."""
+
         def device_generators(self) -> list[int]:
             """The states of the generators of devices."""
 
@@ -127,6 +134,32 @@ class Gathered:
         self.known, self.is_partial, self.digest, self.tensors = False, False, 0, []
 
 
+class GatheredInputs:
+    """What models were called with until the step."""
+
+    def __init__(self) -> None:
+        self.digest = self.flags = 0
+        self.is_called = False
+
+    def take(self, arguments: Any, event: ModelCalled) -> None:
+        """Digest the arguments now, as the training may change them."""
+        flags = 0
+        if event.has_gradients:
+            arguments.take(event.arguments, event.keywords)
+            self.digest = arguments.digest
+            flags = library.INPUTS if arguments.count else 0
+        if arguments.is_partial or not event.has_gradients:
+            flags |= library.INPUTS_PARTIAL
+        if self.is_called and arguments.count:
+            flags |= library.INPUTS_SEVERAL
+        self.flags |= flags
+        self.is_called = True
+
+    def clear(self) -> None:
+        self.digest = self.flags = 0
+        self.is_called = False
+
+
 class StepFacts(_local):
     """What a thread has gathered for its next step."""
 
@@ -134,6 +167,8 @@ class StepFacts(_local):
         self.facts, self.address = loaded.buffer(library.FACTS)
         self.batch = Gathered()
         self.loss = Gathered()
+        self.inputs = GatheredInputs()
+        self.fetched: Any = None  # the tensors of the batch that the step takes with it, as they came
         self.far_losses: list[Any] = []  # on a device
         self.pending: list[StepSeries] = []  # whose tensors are still read
 
@@ -190,12 +225,14 @@ class StepTrail:
         self._handle = 0
         self._done: Any = None
         self._last = 0
+        self._has_optimizers = False
         self._reading = 0  # steps whose tensors are still read
         self._closed = False
 
     def handlers(self) -> dict[type[Event], Handler]:
         return {
             BatchFetched: self._batch_fetched,
+            ModelCalled: self._model_called,
             LossComputed: self._loss_computed,
             BackwardEnded: self._backward_ended,
             TensorsChange: self._tensors_change,
@@ -222,10 +259,17 @@ class StepTrail:
         are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
         if are_few and not gathered.tensors:
             gathered.tensors = list(batch)
+            self._state.fetched = self._reader.fetched(gathered.tensors)
         else:
+            self._state.fetched = None
             with self._reader.without_overrides():
                 gathered.fold(self._contents)
                 gathered.take(self._contents, batch)
+
+    def _model_called(self, event: ModelCalled) -> None:
+        if self._has_optimizers:
+            state = self._state
+            state.inputs.take(self._reader.arguments(state.inputs.digest, state.fetched), event)
 
     def _loss_computed(self, event: LossComputed) -> None:
         loss = event.loss
@@ -277,6 +321,7 @@ class StepTrail:
     # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
 
     def _optimizer_made(self, event: OptimizerMade) -> None:
+        self._has_optimizers = True
         event.optimizer.trail = OptimizerTrail(self._generators(), self._agent.generators.untouched())
 
     def _optimizer_named(self, event: OptimizerNamed) -> None:
@@ -338,6 +383,8 @@ class StepTrail:
             self._step_here(state, kept, series, parameters)
         state.batch.clear()
         state.loss.clear()
+        state.inputs.clear()
+        state.fetched = None
         series.steps += 1
         kept.steps += 1
         if not (series.whole or series.is_told):
@@ -401,7 +448,7 @@ class StepTrail:
         """Put together what is known beside the tensors of the series. The tensors live on in batch and loss."""
         flags, before = kept.found
         buffers = kept.buffers.digest() if kept.buffers is not None else None
-        flags |= (0 if whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
+        flags |= (0 if whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS) | state.inputs.flags
         batch, loss, random = state.batch, state.loss, self._random
         items = self._contents.items(batch.tensors + loss.tensors)
         if items is None:
@@ -411,7 +458,7 @@ class StepTrail:
         python, numpy = self._words.both()
         flags |= library.TORCH | library.BATCH * (batch.known and not batch.is_partial) | library.LOSS * loss.known
         flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
-        seen = batch.digest, loss.digest, before, buffers or 0
+        seen = batch.digest, loss.digest, before, buffers or 0, state.inputs.digest
         facts = (flags, how, *seen, random.state(), random.size, random.salt, self._device_generators())
         numbers = self._words.salt, len(batch.tensors), len(loss.tensors)
         _PUT[len(items) // 3](state.facts, 0, *facts, python, numpy, *numbers, *items)

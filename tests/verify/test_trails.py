@@ -293,7 +293,7 @@ def test_damage_is_refused_bit_by_bit(runs: Runs, sealed: bool) -> None:
     (path,) = (runs[1].path / rundir.TRAIL).iterdir()
     data = path.read_bytes()
     for position in [8, 30, 282, 512 + 16, 512 + 70, *([] if not sealed else [len(data) - 30, 290, 305])]:
-        path.write_bytes(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :])
+        path.write_bytes(data[:position] + bytes([data[position] ^ 64]) + data[position + 1 :])
         with pytest.raises((RunDamaged, RunTooNew)):
             compare(runs[0].path, runs[1].path)
 
@@ -304,7 +304,7 @@ def test_tables_that_follow_each_other_are_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "trail", [other, grown])
     (series,) = trails.Trail(path, os.open(path, os.O_RDONLY)).series
     assert [step.number for step in series.steps()] == list(range(50))
-    assert len(series.records(38, 44)) == 6 * 80
+    assert len(series.records(38, 44)) == 6 * 88
 
 
 TRAINING = """
@@ -337,7 +337,8 @@ for epoch in range(4):
         if number == 30 and variant == "statistics": model.norm.momentum = 0.5
         if number == 31 and variant == "statistics": model.norm.momentum = 0.1
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(a), b)
+        made = a + 0.001 if number == 35 and variant == "made" else a
+        loss = nn.functional.mse_loss(model(made), b)
         if number == 0 and variant == "race" or number == 20 and variant == "unused": loss = loss * 1.0001
         loss.backward()
         if number == 40 and variant == "gradient":
@@ -350,18 +351,24 @@ for epoch in range(4):
         if number == 23 and variant == "batch": x[0].neg_()  # of which the next epoch makes its first batch
 """
 FORWARD = "the cause is in the forward computation: a non-deterministic operation, or state that it reads"
-MADE_OF_IT = "; not seen: what the script makes of the batch before the model gets it"
+FOR_THE_LOSS = "; not seen: what the script makes of the batch for the loss"
 WHERE = {
     "batch": (24, "batch", None, "the cause is in the data, their order or augmentation"),
     "seed": (28, "random state", None, "another number or order of random draws"),
     "gradient": (40, "gradients", "fc1.weight", "the cause is in the backward computation"),
     "update": (40, "parameters", "fc1.weight", "the cause is in the update: the optimizer or its state"),
-    "buffer": (40, "loss", None, f"so {FORWARD}{MADE_OF_IT};"),
+    "buffer": (40, "loss", None, f"so {FORWARD}{FOR_THE_LOSS};"),
+    "made": (
+        35,
+        "model inputs",
+        None,
+        "so the cause is in what the script makes of the batch before the model gets it;",
+    ),
     "race": (
         0,
         "loss",
         None,
-        f"before it and batch and random state of that step are equal, so {FORWARD}{MADE_OF_IT};",
+        f"before it and batch, random state and model inputs of that step are equal, so {FORWARD}{FOR_THE_LOSS};",
     ),
     "between": (33, "parameters before", None, "that the step before left are equal, so the cause is what changes"),
     "initial": (0, "parameters before", None, "differ; the cause is what gave them their values; 48"),
@@ -464,7 +471,7 @@ def test_show_says_what_the_trail_holds(training: Callable[[str], Path]) -> None
     size = sum(path.stat().st_size for path in (training("") / rundir.TRAIL).iterdir())
     assert str(holding) == (
         "optimizer#0 (SGD) of process 0: 48 steps of 6 tensors: batch, random state, loss, gradients, parameters,"
-        f" buffers; in a file of {size} bytes"
+        f" buffers, model inputs; in a file of {size} bytes"
     )
     assert document_of_run(summary)["trails"][0]["steps"] == 48
 

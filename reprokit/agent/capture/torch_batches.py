@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from ..objects import ObjectFields, put_back
 from ..pytorch.tensors import is_nested, is_tensor
-from .objects import ObjectFields, put_back
 from .trees import refers
 
 TYPE_CHECKING = False

@@ -8,10 +8,10 @@ from _thread import _local, get_ident
 from collections import deque
 from collections.abc import Mapping
 
+from ..objects import ObjectFields, class_name, own_attributes
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor
 from .checks import NormMean
-from .objects import ObjectFields, class_name, own_attributes
 from .torch_state import has_memory
 
 TYPE_CHECKING = False

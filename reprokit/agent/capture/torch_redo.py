@@ -14,10 +14,10 @@ import sys
 import weakref
 from _thread import _local
 
+from ..objects import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch.state import Modules
 from . import torch_hooks
-from .objects import OtherClassError
 from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE, RedoDriver
 from .settings import LOSS_ABOVE

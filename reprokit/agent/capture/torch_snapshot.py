@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from ..objects import ObjectFields
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
-from .objects import ObjectFields
 from .torch_gradients import values_of
 from .torch_held import BatchRecord
 from .torch_state import (

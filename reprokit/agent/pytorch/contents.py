@@ -37,6 +37,10 @@ class Contents:
         """Whether these are tensors, and of no subclass."""
         return self._only.issuperset(map(type, values))
 
+    def is_tensor(self, value: Any) -> bool:
+        """Whether it is a tensor, of a subclass or not."""
+        return isinstance(value, self._tensor)
+
     def is_simple(self, tensor: Any) -> bool:
         """Whether its bytes lie here and in order."""
         return (

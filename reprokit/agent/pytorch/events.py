@@ -12,6 +12,7 @@ from ..events import (
     LoaderBegan,
     LoaderExhausted,
     LossComputed,
+    ModelCalled,
     TensorsChange,
     tell,
 )
@@ -19,6 +20,7 @@ from ..patching import replace, replace_in_static_type
 from ..seeds import seeding, seeding_method
 from . import private_api
 from .compiling import own_code, tracing_test
+from .state import has_parameters
 from .tensors import is_here, is_plain
 
 TYPE_CHECKING = False
@@ -48,6 +50,13 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
         replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
 
 
+class ThreadState(_local):
+    """What a thread is within."""
+
+    backward = False
+    call = False  # of a module, or of a data loader, which may call modules that are no models
+
+
 class Hooks:
     """Puts the agent's functions around PyTorch's, once."""
 
@@ -56,12 +65,13 @@ class Hooks:
         self._is_compiling = tracing_test(torch)
         self._is_in_engine = private_api.is_in_engine(torch)
         self._without_overrides = private_api.without_overrides
-        self._thread = _local()  # .backward: inside of one
+        self._thread = ThreadState()
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,
             self._instrument_optimizer,
             self._instrument_modules,
+            self._instrument_calls,
             self._instrument_generator,
         ):
             agent.attempt(instrument, torch)
@@ -117,7 +127,7 @@ class Hooks:
         began, ended = self._backward_began, self._backward_ended
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or getattr(inside, "backward", False):  # checkpointing calls backward within backward
+            if is_compiling() or inside.backward:  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
             attempt(began, tensors)
             inside.backward = True
@@ -219,6 +229,37 @@ class Hooks:
             if register is not None:
                 register(hook)
 
+    # Calls of models
+
+    def _instrument_calls(self, torch: Any) -> None:
+        if self._events.model_called:
+            replace(torch.nn.Module, "__call__", self._make_call)
+
+    def _make_call(self, original: Function) -> Function:
+        inside, events, attempt, called = self._thread, self._events, self._agent.attempt, self._called
+        is_compiling = tracing_test(self._torch)
+
+        def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling() or inside.call:
+                return original(module, *arguments, **keywords)
+            inside.call = True
+            try:
+                if events.model_called:
+                    attempt(called, module, arguments, keywords)
+                return original(module, *arguments, **keywords)
+            finally:
+                inside.call = False
+
+        return call
+
+    def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Tell of a call of a module with parameters; not of one that a backward pass makes again."""
+        torch = self._torch
+        if self._is_in_engine() or torch.jit.is_tracing() or not has_parameters(module):
+            return
+        with self._without_overrides(torch):
+            tell(self._events.model_called, ModelCalled(arguments, keywords, torch.is_grad_enabled()))
+
     # Batches
 
     def _make_iter(self, original: Function) -> Function:
@@ -240,15 +281,18 @@ class Hooks:
         return began
 
     def _make_next(self, original: Function) -> Function:
-        events = self._events
+        events, inside = self._events, self._thread
 
         def fetch(iterator: Any) -> Any:
             began = getattr(iterator, "_reprokit_began", None)
+            was, inside.call = inside.call, True
             try:
                 batch = original(iterator)
             except StopIteration:
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
+            finally:
+                inside.call = was
             if events.batch_fetched:
                 tell(events.batch_fetched, BatchFetched(batch, began))
             return batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import generators, private_api
+from .arguments import CallArguments, FetchedTensors
 from .buffers import Buffers
 from .contents import Contents
 from .series import TrackedTensors
@@ -44,6 +45,14 @@ class StepReader:
         """The buffers of these models."""
         containers = [buffers for model in models for buffers in model.buffers()]
         return Buffers(containers, self.contents, self._library, self._torch)
+
+    def fetched(self, tensors: list[Any]) -> FetchedTensors:
+        """The tensors of a batch as they are now."""
+        return FetchedTensors(tensors)
+
+    def arguments(self, digest: int, fetched: FetchedTensors | None) -> CallArguments:
+        """What digests a call's arguments, on top of the calls before."""
+        return CallArguments(digest, fetched, self.contents, self._library)
 
     def device_generators(self) -> list[int]:
         """The states of the generators of devices that are in use."""

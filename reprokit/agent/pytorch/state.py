@@ -95,6 +95,15 @@ def unwrapped(module: Any) -> Any:
     return module
 
 
+def has_parameters(module: Any) -> bool:
+    """Whether the module or one below it has a parameter."""
+    parameters, _, children = private_api.containers(module)
+    for parameter in parameters.values():
+        if parameter is not None:
+            return True
+    return any(has_parameters(child) for child in children.values() if child is not None)
+
+
 def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
     """Prefix, parameters and buffers of the module and all below it, each path to a shared one."""
     parameters, buffers, children = private_api.containers(module)

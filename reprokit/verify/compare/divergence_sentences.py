@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reprokit import trails
+from reprokit.trails import Step
 from reprokit.verify.compare.divergences import (
     BEFORE,
     BUFFERS,
     GENERATORS,
+    INPUTS,
     LENGTH,
     OF_TENSORS,
     ORDER,
@@ -20,8 +22,9 @@ from reprokit.verify.compare.divergences import (
 
 NAMED = 3  # tensors named in a sentence
 LOOKED_BACK = 64  # steps, for the last parameters that are known
-NAMES = {**dict.fromkeys(GENERATORS, "random state"), BEFORE: "parameters before"}  # of quantities, in figures
-_PLURAL = frozenset([TENSORS, BEFORE, "gradients", "parameters", BUFFERS])
+# Of quantities, in figures.
+NAMES = {**dict.fromkeys(GENERATORS, "random state"), BEFORE: "parameters before", INPUTS: "model inputs"}
+_PLURAL = frozenset([TENSORS, BEFORE, INPUTS, "gradients", "parameters", BUFFERS])
 
 
 def counted(steps: int) -> str:
@@ -31,6 +34,8 @@ def counted(steps: int) -> str:
 def noun(found: Found, name: str) -> str:
     if name == BEFORE:
         return "parameters before the step"
+    if name == INPUTS:
+        return NAMES[name]
     return f"random state of {_generator(found, name)}" if name in GENERATORS else name
 
 
@@ -47,7 +52,8 @@ def place(found: Found, name: str) -> str:
     drawn = found.step(name)
     if found.is_idle(name):
         return "it differs from the start on; no step drew from it, so it is no cause"
-    since = "from the start on, and is drawn from first" if quantity.first == 0 and drawn else "first"
+    is_drawn_late = name in GENERATORS and quantity.first == 0 and drawn
+    since = "from the start on, and is drawn from first" if is_drawn_late else "first"
     return f"{since} at step {drawn:,}{_named(quantity)}; in {quantity.count:,} of {counted(stop)}"
 
 
@@ -65,7 +71,9 @@ def sentence(found: Found, name: str) -> str:
         return _length(found)
     step = found.step(name)
     beginning = f"identical for {counted(step)}; at step {step:,}" if step else "at step 0, the first,"
-    if step and quantity.first == 0:  # a generator that nobody drew from until then
+    if name == INPUTS and quantity.first != step:
+        beginning = f"identical for {counted(step)} but for model inputs that changed no result; at step {step:,}"
+    elif step and quantity.first == 0:  # a generator that nobody drew from until then
         beginning = f"identical for {counted(step)} but for generators that no step draws from; at step {step:,}"
     what, verb = noun(found, name).partition(" of ")[0], "are" if name in _PLURAL else "is"
     parts = [f"{beginning} the {what} {verb} the first to differ{_named(quantity)}"]
@@ -91,6 +99,8 @@ def _cause(found: Found, name: str, step: int) -> str:
         return f"the cause is in the data, their order or augmentation{before}{'' if step else _made_before(found)}"
     if name in GENERATORS:
         return _drawn(found, name)
+    if name == INPUTS:
+        return f"{_equal_there(found, name)} the cause is in {_made_of_it(found, step)}"
     if name == BUFFERS:
         return f"{_equal_there(found, name)} the cause is what changes buffers: the forward computation, or the script"
     return f"{_equal_there(found, name)} the cause is in {_where(found, name, step)}"
@@ -100,6 +110,20 @@ def _between(found: Found, step: int) -> str:
     """Of parameters that are others than the update before left behind."""
     last = "those that the step before left are equal, so " if _before(found, step) == "" else ""
     return f"{last}the cause is what changes parameters between the steps"
+
+
+def _made_of_it(found: Found, step: int) -> str:
+    """Where model inputs come from."""
+    is_made = _are_known(found, ["batch"])
+    source = "what the script makes of the batch" if is_made else "the data or what is made of them"
+    several = any(at.inputs_several for at in _both(found, step))
+    other = ", or in what another call of a model gave it" if several else ""
+    return f"{source} before the model gets it{other}{'' if step else _made_before(found)}"
+
+
+def _both(found: Found, step: int) -> list[Step]:
+    """This step of either run."""
+    return [*found.left.steps(step, step + 1), *found.right.steps(step, step + 1)]
 
 
 def _made_before(found: Found) -> str:
@@ -133,11 +157,20 @@ def _draws_equal(found: Found, step: int) -> bool:
     return bool(mattering) and all(point >= step for point in points)
 
 
+def _is_equal(found: Found, name: str, step: int) -> bool:
+    """Whether a quantity before the first to differ is known, and so the same; of model inputs at this very step."""
+    if name != INPUTS:
+        return found.quantities[name].known
+    inputs = {at.inputs for at in _both(found, step)}
+    return len(inputs) == 1 and None not in inputs
+
+
 def _equal_there(found: Found, name: str) -> str:
     """What of the step is known and the same, before this quantity."""
-    step = found.quantities[name].first or 0
-    before = [word for word in ("batch", "loss", "gradients", "parameters") if ORDER.index(word) < ORDER.index(name)]
-    names = [word for word in before if found.quantities[word].known]
+    step = found.step(name)
+    words = ("batch", INPUTS, "loss", "gradients", "parameters")
+    before = [word for word in words if ORDER.index(word) < ORDER.index(name)]
+    names = [NAMES.get(word, word) for word in before if _is_equal(found, word, step)]
     if _draws_equal(found, step + 1):
         names.insert(1 if "batch" in names else 0, "random state")
     if not names:
@@ -170,16 +203,23 @@ def _not_seen(found: Found, name: str, step: int) -> str:
         unseen.append("the parameters before the step" if step else "the initial parameters")
     if name != "parameters":
         unseen += [] if _are_known(found, [BUFFERS]) else ["buffers"]
-        batch = "" if _are_known(found, ["batch"]) else "the batch, and "
-        unseen.append(f"{batch}what the script makes of {'it' if batch else 'the batch'} before the model gets it")
+        unseen += _not_seen_of_inputs(found, name, step)
     return ", ".join(unseen)
+
+
+def _not_seen_of_inputs(found: Found, name: str, step: int) -> list[str]:
+    batch = "" if _are_known(found, ["batch"]) else "the batch, and "
+    made = f"{batch}what the script makes of {'it' if batch else 'the batch'}"
+    if not _is_equal(found, INPUTS, step):
+        return [f"{made} before the model gets it"]
+    partial = ["some of the model inputs"] if any(at.inputs_partial for at in _both(found, step)) else []
+    return partial + ([f"{made} for the loss"] if name == "loss" else [])
 
 
 def _before(found: Found, step: int) -> str:
     """Where the parameters of the step before are not known, as each step's are not: an update may be the cause."""
     for number in range(step - 1, max(-1, step - 1 - LOOKED_BACK), -1):
-        sides = [*found.left.steps(number, number + 1), *found.right.steps(number, number + 1)]
-        if all(side.parameters is not None for side in sides):
+        if all(side.parameters is not None for side in _both(found, number)):
             return "" if number == step - 1 else f", or in an update since step {number:,}"
     return ", or in an earlier update" if step else ""
 

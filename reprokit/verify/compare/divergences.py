@@ -10,10 +10,11 @@ from reprokit.trails import Series, Step, Tensor
 
 BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
 GENERATORS = ("torch", "python", "numpy")
-TENSORS, BEFORE, BUFFERS, LENGTH = "tensors", "before", "buffers", "steps"
-PER_STEP = (BEFORE, "batch", *GENERATORS, "loss", "gradients", "parameters", BUFFERS)
+TENSORS, BEFORE, INPUTS, BUFFERS, LENGTH = "tensors", "before", "inputs", "buffers", "steps"
+PER_STEP = (BEFORE, "batch", *GENERATORS, INPUTS, "loss", "gradients", "parameters", BUFFERS)
 ORDER = (TENSORS, *PER_STEP, LENGTH)  # within a step, cause before effect
 OF_TENSORS = ("gradients", "parameters")
+RESULTS = ("loss", "gradients", "parameters", BUFFERS)  # what model inputs have an effect on
 NEVER = 1 << 63  # later than any step
 
 Point = tuple[int, int]  # a step, and the place of a quantity in ORDER
@@ -32,6 +33,7 @@ class Quantity:
     last: tuple[int | None, int | None] = (None, None)
     is_seen_moving: bool = False  # whether a step could tell if it moves
     drawn: int | None = None  # of a generator: the first step in which it both moves and differs
+    acting: int | None = None  # of model inputs: the first step in which they and a result differ
 
     def see(self, step: int, values: tuple[int | None, int | None]) -> None:
         """Take in the values of a step, be they equal or not."""
@@ -71,7 +73,8 @@ class Found:
     @property
     def differing(self) -> list[str]:
         """The quantities that differ, the earliest in cause first."""
-        return sorted((name for name in ORDER if self.quantities[name].first is not None), key=self.point)
+        names = (name for name in ORDER if self.quantities[name].first is not None and not self.has_no_effect(name))
+        return sorted(names, key=self.point)
 
     def point(self, name: str) -> Point:
         """The step in which a quantity can first be a cause, and its place there; what cannot be one comes last."""
@@ -79,6 +82,8 @@ class Found:
         assert step is not None
         if self.is_idle(name):
             step = NEVER
+        elif name == INPUTS:
+            step = self.quantities[name].acting or step
         elif name in GENERATORS and self.knows_start(name):
             step = self.quantities[name].drawn or step
         return step, ORDER.index(name)
@@ -104,6 +109,10 @@ class Found:
         """Whether it is a generator that differs from the start on, and that no step draws from."""
         quantity = self.quantities[name]
         return name in GENERATORS and quantity.first == 0 and quantity.is_seen_moving and quantity.drawn is None
+
+    def has_no_effect(self, name: str) -> bool:
+        """Whether these are model inputs that differ, and in no such step a result does."""
+        return name == INPUTS and self.quantities[name].first is not None and self.quantities[name].acting is None
 
     def made_before(self) -> list[str]:
         """The generators that differ before the first step and may have been drawn from until then."""
@@ -137,7 +146,7 @@ def compared(left: Side, right: Side) -> Found:
 
 
 def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side]) -> None:
-    differs = False
+    differing: set[str] = set()
     for name in PER_STEP:
         values = getattr(left, name), getattr(right, name)
         quantity = found.quantities[name]
@@ -147,8 +156,11 @@ def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side
         quantity.see(left.number, values)
         if values[0] != values[1] and not _is_excused(name, values, (left, right), sides):
             quantity.add(left.number, *values)
-            differs = True
-    found.steps += differs
+            differing.add(name)
+    inputs = found.quantities[INPUTS]
+    if INPUTS in differing and inputs.acting is None and not differing.isdisjoint(RESULTS):
+        inputs.acting = left.number
+    found.steps += bool(differing - {INPUTS})
     found.seen = left.number
 
 
@@ -161,7 +173,8 @@ def _is_excused(
     name: str, values: tuple[int | None, int | None], steps: tuple[Step, Step], sides: tuple[Side, Side]
 ) -> bool:
     """Whether a side that does not know it has a reason that is no difference."""
-    if name == BEFORE or (name == BUFFERS and any(side.series.format < trails.FORMAT for side in sides)):
+    is_older = name == BUFFERS and any(side.series.format < trails.WITH_BUFFERS for side in sides)
+    if name in (BEFORE, INPUTS) or is_older:
         return None in values  # not every step looks at them, nor did earlier trails
     not_asked = name == "gradients" and sides[0].asked != sides[1].asked
     return any(

@@ -10,7 +10,17 @@ from reprokit.difference import Difference, Role, Verdict, group, information, m
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Trail
 from reprokit.verify.compare.divergence_sentences import NAMES, counted, noun, place, sentence
-from reprokit.verify.compare.divergences import GENERATORS, LENGTH, ORDER, PER_STEP, Found, Point, Side, compared
+from reprokit.verify.compare.divergences import (
+    GENERATORS,
+    INPUTS,
+    LENGTH,
+    ORDER,
+    PER_STEP,
+    Found,
+    Point,
+    Side,
+    compared,
+)
 from reprokit.verify.compare.match import Matched
 from reprokit.verify.read.scan import natural
 
@@ -54,7 +64,7 @@ class Pair:
             if found.differing:
                 parted.append((found.point(found.differing[0]), _parted(key, found)))
             else:
-                others.append(_same(key, found))
+                others += [_same(key, found), *_without_effect(key, found)]
         self.idle -= drawn
         parted.sort(key=lambda one: one[0])
         return group("trail", tuple([node for _, node in parted] + others), _summary(parted, others))
@@ -106,6 +116,16 @@ def _same(key: Key, found: Found) -> Difference:
     return Difference(_title("trail", key), Verdict.IDENTICAL, left, right, figures=figures)
 
 
+def _without_effect(key: Key, found: Found) -> Iterator[Difference]:
+    """Model inputs that differ in steps whose results do not: no difference of the training's."""
+    inputs = found.quantities[INPUTS]
+    if found.has_no_effect(INPUTS):
+        where = f"first at step {inputs.first:,}, in {counted(inputs.count)}"
+        detail = f"they differ, {where}; no result of these steps does, so they are no cause"
+        texts = [_text(INPUTS, value) for value in (inputs.left, inputs.right)]
+        yield information(_title(noun(found, INPUTS), key), texts[0], texts[1], detail)
+
+
 def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Difference]) -> str:
     """What the whole category says where series differ."""
     if not parted:
@@ -122,7 +142,8 @@ def _parted(key: Key, found: Found) -> Difference:
     """A group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
-    leaves += [_equal(key, found, name) for name in PER_STEP if name not in names]
+    equal = [name for name in PER_STEP if found.quantities[name].first is None]
+    leaves += [*(_equal(key, found, name) for name in equal), *_without_effect(key, found)]
     return group(_title("trail", key), tuple(leaves), leaves[0].detail)
 
 

@@ -20,6 +20,7 @@ _QUANTITIES = {
     "gradients": ("gradients",),
     "parameters": ("parameters",),
     "buffers": ("buffers",),
+    "model inputs": ("inputs",),
 }
 
 
