@@ -80,11 +80,12 @@ compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, record
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: lint
-lint: $(VENV)/.lint ## Check style and types
+lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
+	@$(BIN)/python -m tests.budgets
 
 .PHONY: bench
 bench: $(VENV)/.benchmark ## Run the benchmarks, which takes long

@@ -322,6 +322,7 @@ def test_the_interrupt_that_ends_a_bounded_run_leaves_no_traceback(each_training
     script = """
 import os, signal
 run = os.environ["REPROKIT_RUN"]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs jobs in the background has it ignored
 open(run + "/profile/enough", "w").close()
 os.kill(os.getpid(), signal.SIGINT)
 while True:

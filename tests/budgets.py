@@ -1,0 +1,49 @@
+"""Prints how large the project is beside what it may be, for make lint: growth needs something removed."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = sorted((ROOT / "reprokit").rglob("*.py"))
+AGENT = [path for path in PRODUCT if "agent" in path.parts]
+CAPTURE = [path for path in AGENT if "capture" in path.parts]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+LONGEST = 500  # lines of one file
+
+
+def lines(paths: Iterable[Path]) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+def words(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def classes(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                yield node.name
+
+
+def shared_names() -> int:
+    return sum(count > 1 for count in Counter(classes(PRODUCT)).values())
+
+
+BUDGETS = (
+    ("lines of Python", lines(PRODUCT), 61_000),
+    ("lines of the agent", lines(AGENT), 22_500),
+    ("lines of captures", lines(CAPTURE), 8_500),
+    (f"files of more than {LONGEST} lines", sum(lines([path]) > LONGEST for path in PRODUCT), 0),
+    ("class names used twice", shared_names(), 0),
+    ("words of docs", words(DOCS), 50_000),
+    ("words of docs/design.md", words([ROOT / "docs" / "design.md"]), 2_500),
+)
+
+if __name__ == "__main__":
+    for what, found, allowed in BUDGETS:
+        print(f"{what}: {found:,} of {allowed:,}" + (f", {found - allowed:,} over" if found > allowed else ""))
