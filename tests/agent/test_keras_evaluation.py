@@ -118,6 +118,7 @@ dataset = tf.data.Dataset.from_tensor_slices((x, values, weights)).batch(25)
 evaluate("weighted", mlp(layers.Dense(5)), "mse", dataset, metrics=["mae"], how=how)
 stateful(how), fitted(how)
 """
+SOME = COMPILED.replace("True", "False").replace("stateful(how), ", "")
 GRAPHS = "\ncommon({}), fitted({})\n"
 END = """
 json.dump([scores, np.random.rand(), random.rand()], open("scores.json", "w"))
@@ -131,6 +132,7 @@ EXPECTED = {
     "function": COMMON_LINES + ["evaluate"] * 2 + FITTED_LINES + ["evaluate"],
     "compiled": ["evaluate", *HEADS, "evaluate", "evaluate", "predict"],
     "graph": COMMON_LINES + FITTED_LINES,
+    "some": ["evaluate", *HEADS, "evaluate", *FITTED_LINES],
 }
 
 
@@ -171,7 +173,8 @@ def evaluated(directory: Path, kind: str, script: str, python: str) -> Evaluated
 
 
 KINDS = [
-    pytest.param(("function", MODERN), id="functions", marks=pytest.mark.tensorflow),
+    pytest.param(("some", SOME), id="some", marks=pytest.mark.tensorflow),
+    pytest.param(("function", MODERN), id="functions", marks=[pytest.mark.tensorflow, pytest.mark.slow]),
     pytest.param(
         ("compiled", MODERN.partition("how = {")[0] + COMPILED),
         id="xla",

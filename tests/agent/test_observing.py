@@ -242,6 +242,7 @@ print("dumps" in seen)
     assert training.observed_of("function", "json.dumps")
 
 
+@pytest.mark.slow
 def test_code_that_is_made_without_end_is_not_followed(training: Training) -> None:
     training = profiled(training)
     script = """

@@ -172,6 +172,7 @@ inside(data)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_it_is_told_which_parallel_functions_draw_random_numbers(tmp_path: Path) -> None:
     observed = observe(Training(tmp_path), PIPELINES)
@@ -198,6 +199,7 @@ for _ in range(6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_steps_of_a_loop_of_functions_are_counted(tmp_path: Path) -> None:
     (process,) = observe(Training(tmp_path), LOOP).of("process")

@@ -6,15 +6,27 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 import pytest
 
 from reprokit.agent.capture.reading import SnapshotFile
+from tests.support import rest_slow
 
 SCRIPT = str(Path(__file__).parent / "keras_steps.py")
 NAMES = ["fit-xla", "fit-graph", "fit-eager", "loop-xla", "loop-graph", "loop-eager", "several", "scaled"]
+FEW = ["fit-graph", "loop-graph", "several", "scaled"]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A run of trainings whose bad step was left out, and what each said."""
+
+    directory: Path
+    names: list[str]
+    said: dict[str, list[str]]
 
 
 def train(directory: Path, options: list[str], *words: str, status: int = 0, **variables: str) -> dict[str, list[str]]:
@@ -57,24 +69,24 @@ def test_good_steps_have_the_same_bits(tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / "snapshots").glob("step-*"))
 
 
-@pytest.fixture(scope="module")
-def skipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[str]]]:
-    """All trainings with a NaN in one batch, which is skipped."""
+@pytest.fixture(scope="module", params=rest_slow([FEW, NAMES]), ids=["few", "all"])
+def skipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Skipped:
+    """Trainings with a NaN in one batch, which is skipped."""
     directory = tmp_path_factory.mktemp("skipped")
-    return directory, train(directory, ["--on-nan", "skip", "--max-snapshots", "20"], "bad", *NAMES)
+    said = train(directory, ["--on-nan", "skip", "--max-snapshots", "20"], "bad", *request.param)
+    return Skipped(directory, request.param, said)
 
 
-def test_a_bad_step_is_skipped(skipped: tuple[Path, dict[str, list[str]]]) -> None:
-    directory, said = skipped
-    assert [said[name][0] for name in NAMES] == ["finite"] * len(NAMES)
+def test_a_bad_step_is_skipped(skipped: Skipped) -> None:
+    said = skipped.said
+    assert [said[name][0] for name in skipped.names] == ["finite"] * len(skipped.names)
     assert said["several"] == said["fit-graph"]  # four steps an execution
-    files = snapshots(directory / "run")
-    assert [file.header["step"] for file in files] == [5, 5, 5, 5, 5, 5, 5, 0]  # the last after overflows of its scale
+    steps = [file.header["step"] for file in snapshots(skipped.directory / "run")]
+    assert steps == [5] * (len(steps) - 1) + [0]  # the last after overflows of its scale
 
 
-def test_a_snapshot_holds_the_state_before_the_step(skipped: tuple[Path, dict[str, list[str]]]) -> None:
-    directory, _ = skipped
-    for name, file in zip(NAMES, snapshots(directory / "run"), strict=True):
+def test_a_snapshot_holds_the_state_before_the_step(skipped: Skipped) -> None:
+    for name, file in zip(skipped.names, snapshots(skipped.directory / "run"), strict=True):
         header = file.header
         assert header["trigger"]["kind"] == "gradient", name
         assert header["trigger"]["name"] == "sequential/dense/kernel", name

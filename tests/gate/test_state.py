@@ -131,6 +131,7 @@ def test_a_file_that_is_opened_for_both_is_read(opens: str, is_read: bool, repro
     assert ("file" in found, "new" in found) == (bool(is_read), False)
 
 
+@pytest.mark.slow
 def test_a_training_without_a_step_is_said(reprokit: Reprokit) -> None:
     script = "import torch\ntorch.nn.Linear(1, 1)\nopen('model', 'w').close()\n"
     assert reprokit.record(sys.executable, "-c", script).returncode == 0

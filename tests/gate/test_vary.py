@@ -109,6 +109,7 @@ def test_what_reads_nothing_of_its_surroundings_passes(project: Reprokit) -> Non
     assert not Path(directory).exists()
 
 
+@pytest.mark.slow
 def test_each_training_differs_by_what_it_reads_alone(project: Reprokit, locales: Path) -> None:
     """Seven trainings in one script, each begun by one thing: a variation changes the losses of one of them."""
     done = gate(project, "--vary", "--json", starts=list(VARIATIONS), environment={"LOCPATH": str(locales)})

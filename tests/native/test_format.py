@@ -99,6 +99,7 @@ def test_a_flipped_bit_of_any_byte_breaks_the_seal(profile: Path) -> None:
             entropy.check(profile.parent, facts)
 
 
+@pytest.mark.slow
 def test_every_cut_breaks_the_seal(profile: Path) -> None:
     facts = entropy.summarise(profile.parent)
     data = profile.read_bytes()

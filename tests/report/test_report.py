@@ -390,6 +390,7 @@ def posing(recorded: Path, copy: Path, **changes: Any) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_copy_is_no_second_execution(real: Reprokit, tmp_path: Path) -> None:
     """The run itself, a copy, a bundle unpacked, and a copy that poses as the replay: none of them is evidence."""
     first = real.directory / "first"

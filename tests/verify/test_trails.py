@@ -432,6 +432,7 @@ def test_what_differs_before_a_training_is_killed_comes_first(training: Callable
     assert (leaf.figures["step"], leaf.figures["quantity"]) == (28, "random state")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_generator_from_which_nobody_drew_is_no_cause(training: Callable[[str], Path]) -> None:
     comparison = compare(training(""), training("batch"))
