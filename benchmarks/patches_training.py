@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reprokit.agent.importing import Watcher
-from reprokit.agent.patches import Patches, Wanted
+from reprokit.agent.patches import Patches, PatchWish
 from reprokit.patches import parse
 
 ROUNDS, WARM, STEPS = 12, 2, 6
@@ -44,7 +44,7 @@ def patch(texts: str) -> None:
         {"id": chosen.patch.id, "value": chosen.value, "framework": chosen.patch.framework}
         for chosen in parse([] if texts == "none" else [texts])
     ]
-    patches = Patches(Alone(), [Wanted(entry) for entry in entries])  # type: ignore[arg-type]
+    patches = Patches(Alone(), [PatchWish(entry) for entry in entries])  # type: ignore[arg-type]
     sys.meta_path.insert(0, Watcher(patches.modules, patches.loaded, print))
 
 

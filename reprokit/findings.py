@@ -48,7 +48,7 @@ Kind = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(KINDS)})$")]
 Verdict = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(VERDICTS)})$")]
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CodePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of the user's code."""
 
     file: str
@@ -89,7 +89,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: str = ""
     device: str = ""
     direction: str = ""  # forward, backward or update
-    where: list[Place] = []  # the most frequent first
+    where: list[CodePlace] = []  # the most frequent first
     calls: Count = 0
     processes: Count = 0
     fact: str | None = None  # id of what is known of it

@@ -108,7 +108,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         )
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _FactsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of profiles/."""
 
     schema: Literal[1]
@@ -211,7 +211,7 @@ def _read(path: Path) -> tuple[Fact, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise KnowledgeError(f"{path}: not TOML: {error}") from error
     try:
-        file = msgspec.convert(raw, _File)
+        file = msgspec.convert(raw, _FactsFile)
     except msgspec.ValidationError as error:
         raise KnowledgeError(f"{path}: {_located(str(error), raw)}; see profiles/README.md") from error
     for fact in file.fact:

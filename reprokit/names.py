@@ -47,7 +47,7 @@ NOISE_SUFFIXES = (".pyc", ".pyo")
 CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so")  # of programs' own files: no data, and no results to look into
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenNames(msgspec.Struct, frozen=True):
     """The files that a run wrote, by the absolute names that they had then."""
 
     opened: set[str]  # for writing
@@ -102,7 +102,7 @@ def written_at(run: Path) -> dict[str, int]:
     return found
 
 
-def written(run: Path) -> Written:
+def written(run: Path) -> WrittenNames:
     """What written.paths says."""
     lines, is_whole = _lines(run / rundir.WRITTEN)
     opened, placed = set(), set()
@@ -112,7 +112,7 @@ def written(run: Path) -> Written:
             opened.add(os.fsdecode(line))
         elif after.startswith(b"/"):
             placed.add((os.fsdecode(before), os.fsdecode(after)))
-    return Written(opened, placed, is_whole)
+    return WrittenNames(opened, placed, is_whole)
 
 
 def _lines(path: Path) -> tuple[set[bytes], bool]:
@@ -161,7 +161,7 @@ class Resolver:
         return os.path.realpath(path) if os.path.islink(entry) or entry.endswith(("/", "/.", "/..")) else entry
 
 
-def there(names: Written, resolver: Resolver, searched: Callable[[str], bool] = lambda _: True) -> Iterator[str]:
+def there(names: WrittenNames, resolver: Resolver, searched: Callable[[str], bool] = lambda _: True) -> Iterator[str]:
     """All that is there of what the run wrote or put in place: files, symbolic links, and what is below directories.
 
     A directory is looked into where ``searched`` says so.
@@ -204,7 +204,7 @@ def changed_since(directory: str, moment: int, searched: Callable[[str], bool]) 
                 yield one.path
 
 
-def gone(names: Written, counts: Callable[[str], bool]) -> set[str]:
+def gone(names: WrittenNames, counts: Callable[[str], bool]) -> set[str]:
     """Names that are not there any more, and were not given to something else by the run."""
     moved = {before for before, after in names.placed if counts(after)}
     paths = names.opened | {after for _, after in names.placed}

@@ -125,7 +125,7 @@ def _checked(item: pytest.Function) -> Judged:
     import shutil
     import tempfile
 
-    from reprokit.gate.check import Check, Work
+    from reprokit.gate.check import Check, GateWork
     from reprokit.gate.results import NOT_CHECKED, PASSED
     from reprokit.launch.interruption import Interruption
 
@@ -136,7 +136,7 @@ def _checked(item: pytest.Function) -> Judged:
     goldens, keep = config.getini("reprokit_goldens"), config.getoption("reprokit_keep")
     runs = Path(tempfile.mkdtemp(prefix="reprokit-pytest-", dir=_kept(keep)))
     training = _training(item, asked)
-    work = Work(
+    work = GateWork(
         base=root,
         runs=runs,
         golden=root / goldens if goldens else None,
@@ -161,13 +161,13 @@ def _kept(keep: str | None) -> str | None:
     return keep and os.path.abspath(keep)
 
 
-def _asked(marker: pytest.Mark) -> Asked:
+def _asked(marker: pytest.Mark) -> MarkerRequest:
     """What the marker says; a word that it does not know would be a promise that nobody keeps."""
     from reprokit.errors import UsageError
     from reprokit.gate.variations import ALL, VARIATIONS
 
     try:
-        asked = Asked(*marker.args, **{name: _listed(value) for name, value in marker.kwargs.items()})
+        asked = MarkerRequest(*marker.args, **{name: _listed(value) for name, value in marker.kwargs.items()})
     except TypeError as error:
         raise UsageError(f"the marker reproducible: {str(error).partition('() ')[2] or error}") from None
     unknown = next((name for name in asked.vary if name != ALL and name not in VARIATIONS), None)
@@ -182,7 +182,7 @@ def _listed(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MarkerRequest:
     """What a marker asks for."""
 
     pairs: int = 1
@@ -192,8 +192,8 @@ class Asked:
     allow_state: bool = False
 
 
-def _training(item: pytest.Function, asked: Asked) -> Any:
-    from reprokit.gate.trainings import Requirements, Training
+def _training(item: pytest.Function, asked: MarkerRequest) -> Any:
+    from reprokit.gate.trainings import GateTraining, Requirements
 
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-q"]
     if item.config.pluginmanager.get_name(sys.modules[__name__]) == __name__:
@@ -204,7 +204,7 @@ def _training(item: pytest.Function, asked: Asked) -> Any:
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", item.nodeid).strip("-._")[-50:].lstrip("-._")
     name = f"{words}-{hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]}"  # goldens of two tests never meet
     require = Requirements(fidelity=asked.fidelity)
-    return Training(
+    return GateTraining(
         name=name, command=command, pairs=asked.pairs, vary=asked.vary, allow_state=asked.allow_state, require=require
     )
 

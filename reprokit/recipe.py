@@ -39,7 +39,7 @@ FindingIds = Annotated[list[Annotated[str, msgspec.Meta(max_length=400)]], msgsp
 Patches = Annotated[tuple[PatchText, ...], msgspec.Meta(max_length=MAX_PATCHES)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a recording is made with, beside the command."""
 
     clock: bool = False
@@ -64,7 +64,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """recipe.toml"""
 
     schema: int
-    record: Settings = Settings()
+    record: RecipeSettings = RecipeSettings()
     why: Annotated[dict[str, FindingIds], msgspec.Meta(max_length=128)] = {}  # option to findings that it cures
 
 
@@ -105,12 +105,12 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def merged(recipe: Recipe, asked: Settings) -> Settings:
+def merged(recipe: Recipe, asked: RecipeSettings) -> RecipeSettings:
     """What the recipe and the command line ask for together; crypto only if the command line does so itself."""
     wanted = recipe.record
     if wanted.include_crypto and not asked.include_crypto:
         raise BadRecipe("the recipe records what can be secret keys; add --include-crypto if you want that")
-    return Settings(
+    return RecipeSettings(
         clock=wanted.clock or asked.clock,
         keyed=wanted.keyed or asked.keyed,
         include_crypto=asked.include_crypto,

@@ -8,7 +8,17 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.paper import figures
-from reprokit.study.facts import Analysis, Effect, Interval, Measure, Overhead, Run, Setup, Summary, Variance
+from reprokit.study.facts import (
+    Analysis,
+    AttemptFacts,
+    Effect,
+    Interval,
+    Measure,
+    Overhead,
+    SetupFacts,
+    ValueSummary,
+    Variance,
+)
 
 BEGIN = "<!-- measured, by python -m benchmarks paper -->"
 END = "<!-- end of what was measured -->"
@@ -25,26 +35,26 @@ class Side:
     version: str  # here
     paper: str  # the paper's
     analysis: Analysis
-    untouched: Setup
-    bare: Setup
-    seeded: Setup
-    recorded: Setup
+    untouched: SetupFacts
+    bare: SetupFacts
+    seeded: SetupFacts
+    recorded: SetupFacts
 
-    def varied(self, setup: Setup) -> Variance | None:
+    def varied(self, setup: SetupFacts) -> Variance | None:
         """How far its runs lie apart in what the script evaluates."""
         rows = self.analysis.variance
         return next((row for row in rows if (row.setup, row.evaluation) == (setup.name, EVALUATION)), None)
 
-    def cost(self, setup: Setup, effect: Effect, measure: Measure) -> Overhead | None:
+    def cost(self, setup: SetupFacts, effect: Effect, measure: Measure) -> Overhead | None:
         """What it costs in time."""
         wanted, rows = (setup.name, effect, measure), self.analysis.overhead
         return next((row for row in rows if (row.setup, row.effect, row.measure) == wanted), None)
 
-    def runs(self, setup: Setup) -> list[Run]:
+    def runs(self, setup: SetupFacts) -> list[AttemptFacts]:
         """Its runs that finished."""
         return [run for run in self.analysis.runs if run.setup == setup.name and run.outcome == "finished"]
 
-    def values(self, setup: Setup, name: str) -> list[float]:
+    def values(self, setup: SetupFacts, name: str) -> list[float]:
         """One number of each finished run that has it."""
         return [value for value in (getattr(run, name) for run in self.runs(setup)) if value is not None]
 
@@ -142,7 +152,7 @@ def _regression(found: Sequence[Side]) -> Iterator[str]:
     yield ""
 
 
-def _regressed(side: Side, name: str, setup: Setup) -> str:
+def _regressed(side: Side, name: str, setup: SetupFacts) -> str:
     row, errors, epochs = side.varied(setup), side.values(setup, "mae"), side.values(setup, "epochs")
     spread = row.mae if row is not None else None
     return _row(
@@ -173,7 +183,7 @@ def _pairs(found: Sequence[Side]) -> Iterator[str]:
     yield ""
 
 
-def _identical(setup: Setup) -> str:
+def _identical(setup: SetupFacts) -> str:
     counts = setup.pairs
     text = f"{counts.identical} of {counts.identical + counts.different}"
     return f"{text}, {counts.not_compared} not compared" if counts.not_compared else text
@@ -282,7 +292,7 @@ def _range(values: Iterable[float]) -> str:
     return f"{found[0]:g}" if found[0] == found[-1] else f"{found[0]:g} to {found[-1]:g}"
 
 
-def _seconds(one: Summary | None) -> str:
+def _seconds(one: ValueSummary | None) -> str:
     if one is None or one.median is None:
         return NONE
     return f"{one.median:.2f} ({_number(one.low_quartile, 2)} to {_number(one.high_quartile, 2)})"

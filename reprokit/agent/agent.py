@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .capture import Capture
-    from .evaluation import Evaluation
+    from .evaluation import PredictionLog
     from .frameworks import Adapter
     from .observing import Observer
     from .patches import Patches
@@ -36,7 +36,7 @@ class Agent:
         self._run = run
         self.journal = journal
         self._seeds: Ledger | None = None
-        self._evaluation: Evaluation | None = None
+        self._evaluation: PredictionLog | None = None
         self.generators = Generators()
         self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
         self._adapters: dict[str, Adapter] = {}
@@ -143,12 +143,12 @@ class Agent:
         self.evaluation.note("log_predictions", y_pred, y_true, task=None if task is None else str(task))
 
     @property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> PredictionLog:
         """The predictions, for processes that make any."""
         if self._evaluation is None:
-            from .evaluation import Evaluation
+            from .evaluation import PredictionLog
 
-            self._evaluation = Evaluation(self._run, self.journal, self.warn)
+            self._evaluation = PredictionLog(self._run, self.journal, self.warn)
         return self._evaluation
 
     def finish(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from .evaluation_files import Place
+    from .evaluation_files import RowPlace
     from .journal import Journal
     from .pieces import Pieces as PiecesType
     from .rows import Rows
@@ -28,12 +28,12 @@ MAX_LABELS = 10_000
 BY_SCRIPT = "log_predictions"  # the name of what a script logs by itself
 
 
-class Column:
+class RowBuffer:
     """Rows of one type, predicted or true, however many pieces they come in."""
 
-    def __init__(self, rows: Rows, append: Callable[[Rows], Place | None]) -> None:
+    def __init__(self, rows: Rows, append: Callable[[Rows], RowPlace | None]) -> None:
         self.type = (rows.dtype, rows.shape[1:])
-        self.place: Place | None = None
+        self.place: RowPlace | None = None
         self._append = append
         self._count = 0
         shape = ",".join([str(size) for size in rows.shape[1:]])
@@ -44,7 +44,7 @@ class Column:
         """Of the type and all the rows."""
         return "sha256:" + self._state.hexdigest()
 
-    def add(self, rows: Rows, known: dict[str, Place]) -> None:
+    def add(self, rows: Rows, known: dict[str, RowPlace]) -> None:
         """Digest rows and write them; where one piece could not be written, the column has no place."""
         self._state.update(rows.data)
         is_first = not self._count
@@ -71,8 +71,8 @@ class Tally:
         self._hint = hint
         self._classes = None if classes is None else rows_of(classes).flat()[:MAX_LABELS]
         self._append = append
-        self._columns: dict[str, Column] = {}
-        self._judgement: tasks.Judgement | None = None
+        self._columns: dict[str, RowBuffer] = {}
+        self._judgement: tasks.TaskJudgment | None = None
         self._score: Accuracy | Error | None = None
         self._problem = ""
         self.calls = 0
@@ -82,7 +82,7 @@ class Tally:
         return [column.digest for column in self._columns.values()]
 
     @property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RowPlace]:
         """Where the columns stand, by their digests."""
         return {column.digest: column.place for column in self._columns.values() if column.place is not None}
 
@@ -91,13 +91,13 @@ class Tally:
         types = [column.type for column in self._columns.values()]
         return not types or types == [(rows.dtype, rows.shape[1:]) for rows in sides if rows is not None]
 
-    def add(self, pred: Rows, truth: Rows | None, known: dict[str, Place]) -> None:
+    def add(self, pred: Rows, truth: Rows | None, known: dict[str, RowPlace]) -> None:
         """Take in predictions."""
         self.calls += 1
         for side, rows in (("predictions", pred), ("truth", truth)):
             if rows is not None:
                 if side not in self._columns:
-                    self._columns[side] = Column(rows, lambda rows, side=side: self._append(side, rows))  # type: ignore[misc]
+                    self._columns[side] = RowBuffer(rows, lambda rows, side=side: self._append(side, rows))  # type: ignore[misc]
                 self._columns[side].add(rows, known)
         if self._judgement is None:
             self._judgement = tasks.judge(pred, truth, self._asked, self._hint)
@@ -125,7 +125,7 @@ class Tally:
         return facts
 
 
-class Evaluation:
+class PredictionLog:
     """The predictions of one process."""
 
     def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
@@ -140,7 +140,7 @@ class Evaluation:
         self._lock, self._owner = allocate_lock(), 0
         self._lines: dict[str, int] = {}
         self._rest: dict[tuple[object, ...], Tally] = {}
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, RowPlace] = {}
         self._last: dict[str, list[str]] = {}
         self._open: dict[str, int] = {}
         self._shares: dict[str, list[int]] = {}
@@ -243,7 +243,7 @@ class Evaluation:
             self._warn(f"{name}: neither accuracy nor error: {facts['problem']}")
         self._journal.write("evaluation", {"name": name, **facts})
 
-    def _append(self, stream: str, rows: Rows, room: list[int] | None) -> Place | None:
+    def _append(self, stream: str, rows: Rows, room: list[int] | None) -> RowPlace | None:
         if room is not None:
             room[0] -= len(rows.data)
             if room[0] < 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .rows import Bytes, Rows
 
-    class Place(NamedTuple):
+    class RowPlace(NamedTuple):
         """Where rows stand: the file, and the number of the first of them."""
 
         file: str
@@ -33,7 +33,7 @@ _APPEND = os.O_WRONLY | os.O_CLOEXEC
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class File:
+class RowFile:
     """One file: what its rows are, and how many it has."""
 
     def __init__(self, name: str, rows: Rows) -> None:
@@ -61,11 +61,11 @@ class Files:
 
     def forget(self) -> None:
         """In a forked child: the parent's files are the parent's."""
-        self._files: dict[tuple[object, ...], File] = {}
+        self._files: dict[tuple[object, ...], RowFile] = {}
         self._made = 0
         self._room = -1  # not known yet
 
-    def append(self, stream: str, rows: Rows) -> Place | None:
+    def append(self, stream: str, rows: Rows) -> RowPlace | None:
         """Write rows behind those of the same stream and type; None where there is no room for them."""
         key = (stream, rows.descr, *rows.shape[1:])
         if not rows.count or not self._takes(len(rows.data)):
@@ -89,7 +89,7 @@ class Files:
             return False
         return True
 
-    def _create(self, rows: Rows) -> File | None:
+    def _create(self, rows: Rows) -> RowFile | None:
         """A new file, named by the process and a number; another process of the same name has its own."""
         try:
             os.mkdir(self._directory, 0o700)
@@ -103,10 +103,10 @@ class Files:
                 os.close(os.open(f"{self._directory}/{name}", _CREATE | _SAFE, 0o600))
             except FileExistsError:
                 continue
-            return File(name, rows)
+            return RowFile(name, rows)
         return None
 
-    def _write(self, file: File, data: Bytes, count: int) -> None:
+    def _write(self, file: RowFile, data: Bytes, count: int) -> None:
         """Append; a file that could not be written whole has the rows that it had before."""
         descriptor = os.open(f"{self._directory}/{file.name}", _APPEND | _SAFE)
         try:

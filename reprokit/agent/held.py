@@ -21,7 +21,7 @@ _SHARED, _READ_WRITE = 1, 3  # MAP_SHARED, PROT_READ | PROT_WRITE
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
-class Held:
+class HeldLines:
     """The lines of one process that wait. A forked child needs one of its own."""
 
     def __init__(self, run: str) -> None:

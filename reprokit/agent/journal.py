@@ -14,7 +14,7 @@ import os
 import time
 from _thread import allocate_lock
 
-from .held import SIZE, Held
+from .held import SIZE, HeldLines
 from .text import to_json
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class Journal:
         # Read once: with record --clock, each read takes one that was recorded for the training.
         self._epoch = time.time() - time.monotonic()
         self._broken = False
-        self._held = Held(run)
+        self._held = HeldLines(run)
         self._losses: LossLines | None = None
         self._guard = allocate_lock()
         self._announced = True
@@ -185,7 +185,7 @@ class Journal:
             self._forks = 0
             os.environ["REPROKIT_ID"] = self._forked_as + "/started"
         self._numbers = itertools.count()
-        self._held, self._guard = Held(self._run), allocate_lock()
+        self._held, self._guard = HeldLines(self._run), allocate_lock()
         self._losses = None
         self._broken = self._announced = self.written = False
 

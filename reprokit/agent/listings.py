@@ -39,7 +39,7 @@ class Listings:
 
     def add(self, directory: str, names: list[Any]) -> None:
         """Note a list of names."""
-        digest = Digest()
+        digest = ListingDigest()
         digest.update(names)
         self.end(directory, digest, True)
 
@@ -47,7 +47,7 @@ class Listings:
         """The iterator of a scandir, whose names are noted as it goes on."""
         return ScandirIterator(entries, self._agent, lambda digest, whole: self.end(directory, digest, whole))
 
-    def end(self, directory: str, digest: Digest, whole: bool) -> None:
+    def end(self, directory: str, digest: ListingDigest, whole: bool) -> None:
         """Write a listing, unless it is what this directory's last one was."""
         self._names += digest.count
         order = digest.order() + str(whole)
@@ -58,7 +58,7 @@ class Listings:
             self._agent.journal.write("listing", {"name": directory, **facts})
 
 
-class Digest:
+class ListingDigest:
     """Of names in their order, and of the same names in any order."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class ScandirIterator:
         self._next, self._entries = entries.__next__, entries
         self._agent, self._end = agent, end
         self._names: list[Any] = []
-        self._digest: Digest | None = Digest()
+        self._digest: ListingDigest | None = ListingDigest()
 
     def __iter__(self) -> ScandirIterator:
         return self

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         def tensors(self) -> list[Tensor]:
             """Names, dtypes, shapes and digests."""
 
-    class Records(Protocol):
+    class RecordRegistry(Protocol):
         """The models and optimizers that have not ended."""
 
         def current(self, thread: str) -> Iterator[Any]:
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 MAX_PENDING = 64  # losses on a device that wait to be read together
 
 
-class Epoch:
+class EpochState:
     """What happened since a data loader was last begun."""
 
     def __init__(self, name: str, place: tuple[str, int]) -> None:
@@ -99,7 +99,7 @@ class Epoch:
         self.last = None
 
 
-class ThreadState(_local):
+class ThreadMetrics(_local):
     """What is known of one thread."""
 
     def __init__(self) -> None:
@@ -111,16 +111,16 @@ class ThreadState(_local):
 class Metrics:
     """Writes down losses, epochs and weights."""
 
-    def __init__(self, agent: Agent, events: Events, records: Records, tensors: TensorReader) -> None:
+    def __init__(self, agent: Agent, events: Events, records: RecordRegistry, tensors: TensorReader) -> None:
         self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
-        self._thread = ThreadState()
-        self._loaders: weakref.WeakKeyDictionary[Any, Epoch] = weakref.WeakKeyDictionary()
-        self._epochs: list[Epoch] = []
-        self._pending: list[tuple[str, int, Any, Epoch | None]] = []
+        self._thread = ThreadMetrics()
+        self._loaders: weakref.WeakKeyDictionary[Any, EpochState] = weakref.WeakKeyDictionary()
+        self._epochs: list[EpochState] = []
+        self._pending: list[tuple[str, int, Any, EpochState | None]] = []
 
     def handlers(self) -> dict[type[Event], Handler]:
         return {
@@ -152,7 +152,7 @@ class Metrics:
             if len(self._pending) >= MAX_PENDING:
                 self._flush()
 
-    def _write_loss(self, name: str, step: int, loss: Any, epoch: Epoch | None) -> None:
+    def _write_loss(self, name: str, step: int, loss: Any, epoch: EpochState | None) -> None:
         number = self._tensors.number(loss)
         if number is None:
             value = {"dtype": "str", "text": self._tensors.entry("", loss)[3]}
@@ -205,22 +205,22 @@ class Metrics:
         if epoch is not None:
             epoch.steps += 1
 
-    def _former(self) -> list[Epoch]:
+    def _former(self) -> list[EpochState]:
         """Those of this thread's loaders that are gone."""
         alive, thread = set(map(id, self._loaders.values())), on_thread("")
         return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
 
-    def _taken_over(self, place: tuple[str, int]) -> Epoch | None:
+    def _taken_over(self, place: tuple[str, int]) -> EpochState | None:
         """The epochs of a loader that is gone, where one made anew is begun at the same place: each time, as a rule."""
         return next((epoch for epoch in self._former() if epoch.place == place), None)
 
-    def _new_epoch(self, event: LoaderBegan) -> Epoch:
-        epoch = Epoch(self._agent.name("loader"), event.place)
+    def _new_epoch(self, event: LoaderBegan) -> EpochState:
+        epoch = EpochState(self._agent.name("loader"), event.place)
         self._epochs.append(epoch)
         self._agent.computed(epoch.name, "loader", {"workers": event.workers})
         return epoch
 
-    def _end_epoch(self, epoch: Epoch, late: bool = False) -> None:
+    def _end_epoch(self, epoch: EpochState, late: bool = False) -> None:
         """Write what an epoch came to; late: another loader's first step has computed its gradients."""
         if not epoch.steps:
             return

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .evaluation import Evaluation, Tally
+    from .evaluation import PredictionLog, Tally
     from .rows import Rows
 
 MAX_WAITING = 256  # batches
@@ -20,7 +20,7 @@ MAX_WAITING_BYTES = 4 << 20
 class Pieces:
     """What the batches of one evaluation predicted, and what was true of them."""
 
-    def __init__(self, evaluation: Evaluation, name: str, stream: str, hint: str | None, room: list[int]) -> None:
+    def __init__(self, evaluation: PredictionLog, name: str, stream: str, hint: str | None, room: list[int]) -> None:
         self.name = name
         self.hint = hint
         self._evaluation = evaluation

@@ -45,7 +45,7 @@ _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
-class _Thread(_local):
+class _SeedingThread(_local):
     """What each thread is in the middle of."""
 
     inside = False  # of a seeding call, which makes others
@@ -58,7 +58,7 @@ class Ledger:
         self._journal = journal
         self._recorded = RecordedSeeds(run)
         self._warn = warn
-        self._thread = _Thread()
+        self._thread = _SeedingThread()
         self._counts: dict[Place, int] = {}
         self._tasks = Tasks()
         self._names: dict[str, str] = {}  # of files

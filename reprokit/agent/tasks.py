@@ -22,7 +22,7 @@ VALUES = "values"  # none do
 HALF = 0.5
 
 
-class Judgement:
+class TaskJudgment:
     """The task, the form of the predictions, and who said so."""
 
     def __init__(self, task: str, form: str, why: str) -> None:
@@ -31,15 +31,15 @@ class Judgement:
         self.why = why
 
 
-def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> Judgement:
+def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> TaskJudgment:
     """The task that the script asked for, or that the framework knows, or else that the values look like."""
     for task, why in ((asked, "given"), (hint, "framework")):
         if task is not None:
             form = VALUES if task == REGRESSION else _form(pred, truth)
-            return Judgement(task, form, why)
+            return TaskJudgment(task, form, why)
     if _is_regression(pred, truth):
-        return Judgement(REGRESSION, VALUES, "inferred")
-    return Judgement(CLASSIFICATION, _form(pred, truth), "inferred")
+        return TaskJudgment(REGRESSION, VALUES, "inferred")
+    return TaskJudgment(CLASSIFICATION, _form(pred, truth), "inferred")
 
 
 def _is_regression(pred: Rows, truth: Rows | None) -> bool:

@@ -30,7 +30,7 @@ NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a lon
 
 
 @dataclass(frozen=True)
-class Options:
+class CompareOptions:
     """How to compare."""
 
     limits: Limits = field(default_factory=Limits)
@@ -39,13 +39,13 @@ class Options:
     values: Tolerance | None = None  # of single numbers that stand in a text
 
     @classmethod
-    def within(cls, tensors: Tolerance | None, values: Tolerance | None) -> Options:
+    def within(cls, tensors: Tolerance | None, values: Tolerance | None) -> CompareOptions:
         """Bit for bit, or where a tolerance is given, within that."""
         return cls(judge=tolerant(tensors) if tensors else bitwise, tolerance=tensors, values=values)
 
 
 @dataclass(frozen=True)
-class Side:
+class FileSide:
     """One of two files: its source, and its name, by which its format may be told."""
 
     source: Source
@@ -55,9 +55,11 @@ class Side:
         return detect(self.name, self.source.read(0, HEAD))
 
 
-def compare(name: str, left: Side, right: Side, options: Options | None = None, depth: int = 0) -> Difference:
+def compare(
+    name: str, left: FileSide, right: FileSide, options: CompareOptions | None = None, depth: int = 0
+) -> Difference:
     """What two files differ in; identical ones are one leaf, others have their differences as children."""
-    options = options or Options()
+    options = options or CompareOptions()
     same = raw.same(left.source, right.source)
     if same and (depth > options.limits.depth or not (_refers(left) and _refers(right))):
         return Difference(name, Verdict.IDENTICAL, _size(left), _size(right))
@@ -82,7 +84,12 @@ def compare(name: str, left: Side, right: Side, options: Options | None = None, 
 
 
 def _one_packed(
-    name: str, left: Side, right: Side, formats: tuple[Format | None, Format | None], options: Options, depth: int
+    name: str,
+    left: FileSide,
+    right: FileSide,
+    formats: tuple[Format | None, Format | None],
+    options: CompareOptions,
+    depth: int,
 ) -> Difference | None:
     """What is compressed against what is not; None where not one of them is, or only bytes can be compared."""
     packed = [format_ is not None and format_.name in PACKED for format_ in formats]
@@ -93,7 +100,7 @@ def _one_packed(
     assert format_ is not None
     try:
         within = next(part for part in format_.read(side.source, options.limits) if isinstance(part, Within))
-        sides[place] = Side(within.source, _unpacked_name(side.name))
+        sides[place] = FileSide(within.source, _unpacked_name(side.name))
         found = compare(name, sides[0], sides[1], options, depth + 1)
     except ArtifactDamaged:
         return None
@@ -103,18 +110,18 @@ def _one_packed(
     return replace(found, detail=PACKED_SAME) if found.verdict is Verdict.IDENTICAL else found
 
 
-def _refers(side: Side) -> bool:
+def _refers(side: FileSide) -> bool:
     """Whether a file may have parts of it in others beside it."""
     format_ = side.format()
     return format_ is not None and format_.beside and getattr(side.source, "beside", None) is not None
 
 
-def _beside(side: Side) -> bool:
+def _beside(side: FileSide) -> bool:
     """Whether files beside this one were read."""
     return bool(getattr(getattr(side.source, "beside", None), "opened", ()))
 
 
-def _formats(left: Side, right: Side) -> tuple[Format | None, Format | None]:
+def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | None]:
     """The formats of two files; where only their names tell them apart, one name holds for both."""
     own = left.format(), right.format()
     if own[0] == own[1]:
@@ -127,7 +134,7 @@ def _formats(left: Side, right: Side) -> tuple[Format | None, Format | None]:
     return own if special is None else (special, special)
 
 
-def _common(left: Side, right: Side) -> Format | None:
+def _common(left: FileSide, right: FileSide) -> Format | None:
     """What both files are besides their own formats: archives are told apart by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
     general = (one for one in FORMATS if one.name in GENERAL)
@@ -135,7 +142,7 @@ def _common(left: Side, right: Side) -> Format | None:
     return next(both, None)
 
 
-def _size(side: Side) -> str:
+def _size(side: FileSide) -> str:
     return f"{side.source.size} bytes"
 
 
@@ -151,7 +158,9 @@ def _problem(format_: Format, error: Exception) -> str:
     return f"cannot be read as {format_.name} ({text}); compared as bytes"
 
 
-def _by_format(name: str, format_: Format, left: Side, right: Side, options: Options, depth: int) -> Difference:
+def _by_format(
+    name: str, format_: Format, left: FileSide, right: FileSide, options: CompareOptions, depth: int
+) -> Difference:
     if format_.pairwise:
         module = importlib.import_module(f"reprokit.artifacts.formats.{format_.pairwise}")
         return module.compare(name, left.source, right.source, options)  # type: ignore[no-any-return]
@@ -160,7 +169,7 @@ def _by_format(name: str, format_: Format, left: Side, right: Side, options: Opt
     )
 
 
-def _parts(side: str, format_: Format, file: Side, limits: Limits) -> Iterator[tuple[Key, Part]]:
+def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:
     """The parts of a file, within the limits, each with a key of its own."""
     seen: Counter[str] = Counter()
     held = 0
@@ -189,7 +198,7 @@ def _renamed(part: Part, number: int) -> Part:
 class _Comparison:
     """The comparison of two files of one format, part by part."""
 
-    def __init__(self, name: str, files: tuple[str, str], options: Options, depth: int):
+    def __init__(self, name: str, files: tuple[str, str], options: CompareOptions, depth: int):
         self._name, self._files, self._options, self._depth = name, files, options, depth
         self._differences: list[tuple[int, Difference]] = []
         self._differing: Counter[str] = Counter()
@@ -276,7 +285,7 @@ class _Comparison:
 
     def _within(self, name: str, left: Within, right: Within) -> Difference:
         names = [part.name or _unpacked_name(file) for part, file in zip((left, right), self._files, strict=True)]
-        sides = Side(left.source, names[0]), Side(right.source, names[1])
+        sides = FileSide(left.source, names[0]), FileSide(right.source, names[1])
         found = compare(name, *sides, self._options, self._depth + 1)
         if left.check != right.check and found.verdict is Verdict.IDENTICAL and not found.detail:
             meaning = "the same bytes under different check sums: one of the containers is damaged"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reprokit.artifacts.compare import Options, Side, compare
+from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.formats import refers
 from reprokit.artifacts.raw import AS_BYTES
 from reprokit.artifacts.sources import Directory, open_file
@@ -21,9 +21,9 @@ DEEPEST = 100  # directories within directories
 SUMS = ("fingerprint.pb",)  # say of other files that they differ: named behind these
 
 
-def diff(left: Path, right: Path, options: Options | None = None) -> Difference:
+def diff(left: Path, right: Path, options: CompareOptions | None = None) -> Difference:
     """The tree of two files, or of two directories file by file."""
-    options = options or Options()
+    options = options or CompareOptions()
     kinds = _kind(left), _kind(right)
     if kinds[0] != kinds[1]:
         raise ArtifactNotReadable(f"{left} is a {kinds[0]} and {right} a {kinds[1]}; name two of a kind")
@@ -65,13 +65,13 @@ class _Claims:
         return Difference(name, Verdict.NOT_RECORDED, left or "", right or "", f"compared as part of {owners.pop()}")
 
 
-def _files(name: str, left: Path, right: Path, options: Options, claims: _Claims | None = None) -> Difference:
+def _files(name: str, left: Path, right: Path, options: CompareOptions, claims: _Claims | None = None) -> Difference:
     """One pair of files, with limits of its own."""
     one, other = open_file(left), open_file(right)
     besides = one.beside, other.beside = Directory(left), Directory(right)
     try:
         limits = replace(options.limits, spent=type(options.limits.spent)())
-        found = compare(name, Side(one, left.name), Side(other, right.name), replace(options, limits=limits))
+        found = compare(name, FileSide(one, left.name), FileSide(other, right.name), replace(options, limits=limits))
         if claims is not None:
             claims.add(name, found, *(beside.opened for beside in besides))
         return found
@@ -82,7 +82,7 @@ def _files(name: str, left: Path, right: Path, options: Options, claims: _Claims
             file.close()
 
 
-def _directories(left: Path, right: Path, options: Options) -> Difference:
+def _directories(left: Path, right: Path, options: CompareOptions) -> Difference:
     sides = dict(_entries(left)), dict(_entries(right))
     found, claims = {}, _Claims()
     partners = _partners(*sides)
@@ -153,7 +153,7 @@ def _entry(
     right: Path,
     left_kind: str | None,
     right_kind: str | None,
-    options: Options,
+    options: CompareOptions,
     claims: _Claims,
 ) -> Difference:
     if left_kind is None or right_kind is None:

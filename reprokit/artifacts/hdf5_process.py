@@ -30,7 +30,7 @@ NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 MEMORY, SECONDS = 4 << 30, 300  # of address space, of processor time
 
 
-class Refused(Exception):
+class RefusedFile(Exception):
     """Why the file is not read on."""
 
 
@@ -48,7 +48,7 @@ def limit() -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-class Reader:
+class Hdf5Reader:
     """One pass over a file."""
 
     def __init__(self, file: h5py.File, out: IO[bytes], most: int):
@@ -125,7 +125,7 @@ class Reader:
     def _spend(self, path: str, size: int, stored: int) -> None:
         self._left -= size
         if self._left < 0 or size > (256 << 20) + 1100 * stored:
-            raise Refused(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
+            raise RefusedFile(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
 
     def _objects(self, path: str, dataset: Any, dtype: Any) -> None:
         """Texts, references and lists of any length, one by one."""
@@ -144,7 +144,7 @@ class Reader:
             attribute = item.attrs.get_id(name)
             size = math.prod(attribute.shape) * attribute.dtype.itemsize
             if size > LONGEST_ATTRIBUTE:
-                raise Refused(f"the attribute {own[:200]!r} has {size} bytes")
+                raise RefusedFile(f"the attribute {own[:200]!r} has {size} bytes")
             self._attribute(own, item.attrs[name])
 
     def _attribute(self, name: str, value: Any) -> None:
@@ -246,9 +246,9 @@ def main(most: int) -> None:
     with os.fdopen(os.dup(1), "wb", buffering=1 << 16) as out:
         try:
             with h5py.File(source, "r", rdcc_nbytes=CACHE) as file:
-                Reader(file, out, most).read()
+                Hdf5Reader(file, out, most).read()
         except Exception as error:
-            text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, RefusedFile) else f"{type(error).__name__}: {error}"
             out.write(HEAD.pack(len(header := json.dumps({"kind": "error", "text": text[:400]}).encode()), 0) + header)
 
 

@@ -38,7 +38,7 @@ _KINDS = (
 _CODES = {"float32": "<f", "float64": "<d", "int": "<q"}
 
 
-class Point(NamedTuple):
+class LogPoint(NamedTuple):
     """A value at a step."""
 
     step: int
@@ -64,10 +64,10 @@ class Logged:
     """What was found in one file."""
 
     kind: str
-    series: dict[str, list[Point]] = field(default_factory=dict)
+    series: dict[str, list[LogPoint]] = field(default_factory=dict)
     problem: str = ""  # why there may be more
 
-    def add(self, name: str, point: Point) -> None:
+    def add(self, name: str, point: LogPoint) -> None:
         """The next value of a series."""
         if name not in self.series and len(self.series) >= MOST_SERIES:
             raise ArtifactDamaged(f"it has more than the {MOST_SERIES} series that are read")
@@ -94,7 +94,7 @@ def read(path: str, source: Source) -> Logged:
     return found
 
 
-def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, Point]]:
+def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
     if kind == TENSORBOARD:
         return _tensorboard(source)
     if kind == WANDB:
@@ -107,7 +107,7 @@ def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, Point]]
 # TensorBoard: https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto
 
 
-def _tensorboard(source: Source) -> Iterator[tuple[str, Point]]:
+def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
     for record in tfrecord.records(source):
         wire, step, summaries = Wire(record, Limits()), 0, []
         for one in wire.fields(0, record.size):
@@ -121,14 +121,14 @@ def _tensorboard(source: Source) -> Iterator[tuple[str, Point]]:
                     yield from _scalar(wire, value, step)
 
 
-def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, Point]]:
+def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:
     """A value of a summary where it is one number: of the old kind a float, of the new a tensor."""
     tag, found = "", None
     for one in wire.fields(value.at, value.end):
         if one.number == 1 and one.kind == BYTES and one.value <= 4 * LONGEST_NAME:
             tag = wire.content(one).decode("utf-8", "backslashreplace")
         elif one.number == 2 and one.kind == FIXED32:
-            found = Point(step, "float32", one.value.to_bytes(4, "little"))
+            found = LogPoint(step, "float32", one.value.to_bytes(4, "little"))
         elif one.number == 8 and one.kind == BYTES:
             found = _of_tensor(wire, one, step)
     if found is not None:
@@ -138,7 +138,7 @@ def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, Point]]:
 _TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # of a data type: its name, size, and the field of its values
 
 
-def _of_tensor(wire: Wire, tensor: Field, step: int) -> Point | None:
+def _of_tensor(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
     """The one number of a tensor without dimensions."""
     fields = {one.number: one for one in wire.fields(tensor.at, tensor.end)}
     known = _TENSORS.get(fields[1].value) if 1 in fields else None
@@ -149,16 +149,16 @@ def _of_tensor(wire: Wire, tensor: Field, step: int) -> Point | None:
     for number in (4, place):
         one = fields.get(number)
         if one is not None and one.kind == BYTES and one.value == size:
-            return Point(step, dtype, wire.content(one))
+            return LogPoint(step, dtype, wire.content(one))
         if one is not None and one.kind in (FIXED32, FIXED64):
-            return Point(step, dtype, one.value.to_bytes(size, "little"))
-    return Point(step, dtype, bytes(size))  # zero is not written
+            return LogPoint(step, dtype, one.value.to_bytes(size, "little"))
+    return LogPoint(step, dtype, bytes(size))  # zero is not written
 
 
 # Weights & Biases
 
 
-def _wandb(source: Source) -> Iterator[tuple[str, Point]]:
+def _wandb(source: Source) -> Iterator[tuple[str, LogPoint]]:
     number = 0
     for kind, wire, found in wandb.entries(source, Limits()):
         if kind == wandb.HISTORY:
@@ -169,7 +169,7 @@ def _wandb(source: Source) -> Iterator[tuple[str, Point]]:
                     yield name, _of_json(step, values[name])
 
 
-def _summary(source: Source) -> Iterator[tuple[str, Point]]:
+def _summary(source: Source) -> Iterator[tuple[str, LogPoint]]:
     try:
         content = json.loads(whole(source, LONGEST_TEXT * LONGEST_NAME))
     except (ValueError, RecursionError):
@@ -179,23 +179,23 @@ def _summary(source: Source) -> Iterator[tuple[str, Point]]:
             yield name, _of_json(0, json.dumps(value))
 
 
-def _of_json(step: int, text: str) -> Point:
+def _of_json(step: int, text: str) -> LogPoint:
     """A value as JSON has it; numbers by their bits, so that their spelling does not matter."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = text
     if isinstance(value, float):
-        return Point(step, "float64", struct.pack("<d", value))
+        return LogPoint(step, "float64", struct.pack("<d", value))
     if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
-        return Point(step, "int", struct.pack("<q", value))
-    return Point(step, "text", text.encode("utf-8", "backslashreplace")[:LONGEST_TEXT])
+        return LogPoint(step, "int", struct.pack("<q", value))
+    return LogPoint(step, "text", text.encode("utf-8", "backslashreplace")[:LONGEST_TEXT])
 
 
 # MLflow's file store: a file a metric, and in each line a time, a value and a step
 
 
-def _mlflow(name: str, source: Source) -> Iterator[tuple[str, Point]]:
+def _mlflow(name: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
     for number, line in enumerate(whole(source, MLFLOW_LARGEST).splitlines()):
         words = line.split()
         try:
@@ -203,9 +203,9 @@ def _mlflow(name: str, source: Source) -> Iterator[tuple[str, Point]]:
             step = int(words[2]) if len(words) > 2 else number
         except (IndexError, ValueError):
             raise ArtifactDamaged(f"line {number + 1} is no time, value and step") from None
-        yield name, Point(step, "float64", struct.pack("<d", value))
+        yield name, LogPoint(step, "float64", struct.pack("<d", value))
 
 
-def is_finite(point: Point) -> bool:
+def is_finite(point: LogPoint) -> bool:
     """Whether it is a number that can be drawn."""
     return point.number is not None and math.isfinite(point.number)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 16  # bytes read at once: two of them stay in the L2 cache, without which reading takes four times as long
 
 
-class File:
+class FileSource:
     """A regular file, opened until it is closed or forgotten."""
 
     def __init__(self, fd: int, beside: Beside | None = None):
@@ -210,9 +210,9 @@ class Directory:
 
     def __init__(self, path: Path):
         self._directory, self.name = path.parent, path.name
-        self.opened: dict[str, File] = {}
+        self.opened: dict[str, FileSource] = {}
 
-    def open(self, name: str) -> File | None:
+    def open(self, name: str) -> FileSource | None:
         """A regular file of this directory, without following a link."""
         if name not in self.opened and name not in ("", ".", "..") and "/" not in name:
             with suppress(ArtifactNotReadable):
@@ -225,7 +225,7 @@ class Directory:
             file.close()
 
 
-def open_file(path: Path, flags: int = 0) -> File:
+def open_file(path: Path, flags: int = 0) -> FileSource:
     """A regular file, also behind symbolic links; never waits for a pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
@@ -235,4 +235,4 @@ def open_file(path: Path, flags: int = 0) -> File:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ArtifactNotReadable(f"{path} is neither a file nor a directory, and cannot be compared")
-    return File(fd)
+    return FileSource(fd)

@@ -20,7 +20,7 @@ class Extreme:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class TensorStatistics:
     """How two tensors of the same type and shape differ; indices count elements in C order."""
 
     elements: int
@@ -40,7 +40,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class StatisticsJudgment:
     """What statistics mean: the verdict, and a sentence where it is not the bitwise one."""
 
     verdict: Verdict
@@ -49,23 +49,23 @@ class Judgement:
     at: int | None = None  # the element to show, where it is not the first that differs
 
 
-Judge: TypeAlias = Callable[[str, Statistics], Judgement]  # by the name of the tensor
+Judge: TypeAlias = Callable[[str, TensorStatistics], StatisticsJudgment]  # by the name of the tensor
 
 
-def bitwise(name: str, statistics: Statistics) -> Judgement:
+def bitwise(name: str, statistics: TensorStatistics) -> StatisticsJudgment:
     """Different as soon as one bit is."""
-    return Judgement(Verdict.DIFFERENT if statistics.differing else Verdict.IDENTICAL)
+    return StatisticsJudgment(Verdict.DIFFERENT if statistics.differing else Verdict.IDENTICAL)
 
 
 def tolerant(tolerance: Tolerance) -> Judge:
     """Different as soon as one element is beyond the tolerance by which the statistics were taken."""
 
-    def judge(name: str, statistics: Statistics) -> Judgement:
+    def judge(name: str, statistics: TensorStatistics) -> StatisticsJudgment:
         if not statistics.differing:
-            return Judgement(Verdict.IDENTICAL)
+            return StatisticsJudgment(Verdict.IDENTICAL)
         if not statistics.beyond:
-            return Judgement(Verdict.TOLERATED, remark=f"all within {tolerance}")
-        return Judgement(
+            return StatisticsJudgment(Verdict.TOLERATED, remark=f"all within {tolerance}")
+        return StatisticsJudgment(
             Verdict.DIFFERENT, remark=f"{statistics.beyond} beyond {tolerance}", at=statistics.first_beyond
         )
 
@@ -83,7 +83,7 @@ def _earlier(one: int | None, other: int | None) -> int | None:
     return min((at for at in (one, other) if at is not None), default=None)
 
 
-def merged(one: Statistics, other: Statistics) -> Statistics:
+def merged(one: TensorStatistics, other: TensorStatistics) -> TensorStatistics:
     """The statistics of two pieces of a tensor together."""
     lengths = max(len(one.histogram), len(other.histogram))
     padded = [side.histogram + (0,) * (lengths - len(side.histogram)) for side in (one, other)]
@@ -116,7 +116,7 @@ def bucket_name(number: int) -> str:
     return f"{(1 << (number - 1)) + 1}-{1 << number}"
 
 
-def document(statistics: Statistics, shape: tuple[int, ...]) -> dict[str, Any]:
+def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, Any]:
     """The statistics for JSON."""
 
     def extreme(found: Extreme | None, *, whole: bool = False) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from reprokit.artifacts import dtypes
 from reprokit.artifacts.dtypes import Dtype
 from reprokit.artifacts.parts import Limits, Tensor
 from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly
-from reprokit.artifacts.statistics import Extreme, Statistics, Tolerance, merged
+from reprokit.artifacts.statistics import Extreme, TensorStatistics, Tolerance, merged
 from reprokit.errors import ArtifactDamaged
 
 TILE = 1 << 18  # elements of a piece of tensors that do not lie in C order
@@ -61,13 +61,13 @@ def _in_order(tensor: Tensor) -> bool:
     return True
 
 
-def compare(left: Tensor, right: Tensor, limits: Limits, tolerance: Tolerance | None = None) -> Statistics:
+def compare(left: Tensor, right: Tensor, limits: Limits, tolerance: Tolerance | None = None) -> TensorStatistics:
     """What two tensors differ in; their types and shapes must be the same."""
     dtype = check(left, limits)
     check(right, limits)
     count = math.prod(left.shape)
     if count == 0:
-        return Statistics(0)
+        return TensorStatistics(0)
     limits.spent.compared += dtype.file_size(count)
     if limits.spent.compared > MOST + SPREAD * left.source.size:
         raise ArtifactDamaged("its tensors come to many times the bytes that it has")
@@ -75,7 +75,7 @@ def compare(left: Tensor, right: Tensor, limits: Limits, tolerance: Tolerance | 
     if _in_order(left) and _in_order(right):
         return _compare_in_order(left, right, dtype, count, meter)
     if left.strides == right.strides and left.big_endian == right.big_endian and _same_bytes(left, right, dtype):
-        return Statistics(count)
+        return TensorStatistics(count)
     return _compare_tiles(left, right, dtype, meter)
 
 
@@ -99,17 +99,17 @@ class _Meter:
             self._format, self._tolerance, one, big, other, other_big, count, base, self._found
         )  # fmt: skip
 
-    def taken(self) -> Statistics:
+    def taken(self) -> TensorStatistics:
         """What was found since the last time."""
         found, self._found = self._found, self._ffi.new("struct rka_measured *")
         return _statistics(found)
 
 
-def _statistics(found: Any) -> Statistics:
+def _statistics(found: Any) -> TensorStatistics:
     histogram = list(found.histogram)
     while histogram and not histogram[-1]:
         histogram.pop()
-    return Statistics(
+    return TensorStatistics(
         elements=found.compared,
         differing=found.differing,
         first=found.first if found.differing else None,
@@ -131,9 +131,9 @@ def _extreme(found: Any) -> Extreme:
     return Extreme(found.value, found.whole, found.at)
 
 
-def _compare_in_order(left: Tensor, right: Tensor, dtype: Dtype, count: int, meter: _Meter) -> Statistics:
+def _compare_in_order(left: Tensor, right: Tensor, dtype: Dtype, count: int, meter: _Meter) -> TensorStatistics:
     step = max(1, 8 * BLOCK // dtype.bits // 8 * 8 if dtype.packed else BLOCK // dtype.element_size)
-    sides = [_Reading(tensor, dtype, min(step, count)) for tensor in (left, right)]
+    sides = [_ElementReader(tensor, dtype, min(step, count)) for tensor in (left, right)]
     for base in range(0, count, step):
         some = min(step, count - base)
         one, other = (side.elements(base, some) for side in sides)
@@ -141,7 +141,7 @@ def _compare_in_order(left: Tensor, right: Tensor, dtype: Dtype, count: int, met
     return meter.taken()
 
 
-class _Reading:
+class _ElementReader:
     """Elements of a tensor in C order, some at a time, in memory that is used again."""
 
     def __init__(self, tensor: Tensor, dtype: Dtype, most: int):
@@ -187,9 +187,9 @@ class _Tile:
         return math.prod(self.lengths)
 
 
-def _compare_tiles(left: Tensor, right: Tensor, dtype: Dtype, meter: _Meter) -> Statistics:
+def _compare_tiles(left: Tensor, right: Tensor, dtype: Dtype, meter: _Meter) -> TensorStatistics:
     strides = strides_of(left), strides_of(right)
-    result = Statistics(0)
+    result = TensorStatistics(0)
     for tile in _tiles(left.shape, *strides):
         one, other = (_gathered(side, own, dtype, tile) for side, own in zip((left, right), strides, strict=True))
         meter.add(one, other, tile.count, 0)
@@ -217,7 +217,7 @@ def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[in
     return lengths
 
 
-def _moved(found: Statistics, tile: _Tile, shape: tuple[int, ...]) -> Statistics:
+def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> TensorStatistics:
     """The statistics of a tile with the indices of the whole tensor."""
     from dataclasses import replace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reprokit.artifacts import dtypes
 from reprokit.artifacts.parts import Noise, Part, Tensor, Value
 from reprokit.artifacts.sources import exactly
-from reprokit.artifacts.statistics import Extreme, Judgement, Statistics, document, multi_index
+from reprokit.artifacts.statistics import Extreme, StatisticsJudgment, TensorStatistics, document, multi_index
 from reprokit.artifacts.tensors import strides_of
 from reprokit.difference import Difference
 
@@ -58,7 +58,7 @@ def _packed_element(tensor: Tensor, dtype: dtypes.Dtype, at: int) -> bytes:
 
 
 def tensor_difference(
-    name: str, left: Tensor, right: Tensor, found: Statistics, judgement: Judgement
+    name: str, left: Tensor, right: Tensor, found: TensorStatistics, judgement: StatisticsJudgment
 ) -> Difference:  # fmt: skip
     """The leaf of two tensors that differ."""
     assert found.first is not None
@@ -78,7 +78,7 @@ def tensor_difference(
     )
 
 
-def sentence(found: Statistics, shape: tuple[int, ...], dtype: str) -> str:
+def sentence(found: TensorStatistics, shape: tuple[int, ...], dtype: str) -> str:
     """How many elements differ, where first, and by how much at most."""
     assert found.first is not None
     number = f"{found.differing} of {found.elements} elements" if found.elements > 1 else "the only element"
@@ -97,7 +97,7 @@ def sentence(found: Statistics, shape: tuple[int, ...], dtype: str) -> str:
     return "; ".join(pieces)
 
 
-def _distances(found: Statistics, shape: tuple[int, ...]) -> list[str]:
+def _distances(found: TensorStatistics, shape: tuple[int, ...]) -> list[str]:
     def place(extreme: Extreme) -> str:
         return shape_text(tuple(multi_index(extreme.at, shape)))
 

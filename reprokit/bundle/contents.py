@@ -78,7 +78,7 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Digest
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BundleContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """bundle.json"""
 
     format: int = FORMAT

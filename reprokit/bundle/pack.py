@@ -19,7 +19,7 @@ import msgspec
 from reprokit import names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import contents
-from reprokit.bundle.contents import Contents, Packed
+from reprokit.bundle.contents import BundleContents, Packed
 from reprokit.bundle.normalise import Normaliser
 from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
 from reprokit.launch.variables import is_kept
@@ -36,7 +36,7 @@ LEVEL = 10  # of zstd: its result depends on this and on the library's version
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BundleRequest:
     """What is asked for beyond what every bundle holds."""
 
     entropy: bool = False
@@ -44,7 +44,7 @@ class Wanted:
     paths: bool = False  # as they are
 
 
-def pack(path: Path, output: Path, wanted: Wanted = Wanted()) -> Contents:
+def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> BundleContents:
     """Write the bundle of a finished run; the file is there whole or not at all."""
     run = RunDirectory(path)
     run.require_finished()
@@ -65,7 +65,7 @@ def pack(path: Path, output: Path, wanted: Wanted = Wanted()) -> Contents:
     return listed
 
 
-def _normaliser(run: RunDirectory, wanted: Wanted) -> Secrets:
+def _normaliser(run: RunDirectory, wanted: BundleRequest) -> Secrets:
     """What takes names away: those of homes can stand anywhere in what the run was made of."""
     if wanted.paths:
         return Secrets()
@@ -73,7 +73,7 @@ def _normaliser(run: RunDirectory, wanted: Wanted) -> Secrets:
     return Normaliser(run.run.working_directory, run.run.host, texts)
 
 
-def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
+def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleContents:
     """Write what goes into the bundle, file by file, and list it."""
     normaliser = _normaliser(run, wanted)
     directory = staging / "run"
@@ -101,7 +101,7 @@ def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
     original = rundir.seal_file(run.path / rundir.RUN)
     assert original is not None
     _run_file(run, directory, normaliser, Bundled(entropy=wanted.entropy, original=original.digest))
-    return Contents(
+    return BundleContents(
         reprokit=VERSION,
         run_id=run.run.run_id,
         entropy=wanted.entropy,
@@ -113,7 +113,7 @@ def _stage(run: RunDirectory, staging: Path, wanted: Wanted) -> Contents:
     )
 
 
-def _left_out(run: RunDirectory, wanted: Wanted, outputs: OutputsFile | None) -> Iterator[str]:
+def _left_out(run: RunDirectory, wanted: BundleRequest, outputs: OutputsFile | None) -> Iterator[str]:
     if not wanted.entropy:
         yield "the random profile and its key, which can be secret: --with-entropy adds them"
     if run.has(rundir.SNAPSHOTS) and not wanted.snapshots:
@@ -207,7 +207,7 @@ def _copy(run: RunDirectory, member: str, directory: Path) -> None:
             target.write(block)
 
 
-def _entropy(run: RunDirectory, directory: Path, wanted: Wanted) -> None:
+def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
     """The random profile if it is asked for; how much of it is missing always."""
     for entry in _entries(run, rundir.ENTROPY):
         member = f"{rundir.ENTROPY}/{entry}"
@@ -247,7 +247,7 @@ def _packed(path: Path) -> Packed:
     return Packed(size=sealed.size, digest=sealed.digest)
 
 
-def _archive(staging: Path, listed: Contents, output: Path) -> None:
+def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
     """The tar archive, compressed; everything in it that is not content is the same for everybody."""
     compressor = zstandard_library().ZstdCompressor(level=LEVEL)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

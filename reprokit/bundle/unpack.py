@@ -14,7 +14,7 @@ import msgspec
 
 from reprokit import untrusted_json
 from reprokit.bundle import contents
-from reprokit.bundle.contents import Contents
+from reprokit.bundle.contents import BundleContents
 from reprokit.bundle.pack import zstandard_library
 from reprokit.errors import BadBundle, CannotWriteReport, reason
 from reprokit.rundir import RUN, RunDirectory
@@ -41,11 +41,11 @@ class Archive(tarfile.TarFile):
     chained = 0  # headers that are being read, each of which announces the next
 
 
-class Member(tarfile.TarInfo):
+class BoundedTarInfo(tarfile.TarInfo):
     """A member of the archive. What tarfile reads of it into memory, before anybody sees its name, is bounded."""
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> Member:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> BoundedTarInfo:
         """The next member; tarfile calls this again for what an extended header stands before."""
         assert isinstance(archive, Archive)
         if archive.chained >= MAX_CHAINED:
@@ -57,7 +57,7 @@ class Member(tarfile.TarInfo):
             archive.chained -= 1
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedTarInfo:
         """The header, unless it announces a longer one, or a file with holes."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENSIONS and member.size > MAX_EXTENSION:
@@ -67,7 +67,7 @@ class Member(tarfile.TarInfo):
         return member
 
 
-def unpack(path: Path, output: Path) -> Contents:
+def unpack(path: Path, output: Path) -> BundleContents:
     """Make a run directory of a bundle; nothing is left of one that is refused."""
     library = zstandard_library()
     if os.path.lexists(output):
@@ -88,7 +88,7 @@ def unpack(path: Path, output: Path) -> Contents:
     return listed
 
 
-def _extract(path: Path, scratch: Path, library: Any) -> Contents:
+def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
     try:
         file = open(path, "rb")  # noqa: SIM115
     except OSError as error:
@@ -102,11 +102,11 @@ def _extract(path: Path, scratch: Path, library: Any) -> Contents:
 
 
 def _opened(stream: Any) -> tarfile.TarFile:
-    return Archive.open(fileobj=stream, mode="r|", tarinfo=Member)
+    return Archive.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo)
 
 
-def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
-    listed: Contents | None = None
+def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleContents:
+    listed: BundleContents | None = None
     seen: set[str] = set()
     for member in archive:
         if listed is None:
@@ -125,14 +125,14 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> Contents:
     return listed
 
 
-def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Contents:
+def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
     """bundle.json, which comes first, so that everything behind it is known before it is written."""
     if member.name != contents.LIST or not member.isreg() or member.size > contents.MAX_LIST:
         raise BadBundle(f"{path} is no bundle: it does not begin with {contents.LIST}")
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     try:
-        listed = msgspec.convert(untrusted_json.loads(data), Contents)
+        listed = msgspec.convert(untrusted_json.loads(data), BundleContents)
     except (msgspec.MsgspecError, ValueError) as error:
         raise BadBundle(f"{path}: {contents.LIST}: {_line(error)}") from None
     if listed.format > contents.FORMAT:
@@ -143,7 +143,7 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Cont
     return listed
 
 
-def _require_room(path: Path, listed: Contents, scratch: Path) -> None:
+def _require_room(path: Path, listed: BundleContents, scratch: Path) -> None:
     """Refuse what would fill the disk: a small bundle can unpack into very much."""
     disk = shutil.disk_usage(scratch)
     size = sum(one.size + BLOCK for one in listed.files.values())

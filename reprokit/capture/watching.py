@@ -36,7 +36,7 @@ def guard(
     """
     capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
     if is_captured_by_run():
-        return Watched()
+        return WatchingGuard()
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     part = import_module("reprokit.agent.capture.torch_capture").TorchCapture(capture)
     part.begin("torch", import_module("torch"))
@@ -75,13 +75,13 @@ def made(
     return Capture(settings)
 
 
-class Watched:
+class WatchingGuard:
     """Stands for a guard where the launcher's agent watches all optimizers of the process by itself."""
 
     def close(self) -> None:
         """The watch goes on as long as the run does."""
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchingGuard:
         return self
 
     def __exit__(self, *_error: object) -> None:

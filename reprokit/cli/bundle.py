@@ -30,12 +30,12 @@ def command(run: str, output: Path | None, with_entropy: bool, with_snapshots: b
     secrets. Working directory, home directories, user and host name are replaced. The same run gives the same
     bytes. 'reprokit unpack' makes a run directory of it.
     """
-    from reprokit.bundle.pack import Wanted, pack
+    from reprokit.bundle.pack import BundleRequest, pack
     from reprokit.rundir import RunDirectory
 
     path = run_path(run)
     output = output or Path(f"{RunDirectory(path).run.run_id}.tar.zst")
-    listed = pack(path, output, Wanted(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
+    listed = pack(path, output, BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
     size = sum(one.size for one in listed.files.values())
     click.echo(f"{printable(str(output))}: {len(listed.files)} files of {size} bytes")
     for line in listed.left_out:

@@ -39,11 +39,11 @@ def command(
     differ, 2 if they cannot be compared; with a tolerance also with 0 if they are within it, and says so.
     A QUANTITY is tensors or values (single numbers in JSON and CSV).
     """
-    from reprokit.artifacts.compare import Options
+    from reprokit.artifacts.compare import CompareOptions
     from reprokit.artifacts.files import diff
 
     accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
-    tree = diff(left, right, Options.within(accepted.of.get("tensors"), accepted.of.get("values")))
+    tree = diff(left, right, CompareOptions.within(accepted.of.get("tensors"), accepted.of.get("values")))
     if as_json:
         from reprokit.verify.show.artifacts import document
 

@@ -16,7 +16,7 @@ import click
 
 from reprokit.errors import EXIT_TROUBLE, ReprokitError
 from reprokit.launch import machine
-from reprokit.launch.machine import Finding, State, absent, bad, good
+from reprokit.launch.machine import DoctorFinding, DoctorState, absent, bad, good
 from reprokit.model.states import words_of
 from reprokit.printable import printable
 from reprokit.version import VERSION
@@ -39,36 +39,36 @@ def command() -> int:
     for name, check in CHECKS.items():
         found = _checked(check)
         click.echo(f"{found.state.value}  {name}: {printable(found.text)}")
-        worst = EXIT_TROUBLE if found.state is State.BAD else worst
+        worst = EXIT_TROUBLE if found.state is DoctorState.BAD else worst
     return worst
 
 
-def _checked(check: Callable[[], Finding]) -> Finding:
+def _checked(check: Callable[[], DoctorFinding]) -> DoctorFinding:
     try:
         return check()
     except (ReprokitError, OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
         return bad(str(error))
 
 
-def _platform() -> Finding:
+def _platform() -> DoctorFinding:
     from reprokit.launch.supported import libc, require_supported
 
     require_supported()
     return good(f"{platform.system()} {platform.release()} on {platform.machine()}, {libc()}")
 
 
-def _reprokit() -> Finding:
+def _reprokit() -> DoctorFinding:
     return good(f"{VERSION} on Python {platform.python_version()} ({sys.executable})")
 
 
-def _shim() -> Finding:
+def _shim() -> DoctorFinding:
     from reprokit import native
 
     native.load_shim()
     return good(f"built, with the ABI of this reprokit ({native.shim_path()})")
 
 
-def _preload() -> Finding:
+def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
     from reprokit import native
     from reprokit.launch.environment import RUN, in_front, without_own
@@ -92,7 +92,7 @@ def _preload() -> Finding:
     return bad(f"a program cannot be started under the shim: {reason}")
 
 
-def _addresses() -> Finding:
+def _addresses() -> DoctorFinding:
     from reprokit.launch.personality import without_randomization
 
     with without_randomization() as outcome:
@@ -103,7 +103,7 @@ def _addresses() -> Finding:
     return bad(f"{why}; {advice} (in a container, allow personality() in its seccomp profile)")
 
 
-def _storage() -> Finding:
+def _storage() -> DoctorFinding:
     """What the shim does with its files: reserve space, map it, write it."""
     import mmap
 
@@ -115,7 +115,7 @@ def _storage() -> Finding:
     return good(f"files can be made, reserved and mapped here; {free >> 20} MiB are free")
 
 
-def _python() -> Finding:
+def _python() -> DoctorFinding:
     found = _interpreter()
     if found is None:
         return bad("there is no python on PATH; activate the environment of your training")
@@ -168,7 +168,7 @@ def _trial() -> Iterator[tuple[Path, str]]:
         yield run, "" if done.returncode == 0 else lines[-1]
 
 
-def _recording() -> Finding:
+def _recording() -> DoctorFinding:
     """Whether its os.urandom is recorded, by which call, and whether the agent is there."""
     from reprokit.entropy.askers import who_asked
     from reprokit.rundir import ENTROPY, RunDirectory
@@ -188,7 +188,7 @@ def _recording() -> Finding:
     return good(f"{found}, and the agent loads")
 
 
-CHECKS: dict[str, Callable[[], Finding]] = {
+CHECKS: dict[str, Callable[[], DoctorFinding]] = {
     "reprokit": _reprokit,
     "platform": _platform,
     "C library": machine.c_library,

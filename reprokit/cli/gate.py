@@ -17,8 +17,8 @@ from reprokit.errors import CannotWriteReport, UsageError
 
 if TYPE_CHECKING:
     from reprokit.cli.gate_statements import Statements
-    from reprokit.gate.results import Verdict
-    from reprokit.gate.trainings import Training
+    from reprokit.gate.results import GateVerdict
+    from reprokit.gate.trainings import GateTraining
     from reprokit.launch.interruption import Interruption
 
 FILE = click.Path(path_type=Path)
@@ -132,14 +132,14 @@ def _summary_of_runner() -> Path | None:
 
 def _trainings(
     behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...], base: Path
-) -> tuple[list[Training], Path]:
+) -> tuple[list[GateTraining], Path]:
     """What is to be checked, and from where its paths lead."""
     from reprokit.gate import trainings
 
     if behind:
         if config is not None or names:
             raise UsageError("give a command behind --, or a list of trainings, not both")
-        return [trainings.Training(name=trainings.name_of(behind), command=behind)], base
+        return [trainings.GateTraining(name=trainings.name_of(behind), command=behind)], base
     path = config or Path(trainings.FILE)
     return trainings.read(path, names), path.absolute().parent
 
@@ -155,7 +155,9 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _with(training: Training, given: dict[str, Any], data: tuple[str, ...], asked: dict[str, object]) -> Training:
+def _with(
+    training: GateTraining, given: dict[str, Any], data: tuple[str, ...], asked: dict[str, object]
+) -> GateTraining:
     """The training with what the command line asks for beyond its own."""
     from msgspec.structs import replace
 
@@ -163,18 +165,18 @@ def _with(training: Training, given: dict[str, Any], data: tuple[str, ...], aske
 
 
 def _judge(
-    trainings: list[Training],
+    trainings: list[GateTraining],
     base: Path,
     output: Path | None,
     golden: Path | None,
     update: bool,
     interruption: Interruption,
     witness: Statements | None,
-) -> Verdict:
+) -> GateVerdict:
     """Check them; runs are kept where asked, or where there is something to look at in them."""
     import shutil
 
-    from reprokit.gate.check import Work
+    from reprokit.gate.check import GateWork
     from reprokit.gate.gate import judge
     from reprokit.gate.results import NOT_CHECKED, PASSED
 
@@ -186,14 +188,14 @@ def _judge(
         raise CannotWriteReport(
             f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
         ) from None
-    work = Work(base=base, runs=runs.resolve(), golden=golden and golden.absolute(), update=update)
+    work = GateWork(base=base, runs=runs.resolve(), golden=golden and golden.absolute(), update=update)
     verdict = judge(trainings, work, interruption, witness)
     if output is None and verdict.outcome in (PASSED, NOT_CHECKED):
         shutil.rmtree(runs, ignore_errors=True)
     return verdict
 
 
-def _print(verdict: Verdict, *, as_json: bool) -> None:
+def _print(verdict: GateVerdict, *, as_json: bool) -> None:
     try:
         _print_all(verdict, as_json=as_json)
         sys.stdout.flush()
@@ -203,7 +205,7 @@ def _print(verdict: Verdict, *, as_json: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the terminal has hung up, and the status says it all
 
 
-def _print_all(verdict: Verdict, *, as_json: bool) -> None:
+def _print_all(verdict: GateVerdict, *, as_json: bool) -> None:
     from reprokit.gate import github, report
 
     if as_json:

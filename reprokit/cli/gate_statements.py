@@ -17,7 +17,7 @@ from reprokit.gate.results import PASSED, REQUIRED, TROUBLE, Case, Judged
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from reprokit.gate.trainings import Training
+    from reprokit.gate.trainings import GateTraining
 
 MAX_FAILURES = 50  # that are named in a statement
 
@@ -63,7 +63,7 @@ def file_name(training: str, number: int) -> str:
     return f"{training}.json" if number == 1 else f"{training}+{number}.json"
 
 
-def prepare(key: Path | None, directory: Path | None, trainings: Iterable[Training]) -> Statements | None:
+def prepare(key: Path | None, directory: Path | None, trainings: Iterable[GateTraining]) -> Statements | None:
     """What --sign and --statements ask for; statements of an earlier gate are removed: none is to be taken for new."""
     if (key is None) != (directory is None):
         raise UsageError("--sign KEY and --statements DIR go together")

@@ -19,7 +19,7 @@ from reprokit.plan import RECORD, Plan, Profiling
 
 if TYPE_CHECKING:
     from reprokit.findings import FindingsFile
-    from reprokit.launch.run import Made
+    from reprokit.launch.run import CompletedRun
 
 REPEATS = 30
 
@@ -121,7 +121,7 @@ def command(
     end_as(made.ended)
 
 
-def _print_findings(made: Made, document: int | None) -> None:
+def _print_findings(made: CompletedRun, document: int | None) -> None:
     """The findings; what goes wrong is said, and the training's exit status passed on all the same."""
     from reprokit.errors import ReprokitError
     from reprokit.launch.messages import warn

@@ -126,7 +126,7 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
     from reprokit import recipe
 
     found, used = recipe.read(path)
-    asked = recipe.Settings(
+    asked = recipe.RecipeSettings(
         clock=plan.clock,
         keyed=plan.keyed,
         include_crypto=plan.record_crypto,

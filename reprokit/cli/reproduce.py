@@ -14,7 +14,7 @@ from reprokit.cli.secrets import stdout_for_a_document
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
 
 if TYPE_CHECKING:
-    from reprokit.reproduce.laboratory import Work
+    from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import Wishes
 
 
@@ -81,12 +81,12 @@ def command(
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
     from reprokit.launch.patched import wanted
-    from reprokit.recipe import Settings
-    from reprokit.reproduce.laboratory import Work
+    from reprokit.recipe import RecipeSettings
+    from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import Wishes, place_for
 
     directory = current_directory()
-    settings = Settings(
+    settings = RecipeSettings(
         clock=clock,
         hide_rdrand=hide_rdrand,
         include_crypto=include_crypto,
@@ -95,7 +95,7 @@ def command(
     wishes = Wishes(
         settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=not no_smallest
     )
-    work = Work(
+    work = ReproductionWork(
         command=context.obj,
         working_directory=directory,
         place=place_for(output),
@@ -106,7 +106,7 @@ def command(
     context.exit(_reproduce(work, wishes, stdout_for_a_document() if as_json else None))
 
 
-def _reproduce(work: Work, wishes: Wishes, document: int | None) -> int:
+def _reproduce(work: ReproductionWork, wishes: Wishes, document: int | None) -> int:
     """Search, and print what came of it: the journal as JSON where a descriptor for it is given; the exit status."""
     from reprokit.launch.interruption import Interrupted
     from reprokit.launch.messages import say

@@ -119,7 +119,7 @@ def _redo(
         SnapshotFile(str(place))
     except SnapshotError as error:
         raise BadSnapshot(str(error)) from None
-    asked = redo.Asked(
+    asked = redo.RedoRequest(
         mode=mode,
         snapshot=place,
         command=behind_dashes,

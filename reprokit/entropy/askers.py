@@ -43,7 +43,7 @@ class Asker(msgspec.Struct, frozen=True):
     match: str = ""  # of a replay, which holds only what was not answered exactly
 
 
-class Asked(msgspec.Struct):
+class RequestTotals(msgspec.Struct):
     """How much was asked for."""
 
     requests: int = 0
@@ -63,7 +63,7 @@ class ProcessAsked(msgspec.Struct, frozen=True):
     incarnation: int
     pid: int
     program: str
-    asked: Asked
+    asked: RequestTotals
     unrecorded: int  # requests after the shim gave up
     matches: dict[str, int]
     stand_in: int  # --clock: what native code was told to be the process id; 0 where it did not ask
@@ -75,17 +75,17 @@ class Asking:
 
     processes: list[ProcessAsked] = field(default_factory=list)
     processes_left_out: int = 0
-    rows: dict[Asker, Asked] = field(default_factory=dict)
-    total: Asked = field(default_factory=Asked)
+    rows: dict[Asker, RequestTotals] = field(default_factory=dict)
+    total: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
 
-    def add(self, asker: Asker, asked: Asked) -> None:
+    def add(self, asker: Asker, asked: RequestTotals) -> None:
         """Count it, under a less exact name where there are too many rows."""
         if asker not in self.rows and len(self.rows) >= MAX_ROWS:
             asker = msgspec.structs.replace(asker, process="", incarnation=0, thread="")
         if asker not in self.rows and len(self.rows) >= 2 * MAX_ROWS:
             asker = OTHERS
-        self.rows.setdefault(asker, Asked()).add(asked.requests, asked.bytes, asked.withheld)
+        self.rows.setdefault(asker, RequestTotals()).add(asked.requests, asked.bytes, asked.withheld)
 
 
 OTHERS = Asker("", 0, "", "", "", 0, "others")
@@ -100,7 +100,7 @@ def who_asked(directory: Path) -> Asking:
 
 
 def _add_file(asking: Asking, file: EntropyFile) -> None:
-    head, given = file.head, Asked(*file.keyed)
+    head, given = file.head, RequestTotals(*file.keyed)
     streams: dict[int, _Tally] = {}
     for chunk in file.chunks():
         if chunk.stream not in streams and len(streams) >= MAX_STREAMS:
@@ -146,7 +146,7 @@ class _Tally:
         self.thread = ""
         self.sites: dict[int, tuple[str, int]] = {}
         self.kinds: dict[bytes, _Kind] = {}
-        self.sums: dict[tuple[int, int, str], Asked] = {}  # by source, site and match
+        self.sums: dict[tuple[int, int, str], RequestTotals] = {}  # by source, site and match
         self.last: _Kind | None = None
 
     def read(self, file: EntropyFile, start: int, end: int) -> None:
@@ -195,8 +195,8 @@ class _Tally:
             raise ValueError(tag)
         return end + _CHECK
 
-    def _sum(self, source: int, site: int, match: str) -> Asked:
-        return self.sums.setdefault((source, site, match), Asked())
+    def _sum(self, source: int, site: int, match: str) -> RequestTotals:
+        return self.sums.setdefault((source, site, match), RequestTotals())
 
     def _sum_up(self) -> None:
         """Add the kinds to the sums; the last one stays, as a repeat may follow."""
@@ -207,7 +207,7 @@ class _Tally:
             kind.count = 0
         self.kinds = {head: kind for head, kind in self.kinds.items() if kind is self.last}
 
-    def askers(self, head: Head) -> Iterator[tuple[Asker, Asked]]:
+    def askers(self, head: Head) -> Iterator[tuple[Asker, RequestTotals]]:
         """Everybody who asked in this thread."""
         self._sum_up()
         for (source, site, match), asked in self.sums.items():

@@ -79,7 +79,7 @@ class Chunk(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Event(msgspec.Struct, frozen=True):
+class EntropyEvent(msgspec.Struct, frozen=True):
     """One request for entropy and what it was given; ``data`` is empty where it was withheld."""
 
     thread: str
@@ -178,7 +178,7 @@ class EntropyFile:
                 yield Chunk(offset, size, stream, ordinal, events, given)
             offset += size
 
-    def records(self) -> Iterator[Event | Mismatch]:
+    def records(self) -> Iterator[EntropyEvent | Mismatch]:
         """Every event and mismatch; a stream's in its order, streams interleaved by chunk."""
         streams: dict[int, _Stream] = {}
         for chunk in self.chunks():
@@ -247,7 +247,7 @@ class _Stream:
         self.sites: dict[int, tuple[str, int]] = {}
         self.last: tuple[int, int, int, int, int] | None = None
 
-    def read(self, chunk: Chunk) -> Iterator[Event | Mismatch]:
+    def read(self, chunk: Chunk) -> Iterator[EntropyEvent | Mismatch]:
         if chunk.ordinal != self.ordinal:
             raise self.file.damaged(chunk.offset, "a chunk is missing")
         self.ordinal += 1
@@ -258,7 +258,7 @@ class _Stream:
             record = self._record(data[at], data[at + 1 : end])
             at = end + 4
             if record is not None:
-                events += isinstance(record, Event) and not record.withheld
+                events += isinstance(record, EntropyEvent) and not record.withheld
                 yield record
         if events < chunk.events:  # a tag that has become zero would otherwise hide what follows
             raise self.file.damaged(chunk.offset + CHUNK_HEAD + at, "a record is missing")
@@ -292,7 +292,7 @@ class _Stream:
             return _MISMATCH.size
         raise ValueError(tag)
 
-    def _record(self, tag: int, body: bytes) -> Event | Mismatch | None:
+    def _record(self, tag: int, body: bytes) -> EntropyEvent | Mismatch | None:
         if tag == 1:
             self.thread = body[1:].decode("utf-8", "replace")
         elif tag == 2:
@@ -309,10 +309,10 @@ class _Stream:
             return Mismatch(self.thread, _name(SOURCES, source), module, offset, asked, _name(MATCHES, match))
         return None
 
-    def _event(self, fields: tuple[int, int, int, int, int], data: bytes) -> Event:
+    def _event(self, fields: tuple[int, int, int, int, int], data: bytes) -> EntropyEvent:
         source, site, flags, asked, given = fields
         module, offset = self.sites.get(site, ("", 0))
-        return Event(self.thread, _name(SOURCES, source), module, offset, asked, given, bool(flags & 1), data)
+        return EntropyEvent(self.thread, _name(SOURCES, source), module, offset, asked, given, bool(flags & 1), data)
 
 
 def _name(names: tuple[str, ...], number: int) -> str:

@@ -32,9 +32,9 @@ from reprokit.gate.results import (
     Judged,
 )
 from reprokit.gate.state import State
-from reprokit.gate.trainings import Training
+from reprokit.gate.trainings import GateTraining
 from reprokit.gate.variations import chosen, vary
-from reprokit.gate.varied import Given, Tried
+from reprokit.gate.varied import Given, VariedReplay
 from reprokit.launch import stragglers
 from reprokit.launch.apart import execute
 from reprokit.launch.interruption import Interrupted, Interruption
@@ -42,7 +42,7 @@ from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.model.run import RecipeUsed
 from reprokit.plan import RECORD, Plan, Profiling
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.runs import Comparison, compare
@@ -63,7 +63,7 @@ COMPARED = (
 )
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class GateWork(msgspec.Struct, frozen=True, kw_only=True):
     """Where a gate works, and with what."""
 
     base: Path  # from which paths of trainings lead
@@ -76,11 +76,11 @@ class Check:
     """The checks of one training."""
 
     def __init__(
-        self, training: Training, work: Work, interruption: Interruption, patches: tuple[str, ...] = ()
+        self, training: GateTraining, work: GateWork, interruption: Interruption, patches: tuple[str, ...] = ()
     ) -> None:
         self._training, self._work, self._interruption = training, work, interruption
         self._directory = (work.base / training.directory).resolve()
-        self._settings = Settings(patches=patches)
+        self._settings = RecipeSettings(patches=patches)
         self._recipe: RecipeUsed | None = None
         self._runs: list[Path] = []
         self._pairs: list[tuple[str, str]] = []
@@ -201,12 +201,12 @@ class Check:
         self._renew()
         return replace(replay_plan(recording, (), self._new(name), False, "derive"), fresh=self._copy)
 
-    def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> Tried:
+    def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> VariedReplay:
         """A replay with these variations, as far as they can be made; a failure is a difference here."""
         plan = self._replay_plan(recording, name)
         with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
             surroundings = vary(plan, names, Path(place))
-            tried = Tried(words=surroundings.words, refused=surroundings.refused, apart=surroundings.apart)
+            tried = VariedReplay(words=surroundings.words, refused=surroundings.refused, apart=surroundings.apart)
             if not tried.words:
                 return tried
             try:
@@ -292,7 +292,7 @@ class Check:
         elif names:
             usual = varied.seeds_given_again(replay)
 
-            def attempt(some: Sequence[str]) -> Tried:
+            def attempt(some: Sequence[str]) -> VariedReplay:
                 what = "all" if len(some) > 1 else some[0]
                 return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{what}")
 

@@ -35,7 +35,7 @@ class Bounds(msgspec.Struct, frozen=True):
     file: int = MAX_FILE  # of one; larger ones are linked
 
 
-class Copy:
+class CheckoutCopy:
     """Makes one: of what git does not ignore, or of all but what is named."""
 
     def __init__(

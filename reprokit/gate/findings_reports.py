@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from reprokit.findings import Finding
-from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, GateVerdict, Judged
 from reprokit.printable import printable
 
 MAX_RESULTS = 5000  # that GitHub shows
@@ -25,7 +25,7 @@ SUITE_RULES = {
 }
 
 
-def sarif(verdict: Verdict) -> dict[str, Any]:
+def sarif(verdict: GateVerdict) -> dict[str, Any]:
     """A SARIF log (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): what did not pass, and what is blamed for it."""
     found, unpassed = list(_findings(verdict)), list(_unpassed(verdict))
     rules = {rule_id(finding): _rule(finding) for _, finding in found}
@@ -40,7 +40,7 @@ def sarif(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _invocation(verdict: Verdict) -> dict[str, Any]:
+def _invocation(verdict: GateVerdict) -> dict[str, Any]:
     """Whether everything could be checked, which a list of results alone does not say."""
     known = (PASSED, FAILED)
     checked = verdict.outcome in known and all(case.outcome in known for _, case in verdict.unpassed())
@@ -50,7 +50,7 @@ def _invocation(verdict: Verdict) -> dict[str, Any]:
     return said
 
 
-def _unpassed(verdict: Verdict) -> Iterator[tuple[Judged, Case]]:
+def _unpassed(verdict: GateVerdict) -> Iterator[tuple[Judged, Case]]:
     """Cases that did not pass; a finding is a result of its own, with the place that it is about."""
     return ((training, case) for training, case in verdict.unpassed() if not case.finding)
 
@@ -71,7 +71,7 @@ def _failure(training: Judged, case: Case) -> dict[str, Any]:
     }
 
 
-def _findings(verdict: Verdict) -> Iterator[tuple[Judged, Finding]]:
+def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
     every = ((one, finding) for one in verdict.trainings for finding in one.findings if finding.blamed)
     for number, found in enumerate(every):
         if number < MAX_RESULTS:
@@ -134,7 +134,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
-def code_quality(verdict: Verdict) -> list[dict[str, Any]]:
+def code_quality(verdict: GateVerdict) -> list[dict[str, Any]]:
     """GitLab's Code Quality report (https://docs.gitlab.com/ci/testing/code_quality/)."""
     entries = []
     for training, finding in _findings(verdict):

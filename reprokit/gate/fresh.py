@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from reprokit.errors import CannotCopy
-from reprokit.gate.copying import Bounds, Copy, TooLarge
+from reprokit.gate.copying import Bounds, CheckoutCopy, TooLarge
 from reprokit.gate.variations import checkout
 
 PLACE: Final = "checkout"  # below the runs of a training
@@ -40,7 +40,7 @@ class Fresh:
     def _copy(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, mode=0o700)
         size = shutil.disk_usage(target).free // SHARE
-        Copy(source, target, Bounds(MAX_FILES, size, size), self._data).make()
+        CheckoutCopy(source, target, Bounds(MAX_FILES, size, size), self._data).make()
 
     def remove(self) -> None:
         """Leave nothing of them."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from reprokit import rundir
-from reprokit.gate.check import Check, Work
-from reprokit.gate.results import PASSED, Judged, Verdict
-from reprokit.gate.trainings import Training
+from reprokit.gate.check import Check, GateWork
+from reprokit.gate.results import PASSED, GateVerdict, Judged
+from reprokit.gate.trainings import GateTraining
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import say
 from reprokit.version import VERSION
@@ -16,8 +16,8 @@ Witness = Callable[[Judged], Judged]
 
 
 def judge(
-    trainings: Iterable[Training], work: Work, interruption: Interruption, witness: Witness | None = None
-) -> Verdict:
+    trainings: Iterable[GateTraining], work: GateWork, interruption: Interruption, witness: Witness | None = None
+) -> GateVerdict:
     """Run and check them all; once somebody has asked for the end, what is left is said to be not checked.
 
     `witness` is called with each training once it has been judged, and can add cases.
@@ -31,7 +31,7 @@ def judge(
         key = check.key or key
         say(f"gate: {training.name}: {_in_words(judged[-1])}")
     is_cut_short = any(one.is_cut_short for one in judged)
-    return Verdict(
+    return GateVerdict(
         reprokit=VERSION,
         started=started,
         machine=key,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, GateVerdict, Judged
 from reprokit.printable import printable
 
 MAX_SUMMARY = 900 << 10  # bytes
@@ -30,7 +30,7 @@ WORDS = {
 }
 
 
-def summary(verdict: Verdict) -> str:
+def summary(verdict: GateVerdict) -> str:
     """The job summary."""
     lines = list(_summary(verdict))
     while len("\n".join(lines).encode()) > MAX_SUMMARY:
@@ -38,7 +38,7 @@ def summary(verdict: Verdict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary(verdict: Verdict) -> Iterator[str]:
+def _summary(verdict: GateVerdict) -> Iterator[str]:
     yield f"## {MARKS[verdict.outcome]} reprokit gate: {verdict.outcome}"
     yield ""
     yield "| training | run against replay | varied | golden | required | cases | seconds |"
@@ -73,7 +73,7 @@ def _escaped(text: str) -> str:
     return safe.replace("://", "\\://")
 
 
-def workflow_commands(verdict: Verdict) -> Iterator[str]:
+def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
     """Workflow commands, one a line; what goes beyond the limit is counted in the last one."""
     unpassed = list(verdict.unpassed())
     room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1

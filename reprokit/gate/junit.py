@@ -11,13 +11,13 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from reprokit.gate.results import FAILED, PASSED, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, PASSED, Case, GateVerdict, Judged
 from reprokit.printable import printable
 
 LONGEST = 4000  # characters of one text
 
 
-def text(verdict: Verdict) -> str:
+def text(verdict: GateVerdict) -> str:
     """The file's content."""
     root = ET.Element("testsuites", name="reprokit gate")
     for training in verdict.trainings:
@@ -34,7 +34,7 @@ def text(verdict: Verdict) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(verdict: Verdict, training: Judged, name: str, cases: Sequence[Case], seconds: float) -> ET.Element:
+def _suite(verdict: GateVerdict, training: Judged, name: str, cases: Sequence[Case], seconds: float) -> ET.Element:
     suite = ET.Element("testsuite", name=f"{training.name}: {name}")
     suite.attrib.update(
         _counts(cases),
@@ -52,7 +52,7 @@ def _suite(verdict: Verdict, training: Judged, name: str, cases: Sequence[Case],
     return suite
 
 
-def _facts(verdict: Verdict, training: Judged) -> Iterator[tuple[str, str]]:
+def _facts(verdict: GateVerdict, training: Judged) -> Iterator[tuple[str, str]]:
     yield "reprokit", verdict.reprokit
     yield "directory", training.directory
     yield from (("note", note) for note in training.notes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Verdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 20  # cases of a training that did not pass
@@ -19,7 +19,7 @@ HEADLINES = {
 }
 
 
-def print_verdict(verdict: Verdict) -> None:
+def print_verdict(verdict: GateVerdict) -> None:
     """Print it: a line a training, then what did not pass."""
     cells = []
     for one in verdict.trainings:
@@ -37,7 +37,7 @@ def print_verdict(verdict: Verdict) -> None:
     print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
 
 
-def document(verdict: Verdict) -> dict[str, Any]:
+def document(verdict: GateVerdict) -> dict[str, Any]:
     """Everything as a JSON document."""
     content: dict[str, Any] = msgspec.to_builtins(verdict)
     trainings = [

@@ -10,7 +10,7 @@ import msgspec
 
 from reprokit.errors import CannotWriteReport
 from reprokit.gate import findings_reports, github, junit
-from reprokit.gate.results import Verdict
+from reprokit.gate.results import GateVerdict
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +21,8 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     gitlab: Path | None = None
     summary: Path | None = None  # to which a summary is appended
 
-    def _wanted(self) -> Iterator[tuple[Path, str, Callable[[Verdict], str]]]:
-        texts: tuple[tuple[Path | None, str, Callable[[Verdict], str]], ...] = (
+    def _wanted(self) -> Iterator[tuple[Path, str, Callable[[GateVerdict], str]]]:
+        texts: tuple[tuple[Path | None, str, Callable[[GateVerdict], str]], ...] = (
             (self.junit, "w", junit.text),
             (self.sarif, "w", lambda verdict: findings_reports.text(findings_reports.sarif(verdict))),
             (self.gitlab, "w", lambda verdict: findings_reports.text(findings_reports.code_quality(verdict))),
@@ -37,7 +37,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
             if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
                 raise CannotWriteReport(f"{path} cannot be written; choose a file in a directory of yours")
 
-    def write(self, verdict: Verdict) -> None:
+    def write(self, verdict: GateVerdict) -> None:
         """Write them all; one that cannot be written keeps none of the others from it."""
         problems = []
         for path, mode, text in self._wanted():

@@ -64,7 +64,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return next((outcome for outcome in WORST_FIRST if outcome in outcomes), None)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a gate has to say."""
 
     format: int = FORMAT

@@ -54,7 +54,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError('findings = "accepted" needs accepted = FILE')
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training to check."""
 
     name: Annotated[str, msgspec.Meta(pattern=NAME)]
@@ -72,10 +72,10 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """reprokit.toml"""
 
-    training: Annotated[tuple[Training, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    training: Annotated[tuple[GateTraining, ...], msgspec.Meta(min_length=1, max_length=1000)]
 
 
-def read(path: Path, names: tuple[str, ...]) -> list[Training]:
+def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
     """The trainings of a file, all or those of these names; raises BadGate with one line."""
     try:
         with open(path, "rb") as file:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from reprokit.gate.copying import Copy, TooLarge
+from reprokit.gate.copying import CheckoutCopy, TooLarge
 from reprokit.launch.elsewhere import Elsewhere
 from reprokit.plan import Plan, Varied
 
@@ -32,7 +32,7 @@ class CannotVary(Exception):
     """Why this machine does not allow a variation."""
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
     """A replay, and what it is started in."""
 
     plan: Plan
@@ -53,12 +53,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         if self.directory is not None and "PWD" in os.environ:
             os.environ["PWD"] = str(self.directory)
 
-    def told(self, **changes: object) -> Surroundings:
+    def told(self, **changes: object) -> ReplaySurroundings:
         """With more that the shim tells otherwise."""
         varied = replace(self.plan.varied or Varied(), **changes)
         return replace(self, plan=replace(self.plan, varied=varied))
 
-    def given(self, name: str, value: str) -> Surroundings:
+    def given(self, name: str, value: str) -> ReplaySurroundings:
         """With another variable."""
         return replace(self, plan=replace(self.plan, variables={**(self.plan.variables or {}), name: value}))
 
@@ -73,9 +73,9 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in VARIATIONS if name in wanted or ALL in wanted)
 
 
-def vary(plan: Plan, names: Iterable[str], place: Path) -> Surroundings:
+def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
     """Everything that can be made of these; `place` is an empty directory for what needs one."""
-    surroundings = Surroundings(plan=plan)
+    surroundings = ReplaySurroundings(plan=plan)
     apart: tuple[str, ...] = ()
     words, refused = {}, {}
     for name in names:
@@ -91,7 +91,7 @@ def vary(plan: Plan, names: Iterable[str], place: Path) -> Surroundings:
     return replace(surroundings, plan=plan, words=words, refused=refused, apart=apart)
 
 
-def _working_directory(now: Surroundings, place: Path) -> tuple[Surroundings, str]:
+def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurroundings, str]:
     """The checkout in another place: by a mount that only the run sees, or a copy."""
     before = now.plan.working_directory.resolve()
     root = checkout(before)
@@ -104,7 +104,7 @@ def _working_directory(now: Surroundings, place: Path) -> tuple[Surroundings, st
     refused = bound.refused()
     if not refused:
         return replace(moved, elsewhere=bound), f"{after}, where {root} is mounted too"
-    copy = Copy(root, target)
+    copy = CheckoutCopy(root, target)
     try:
         copy.make()
     except (TooLarge, OSError) as error:
@@ -119,7 +119,7 @@ def checkout(directory: Path) -> Path:
     return next(above, directory)
 
 
-def _host_name(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _host_name(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     """By a namespace, or by the shim where none is allowed."""
     name = next(name for name in HOSTS if name != os.uname().nodename)
     named = replace(now.elsewhere, host=name)
@@ -128,7 +128,7 @@ def _host_name(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
     return now.told(host=name), f"{name}, as the C library tells it"
 
 
-def _time_zone(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _time_zone(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     name, rule, offset = FAR_EAST
     if time.localtime().tm_gmtoff == offset or now.variable("TZ") in (name, rule):
         name, rule, offset = FAR_WEST
@@ -136,7 +136,7 @@ def _time_zone(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
     return now.given("TZ", zone), f"{zone} ({offset // 3600:+d} hours from UTC)"
 
 
-def _locale(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _locale(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     before = now.variable("LC_ALL") or now.variable("LANG")
     name = other_locale(before, installed_locales())
     if name is None:
@@ -176,11 +176,11 @@ def _canonical(name: str) -> str:
     return name.lower().replace("utf-8", "utf8")
 
 
-def _file_order(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _file_order(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     return now.told(backwards=True), "listings of directories begin at their end"
 
 
-def _cores(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _cores(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         raise CannotVary("only one processor is free, so that there cannot be fewer")
@@ -189,13 +189,13 @@ def _cores(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
     return replace(fewer, plan=replace(fewer.plan, processors=count)), f"{count} of {usable}"
 
 
-def _later_hour(now: Surroundings, _place: Path) -> tuple[Surroundings, str]:
+def _later_hour(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     hours, minutes = divmod(LATER // 60, 60)
     given = "; times that were recorded (--clock) are given again" if now.plan.clock else ""
     return now.told(later=LATER), f"{hours} hours {minutes} minutes later{given}"
 
 
-VARIATIONS: Final[dict[str, Callable[[Surroundings, Path], tuple[Surroundings, str]]]] = {
+VARIATIONS: Final[dict[str, Callable[[ReplaySurroundings, Path], tuple[ReplaySurroundings, str]]]] = {
     "working-directory": _working_directory,
     "host-name": _host_name,
     "time-zone": _time_zone,

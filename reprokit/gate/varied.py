@@ -15,7 +15,7 @@ from reprokit.verify.read.scan import Replaced, scan
 TOGETHER = "together"
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class VariedReplay(msgspec.Struct, frozen=True, kw_only=True):
     """A replay in other surroundings, held against the recording."""
 
     words: dict[str, str]  # of each variation that was made: what is different
@@ -48,7 +48,7 @@ def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:
         yield Case(suite=suite, name=f"seeds of process {process}", outcome=FAILED, message=message)
 
 
-def judge(suite: str, names: Sequence[str], attempt: Callable[[Sequence[str]], Tried]) -> Iterator[Case]:
+def judge(suite: str, names: Sequence[str], attempt: Callable[[Sequence[str]], VariedReplay]) -> Iterator[Case]:
     """A case for each variation."""
     tried = attempt(names)
     for name, why in tried.refused.items():
@@ -62,7 +62,7 @@ def judge(suite: str, names: Sequence[str], attempt: Callable[[Sequence[str]], T
         yield from _each(suite, tried, attempt)
 
 
-def _each(suite: str, together: Tried, attempt: Callable[[Sequence[str]], Tried]) -> Iterator[Case]:
+def _each(suite: str, together: VariedReplay, attempt: Callable[[Sequence[str]], VariedReplay]) -> Iterator[Case]:
     outcomes = set()
     for name in together.words:
         case = _alone(suite, name, attempt([name]))
@@ -74,7 +74,7 @@ def _each(suite: str, together: Tried, attempt: Callable[[Sequence[str]], Tried]
         yield Case(suite=suite, name=TOGETHER, outcome=FAILED, message=message)
 
 
-def _alone(suite: str, name: str, tried: Tried) -> Case:
+def _alone(suite: str, name: str, tried: VariedReplay) -> Case:
     if name in tried.refused:
         return _refused(suite, name, tried.refused[name])
     text = tried.words[name]

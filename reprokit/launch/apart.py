@@ -20,7 +20,7 @@ from reprokit.plan import Plan
 MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
 
 
-class Report(msgspec.Struct, frozen=True):
+class LauncherReport(msgspec.Struct, frozen=True):
     """What a launcher process has to say at its end."""
 
     ended: Ended | None = None
@@ -69,11 +69,11 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
         if before is not None:
             before()
         made = execute_here(plan)
-        report = Report(ended=made.ended, used=made.used)
+        report = LauncherReport(ended=made.ended, used=made.used)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
         text = str(error) if name else f"{type(error).__name__}: {reason(error)}"
-        report = Report(error=name or "ReprokitError", text=text)
+        report = LauncherReport(error=name or "ReprokitError", text=text)
     with suppress(OSError):
         text = report.text[: MAX_REPORT // 8].encode("utf-8", "backslashreplace").decode()
         os.write(writer, msgspec.json.encode(msgspec.structs.replace(report, text=text)))
@@ -82,9 +82,9 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
     os._exit(0)
 
 
-def _report(data: bytes, status: int) -> Report:
+def _report(data: bytes, status: int) -> LauncherReport:
     try:
-        report = msgspec.json.decode(data, type=Report)
+        report = msgspec.json.decode(data, type=LauncherReport)
     except msgspec.MsgspecError:
         how = f"wait status {status}"
         raise LaunchError(f"the process that launched the run did not come to its end ({how}); try again") from None

@@ -17,7 +17,7 @@ from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
-from reprokit.launch.written import Watched
+from reprokit.launch.written import WatchedFiles
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
@@ -55,12 +55,12 @@ class Finish:
         ended: Ended,
         interrupted: Callable[[], bool],
         hook: Hook | None = None,
-        beside: Recorded | Watched | None = None,
+        beside: Recorded | WatchedFiles | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self.ended, self._hook = ended, hook
         self._recorded = beside if isinstance(beside, Recorded) else None
-        self._written = beside if isinstance(beside, Watched) else None
+        self._written = beside if isinstance(beside, WatchedFiles) else None
         self._full = False  # the disk, at the end
 
     def close(self, began: float, gathering: Gathering | None) -> None:
@@ -211,7 +211,7 @@ class Finish:
             self._run.changed.append(change)
             warn(f"changed: {change}")
 
-    def _take_written(self, written: Watched) -> None:
+    def _take_written(self, written: WatchedFiles) -> None:
         written.write(self._path)
         if not written.is_complete:
             self._warn("too many files lie below the command's directory: which it wrote was not looked for")

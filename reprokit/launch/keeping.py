@@ -18,7 +18,7 @@ MARGIN = 64 << 20  # bytes of the disk that are left free
 _NO_COPYING = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class Copy(msgspec.Struct, frozen=True):
+class KeptOutput(msgspec.Struct, frozen=True):
     """A copy in the run directory, and its number there."""
 
     file: IO[bytes]
@@ -33,7 +33,7 @@ class Keeper(msgspec.Struct):
     interrupted: Callable[[], bool]
     number: int = 0
 
-    def copy(self, file: IO[bytes]) -> Copy | None:
+    def copy(self, file: IO[bytes]) -> KeptOutput | None:
         """A copy that did not change while it was made; None where there is no room, or no use."""
         size = os.fstat(file.fileno()).st_size
         if not 0 < size <= self.left or not self._has_room(size):
@@ -52,7 +52,7 @@ class Keeper(msgspec.Struct):
         self.drop(copy)
         return None
 
-    def drop(self, copy: Copy) -> None:
+    def drop(self, copy: KeptOutput) -> None:
         """Forget a copy."""
         copy.file.close()
         with suppress(OSError):
@@ -68,11 +68,11 @@ class Keeper(msgspec.Struct):
             return False
         return disk.f_bavail * disk.f_frsize >= size + MARGIN
 
-    def _new(self) -> Copy:
+    def _new(self) -> KeptOutput:
         with suppress(FileExistsError):
             os.mkdir(self.run / rundir.KEPT, 0o700)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return Copy(os.fdopen(os.open(self._path(self.number), flags, 0o600), "w+b"), self.number)
+        return KeptOutput(os.fdopen(os.open(self._path(self.number), flags, 0o600), "w+b"), self.number)
 
     def _copied(self, file: IO[bytes], copy: IO[bytes], size: int) -> bool:
         """Whether all bytes of a file were copied, and it was the same file all the while."""

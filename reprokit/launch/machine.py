@@ -26,7 +26,7 @@ MADV_WIPEONFORK = 18
 EXIT_LIMIT = 200
 
 
-class State(Enum):
+class DoctorState(Enum):
     """How a line of doctor's begins."""
 
     GOOD = "ok"
@@ -35,23 +35,23 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """What a check found."""
 
-    state: State
+    state: DoctorState
     text: str
 
 
-def good(text: str) -> Finding:
-    return Finding(State.GOOD, text)
+def good(text: str) -> DoctorFinding:
+    return DoctorFinding(DoctorState.GOOD, text)
 
 
-def bad(text: str) -> Finding:
-    return Finding(State.BAD, text)
+def bad(text: str) -> DoctorFinding:
+    return DoctorFinding(DoctorState.BAD, text)
 
 
-def absent(text: str) -> Finding:
-    return Finding(State.ABSENT, text)
+def absent(text: str) -> DoctorFinding:
+    return DoctorFinding(DoctorState.ABSENT, text)
 
 
 def in_child(check: Callable[[], int]) -> int:
@@ -67,7 +67,7 @@ def in_child(check: Callable[[], int]) -> int:
     return code if 0 <= code < EXIT_LIMIT else -1
 
 
-def supervisor() -> Finding:
+def supervisor() -> DoctorFinding:
     """Whether seccomp's user notification works: a filter with a listener is tried in a child."""
     if platform.machine() not in SYS_SECCOMP:
         return absent("not on this processor")
@@ -103,7 +103,7 @@ def _listen() -> int:
     return 0
 
 
-def vdso() -> Finding:
+def vdso() -> DoctorFinding:
     """Whether the kernel offers getrandom without a system call, and whether it can be made unusable."""
     image, flags = _vdso()
     if image is None:
@@ -131,14 +131,14 @@ def _vdso() -> tuple[bytes | None, str]:
     return image, flags
 
 
-def c_library() -> Finding:
+def c_library() -> DoctorFinding:
     """glibc's version, and which of its calls give entropy."""
     library = ctypes.CDLL(None)
     names = [name for name in ("getrandom", "getentropy", "arc4random") if hasattr(library, name)]
     return good(f"{libc()}, with {', '.join(names)}")
 
 
-def instructions() -> Finding:
+def instructions() -> DoctorFinding:
     """Whether the processor has instructions that give entropy, which no hook sees."""
     if platform.machine() != "x86_64":
         return good("the processor's own instructions are no part of what trainings use here")
@@ -158,7 +158,7 @@ def _cpu_flags() -> set[str]:
         return next((set(line.split()) for line in file if line.startswith("flags")), set())
 
 
-def forked_memory() -> Finding:
+def forked_memory() -> DoctorFinding:
     """MADV_WIPEONFORK, by which a forked child never takes its parent's state for its own."""
     with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
         page[0] = 1
@@ -171,13 +171,13 @@ def forked_memory() -> Finding:
     return absent("the system takes MADV_WIPEONFORK and does nothing; the shim clears its page itself")
 
 
-def memory_files() -> Finding:
+def memory_files() -> DoctorFinding:
     """memfd_create, which holds the recorded text of /proc/sys/kernel/random/uuid."""
     os.close(os.memfd_create("reprokit"))
     return good("can be made (memfd_create)")
 
 
-def tracing() -> Finding:
+def tracing() -> DoctorFinding:
     """strace, for record --prove."""
     from reprokit.launch import prove
 

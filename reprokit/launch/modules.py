@@ -54,7 +54,7 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
-class Found(msgspec.Struct):
+class ModuleFindings(msgspec.Struct):
     """What the modules of a run hold and what the shim could not do, a line each; whether the search was cut short."""
 
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
@@ -62,7 +62,7 @@ class Found(msgspec.Struct):
     interrupted: bool = False
 
 
-class Interrupted(Exception):
+class SearchInterrupted(Exception):
     """The user does not want to wait."""
 
 
@@ -79,17 +79,17 @@ class Known(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> Found:
+def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
     """Look through every module that a process of the run had loaded."""
     lines = _lines(run / rundir.MODULES)
     refused = [words for word, words in WORDS.items() if word in lines]
-    found = Found(list(refused), refused)
+    found = ModuleFindings(list(refused), refused)
     known = _read_cache()
     before = dict(known)
     for path in _paths(lines):
         try:
             names = _names(path, known, interrupted)
-        except Interrupted:
+        except SearchInterrupted:
             found.interrupted = True
             break
         if names and not _is_left_out(path, include_crypto):
@@ -158,7 +158,7 @@ def _scan(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
     for start, size in _code(file, _ELF.unpack(head)) if scanner else ():
         for code, begin, end in _blocks(file, start, min(size, left)):
             if interrupted():
-                raise Interrupted
+                raise SearchInterrupted
             names.update(scanner(code, begin, end) if scanner else ())
         left -= min(size, left)
     return names

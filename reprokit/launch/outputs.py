@@ -43,7 +43,7 @@ class Budget(msgspec.Struct):
     left: int
 
 
-class Refused(Exception):
+class Undigested(Exception):
     """Why a file or container has no digest."""
 
 
@@ -58,7 +58,7 @@ def collect(
 
     What was written below the second directory of `moved` is listed as if it had been below the first.
     """
-    places = Places(run, working_directory, moved)
+    places = PlaceNames(run, working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
     there = sorted(_results(written, resolver, places), key=places.named)
@@ -80,7 +80,7 @@ def collect(
     )
 
 
-class Places:
+class PlaceNames:
     """What directories are called that the run worked in."""
 
     def __init__(self, run: Path, working_directory: Path, moved: tuple[Path, Path] | None) -> None:
@@ -109,7 +109,7 @@ class Places:
         return not f"{path}/".startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
 
 
-def _results(written: names.Written, resolver: names.Resolver, places: Places) -> set[str]:
+def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:
     """Files and symbolic links that are there."""
     paths = set(names.there(written, resolver, places.has_results))
     paths |= set(_wandb_files(paths))
@@ -117,7 +117,12 @@ def _results(written: names.Written, resolver: names.Resolver, places: Places) -
 
 
 def _unseen(
-    run: Path, directory: Path, written: names.Written, resolver: names.Resolver, known: list[str], places: Places
+    run: Path,
+    directory: Path,
+    written: names.WrittenNames,
+    resolver: names.Resolver,
+    known: list[str],
+    places: PlaceNames,
 ) -> Iterator[str]:
     """Files below the working directory that were changed since the start, and not by what the shim saw."""
     here = os.path.realpath(directory)
@@ -133,7 +138,7 @@ def _unseen(
             yield path
 
 
-def _is_left_out(directory: str, places: Places) -> bool:
+def _is_left_out(directory: str, places: PlaceNames) -> bool:
     if directory in SYSTEM or os.path.basename(directory).startswith("."):
         return True
     is_run = os.path.lexists(os.path.join(directory, rundir.RUN))
@@ -173,7 +178,7 @@ def _is_regular_or_link(path: str) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
-def _link(path: str, places: Places) -> OutputLink:
+def _link(path: str, places: PlaceNames) -> OutputLink:
     try:
         target = os.readlink(path)
     except OSError:
@@ -181,13 +186,13 @@ def _link(path: str, places: Places) -> OutputLink:
     return OutputLink(path=places.name(path), target=places.name(target) if target.startswith("/") else target)
 
 
-def _describe(path: str, places: Places, budget: Budget, keeper: Keeper) -> OutputFile | None:
+def _describe(path: str, places: PlaceNames, budget: Budget, keeper: Keeper) -> OutputFile | None:
     name = places.name(path)
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             return _read(file, name, size, budget, keeper)
-    except Refused as refusal:
+    except Undigested as refusal:
         return OutputFile(path=name, size=size, digest="", note=str(refusal))
     except FileNotFoundError:
         return None
@@ -219,10 +224,10 @@ def _digest(file: IO[bytes], budget: Budget) -> str:
     digest = hashlib.sha256()
     while block := file.read(BLOCK):
         if budget.interrupted():
-            raise Refused("not read: interrupted")
+            raise Undigested("not read: interrupted")
         budget.left -= len(block)
         if budget.left < 0:
-            raise Refused("not read: more was written than is digested")
+            raise Undigested("not read: more was written than is digested")
         digest.update(block)
     return f"sha256:{digest.hexdigest()}"
 
@@ -236,7 +241,7 @@ def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
     import zlib
 
     is_keras = path.endswith(".keras")
-    with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Refused):
+    with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Undigested):
         return _zip_content(file, is_keras, budget), "keras" if is_keras else "zip"
     return "", ""
 
@@ -249,14 +254,14 @@ def _zip_content(file: IO[bytes], is_keras: bool, budget: Budget) -> str:
     with zipfile.ZipFile(file) as container:
         members = container.infolist()
         if len(members) > MAX_MEMBERS:
-            raise Refused("too many members")
+            raise Undigested("too many members")
         for member in members:
             digest.update(member.filename.encode("utf-8", "surrogateescape") + b"\0")
             inner = hashlib.sha256()
             for block in _member_blocks(container, member, is_keras):
                 left -= len(block)
                 if left < 0 or budget.interrupted():
-                    raise Refused("too large")
+                    raise Undigested("too large")
                 inner.update(block)
             digest.update(inner.digest())
     return f"sha256:{digest.hexdigest()}"

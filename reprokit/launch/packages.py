@@ -25,7 +25,7 @@ _DIRECTORY = re.compile(
 )
 
 
-class Package(msgspec.Struct, frozen=True):
+class Distribution(msgspec.Struct, frozen=True):
     """An installed distribution."""
 
     name: str  # in lower case, with dashes
@@ -34,9 +34,9 @@ class Package(msgspec.Struct, frozen=True):
     facts: str  # the directory of its facts
 
 
-def installed(path: Iterable[str]) -> list[Package]:
+def installed(path: Iterable[str]) -> list[Distribution]:
     """The distributions in these directories of sys.path; of one that is there twice the first, as Python takes it."""
-    found: dict[str, Package] = {}
+    found: dict[str, Distribution] = {}
     for package in _all(path):
         found.setdefault(package.name, package)
         if len(found) >= MAX_PACKAGES:
@@ -44,7 +44,7 @@ def installed(path: Iterable[str]) -> list[Package]:
     return list(found.values())
 
 
-def _all(path: Iterable[str]) -> Iterator[Package]:
+def _all(path: Iterable[str]) -> Iterator[Distribution]:
     left = MAX_NAMES
     for place in list(dict.fromkeys(path))[:MAX_DIRECTORIES]:
         try:
@@ -57,7 +57,7 @@ def _all(path: Iterable[str]) -> Iterator[Package]:
         for name in names:
             match = _DIRECTORY.fullmatch(name) if name.endswith("-info") else None
             if match is not None:
-                yield Package(normal(match["name"]), match["version"] or "", place, os.path.join(place, name))
+                yield Distribution(normal(match["name"]), match["version"] or "", place, os.path.join(place, name))
 
 
 def normal(name: str) -> str:
@@ -65,7 +65,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def imported(packages: list[Package], names: set[str], files: Iterable[str]) -> set[str]:
+def imported(packages: list[Distribution], names: set[str], files: Iterable[str]) -> set[str]:
     """The packages that brought these top-level names or files; a name that several share counts for all."""
     wanted = names | set(_below(packages, files))
     lower = {name.lower() for name in wanted}
@@ -81,12 +81,12 @@ def imported(packages: list[Package], names: set[str], files: Iterable[str]) -> 
     return found
 
 
-def places(packages: Iterable[Package]) -> set[str]:
+def places(packages: Iterable[Distribution]) -> set[str]:
     """The directories that packages were installed in, each with a slash behind it; no source tree in development."""
     return {package.place.rstrip("/") + "/" for package in packages if package.facts.endswith(".dist-info")}
 
 
-def _below(packages: list[Package], files: Iterable[str]) -> Iterator[str]:
+def _below(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
     """The top-level names of files that lie in a directory where packages are installed."""
     found = places(packages)
     for file in files:
@@ -95,7 +95,7 @@ def _below(packages: list[Package], files: Iterable[str]) -> Iterator[str]:
                 yield file[len(place) :].split("/", 1)[0].split(".", 1)[0]
 
 
-def _top_level(package: Package) -> set[str]:
+def _top_level(package: Distribution) -> set[str]:
     """What can be imported of a package, by its own account."""
     for name in ("top_level.txt", "RECORD", "SOURCES.txt"):
         with suppress(OSError):

@@ -19,7 +19,7 @@ APPLIED, NOT_APPLIED, REFUSED = "applied", "not-applied", "refused"
 MAX_WHY = 500  # characters
 
 
-class Patched(msgspec.Struct, frozen=True):
+class PreparedPatches(msgspec.Struct, frozen=True):
     """What a run's patches come to before its start."""
 
     variables: dict[str, str]  # the command's, with those of the patches
@@ -43,7 +43,7 @@ def installed(command: Command, own: Mapping[str, str], directory: Path) -> dict
     return None if places is None else {found.name: found.version for found in packages.installed(places)}
 
 
-def prepare(texts: Iterable[str], command: Command, own: Mapping[str, str], directory: Path) -> Patched:
+def prepare(texts: Iterable[str], command: Command, own: Mapping[str, str], directory: Path) -> PreparedPatches:
     """Set what is set before the start. A patch is applied whole or not at all."""
     present = installed(command, own, directory)
     variables, states, for_agent = dict(own), [], []
@@ -53,7 +53,7 @@ def prepare(texts: Iterable[str], command: Command, own: Mapping[str, str], dire
         if state.state == APPLIED:
             variables.update(state.variables)
             for_agent += _for_agent(chosen)
-    return Patched(variables, states, for_agent)
+    return PreparedPatches(variables, states, for_agent)
 
 
 def _before(

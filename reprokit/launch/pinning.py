@@ -43,20 +43,20 @@ class Pins(msgspec.Struct, frozen=True):
     changes: tuple[str, ...] = ()  # in words, with what cannot be made the same
 
 
-class Machine(msgspec.Struct, frozen=True):
+class ProcessorFacts(msgspec.Struct, frozen=True):
     """The processors of a machine, as far as libraries look at them."""
 
     count: int
     usable: int
     processor: Processor
 
-    def computes_like(self, other: Machine) -> bool:
+    def computes_like(self, other: ProcessorFacts) -> bool:
         """Whether libraries see no difference."""
         same_counts = (self.count, self.usable) == (other.count, other.usable)
         return same_counts and self.processor.chooses_like(other.processor)
 
 
-def machine(cpu: Any) -> Machine | None:
+def machine(cpu: Any) -> ProcessorFacts | None:
     """The machine that the facts of environment.json tell of; None where they tell nothing of use."""
     if not isinstance(cpu, dict):
         return None
@@ -64,7 +64,7 @@ def machine(cpu: Any) -> Machine | None:
     if not (_is_count(count) and _is_count(usable) and isinstance(flags, list)):
         return None
     model = str(cpu.get("model", ""))
-    return Machine(count, usable, Processor(model, frozenset(str(flag) for flag in flags)))
+    return ProcessorFacts(count, usable, Processor(model, frozenset(str(flag) for flag in flags)))
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
@@ -104,7 +104,7 @@ def _taken(told: Computed) -> set[str]:
 
 
 def _counts(
-    before: Machine, now: Machine, told: Computed, environment: dict[str, Any]
+    before: ProcessorFacts, now: ProcessorFacts, told: Computed, environment: dict[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     """Variables for the counts of threads, which follow the usable processors."""
     if before.count != now.count and before.count == before.usable and _python(environment) >= (3, 13):
@@ -122,7 +122,7 @@ def _counts(
         yield "MKL_DYNAMIC", "FALSE", "or MKL would take no more threads than there are processors"
 
 
-def _pools(before: Machine, now: Machine, told: Computed) -> Iterator[tuple[str, int]]:
+def _pools(before: ProcessorFacts, now: ProcessorFacts, told: Computed) -> Iterator[tuple[str, int]]:
     """Pools that take no more threads than there are processors, whatever their variable says."""
     if now.usable < before.usable:
         for name, library, fact in (("openblas", "openblas", "threads"), ("torch_interop", "torch", "interop_threads")):
@@ -138,7 +138,7 @@ def _python(environment: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdecimal())
 
 
-def _choices(before: Machine, now: Machine, told: Computed) -> Iterator[tuple[str, str, str]]:
+def _choices(before: ProcessorFacts, now: ProcessorFacts, told: Computed) -> Iterator[tuple[str, str, str]]:
     """Variables for the choice of code, which follows the processor."""
     if not before.processor.chooses_like(now.processor):
         for name, value in capabilities.variables(before.processor, now.processor, told):

@@ -15,7 +15,7 @@ from reprokit.launch.placing import Placed
 from reprokit.launch.process import Child, Ended
 from reprokit.launch.run import Prepared, Watch, say_captured
 from reprokit.launch.rundirectory import NewRun, remove, shown
-from reprokit.launch.written import Watched
+from reprokit.launch.written import WatchedFiles
 from reprokit.model.run import RunFile
 from reprokit.model.states import not_loaded, off
 from reprokit.plan import Plan
@@ -34,7 +34,7 @@ class Unshimmed:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._files: Watched | None = None
+        self._files: WatchedFiles | None = None
 
     def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
         """The user's variables with those that start the agent, unless nothing is to be in the command."""
@@ -52,7 +52,7 @@ class Unshimmed:
         """Look at the files that are there."""
         plan = self._plan
         if plan.observed or plan.untouched:
-            self._files = Watched(plan.working_directory, (prepared.path, *plan.aside))
+            self._files = WatchedFiles(plan.working_directory, (prepared.path, *plan.aside))
 
     def start(self, prepared: Prepared) -> Child:
         """Start the command, its addresses as random as they are without reprokit."""

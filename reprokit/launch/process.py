@@ -176,7 +176,7 @@ def _spawn(command: Command, directory: Path, environment: Mapping[str, str]) ->
     return child.pid
 
 
-class Interruption:
+class LateSignals:
     """Signals that come after the child's end: the rest of the work is cut short, the run still closed."""
 
     def __init__(self) -> None:

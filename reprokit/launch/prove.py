@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from reprokit import entropy
-from reprokit.entropy.files import Event
+from reprokit.entropy.files import EntropyEvent
 from reprokit.errors import NoProof
 from reprokit.launch import environment as environments
 from reprokit.launch import strace
@@ -219,7 +219,7 @@ def _answered(file: entropy.EntropyFile, pids: set[int]) -> Iterator[tuple[int, 
     """Process, size, and place of the call in its page, of what the supervisor gave these processes."""
     if file.head.identity.endswith("@") and file.head.pid in pids:
         for record in file.records():
-            if isinstance(record, Event) and record.source == "kernel":
+            if isinstance(record, EntropyEvent) and record.source == "kernel":
                 yield file.head.pid, record.given, record.offset % PAGE
 
 

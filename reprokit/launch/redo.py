@@ -29,7 +29,7 @@ MAX_DEATHS = 3  # processes that may end in the middle of a trial one after the 
 ENDED_BY_USER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RedoRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done again, and by which script."""
 
     mode: str
@@ -40,7 +40,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None  # in which the first result must come
 
 
-class Progress:
+class TrialProgress:
     """Reads the trials as the training writes them, and tells of each."""
 
     def __init__(self, path: Path, told: Callable[[str], object]) -> None:
@@ -76,7 +76,7 @@ class Progress:
                 self._told(trial["text"])
 
 
-def redo(asked: Asked, told: Callable[[str], object]) -> dict[str, Any]:
+def redo(asked: RedoRequest, told: Callable[[str], object]) -> dict[str, Any]:
     """The result that the training's agent wrote; raises NotRedone where there is none."""
     directory = Path(tempfile.mkdtemp(prefix="reprokit-redo-"))
     try:
@@ -88,11 +88,11 @@ def redo(asked: Asked, told: Callable[[str], object]) -> dict[str, Any]:
 class _Redoing:
     """The processes of one request: mostly one, and another for what a process did not survive."""
 
-    def __init__(self, asked: Asked, directory: Path, told: Callable[[str], object]) -> None:
+    def __init__(self, asked: RedoRequest, directory: Path, told: Callable[[str], object]) -> None:
         self._asked = asked
         self._directory = directory
         self._result = directory / "result.json"
-        self._progress = Progress(directory / "progress", told)
+        self._progress = TrialProgress(directory / "progress", told)
         self._runs = 0
         self._is_late = False
 

@@ -32,7 +32,7 @@ from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say, warn
 from reprokit.launch.placing import Placed, placed
-from reprokit.launch.process import Child, Ended, Interruption, Termination, Used
+from reprokit.launch.process import Child, Ended, LateSignals, Termination, Used
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor
 from reprokit.launch.unreached import Unreached
@@ -44,7 +44,7 @@ from reprokit.version import VERSION
 if TYPE_CHECKING:
     from reprokit.launch.bounding import Bound
     from reprokit.launch.finish import Finish
-    from reprokit.launch.patched import Patched
+    from reprokit.launch.patched import PreparedPatches
     from reprokit.launch.plain import Unshimmed
     from reprokit.launch.profiled import Profiled
     from reprokit.launch.prove import Tracing
@@ -66,7 +66,7 @@ class Prepared(msgspec.Struct, frozen=True):
     run: RunFile
 
 
-class Made(msgspec.Struct, frozen=True):
+class CompletedRun(msgspec.Struct, frozen=True):
     """A run that was made: where it is, and how its training ended."""
 
     path: Path
@@ -74,7 +74,7 @@ class Made(msgspec.Struct, frozen=True):
     used: Used = Used()
 
 
-def execute(plan: Plan, watch: Watch | None = None) -> Made:
+def execute(plan: Plan, watch: Watch | None = None) -> CompletedRun:
     """Execute the plan, on a supported platform, from its preparation to its finished run directory."""
     own = own_environment(plan)
     command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
@@ -126,7 +126,7 @@ def _prepare(
     return Prepared(plan, command, environment, new.take_place(), run)
 
 
-def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | None) -> None:
+def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: PreparedPatches | None) -> None:
     """plan.json, and the directories that the agent is told of."""
     if plan.capture is not None:
         (new.path / rundir.SNAPSHOTS).mkdir(mode=0o700)
@@ -136,7 +136,7 @@ def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: Patched | 
     variables.write_key(new.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path))
 
 
-def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> Patched | None:
+def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPatches | None:
     """The patches that the plan asks for, if it asks for any."""
     if not plan.patches:
         return None
@@ -191,7 +191,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
     return run
 
 
-def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch | None) -> Made:
+def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch | None) -> CompletedRun:
     """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
@@ -212,11 +212,11 @@ def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch 
 
     hook = hook_of(plan, path)
     ended = child.wait(together(*instruments.watches(), hook, watch, limit_of(plan, began)))
-    interruption = Interruption()
+    interruption = LateSignals()
     finish = instruments.finish(prepared, ended, lambda: interruption.asked, hook)
     finish.close(began, gathering)
     instruments.leave(prepared)
-    return Made(path, finish.ended, child.used)
+    return CompletedRun(path, finish.ended, child.used)
 
 
 def _say_beginning(plan: Plan, run: RunFile) -> None:

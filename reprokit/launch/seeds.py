@@ -26,7 +26,7 @@ LONGEST_INTEGER = 1 << 63
 _FIRST_LINE = re.compile(rb'\{"k":"[a-z_]{1,32}","p":("(?:[^"\\]|\\.){0,600}"),"n":0,')
 
 
-class Seed(msgspec.Struct, frozen=True):
+class RecordedSeed(msgspec.Struct, frozen=True):
     """What of a seeding call's line is needed to give the value again."""
 
     p: str
@@ -36,7 +36,7 @@ class Seed(msgspec.Struct, frozen=True):
     thread: str = ""
 
 
-class Gathered:
+class SeedsByProcess:
     """The recorded seeds, by process, in the order written."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Gathered:
         if not line.startswith(b'{"k":"seed",'):
             return
         try:
-            self._add(msgspec.json.decode(line, type=Seed))
+            self._add(msgspec.json.decode(line, type=RecordedSeed))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             self.damaged += line.endswith(b"\n")
 
@@ -67,7 +67,7 @@ class Gathered:
         elif len(self._begun) < MAX_PROCESSES:
             self._begun.add(process)
 
-    def _add(self, seed: Seed) -> None:
+    def _add(self, seed: RecordedSeed) -> None:
         where = seed.where or ""
         key = (seed.p, seed.thread, seed.call, where)
         number = self._numbers.get(key, 0)
@@ -106,7 +106,7 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
 
     Raises RunDamaged where the recorded ones cannot be read, unless forced to go on without any.
     """
-    gathered = Gathered()
+    gathered = SeedsByProcess()
     problem = ""
     try:
         _read(RunDirectory(recording), gathered)
@@ -115,7 +115,7 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
             raise RunDamaged(
                 f"the recorded seeds cannot be given again: {error}; --force replays without them"
             ) from None
-        gathered = Gathered()
+        gathered = SeedsByProcess()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
     descriptor = os.open(directory / rundir.SEEDS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -129,7 +129,7 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
     return problem
 
 
-def _read(recording: RunDirectory, gathered: Gathered) -> None:
+def _read(recording: RunDirectory, gathered: SeedsByProcess) -> None:
     sealed, path = recording.run.metrics, recording.path / rundir.METRICS
     if sealed is None and not recording.has(rundir.METRICS):
         return

@@ -15,7 +15,7 @@ MAX_FILES = 100_000  # below the directory
 State = tuple[int, int, int, int]  # of a file: size, both times, number
 
 
-class Watched:
+class WatchedFiles:
     """The files below a directory as they are before the command starts."""
 
     def __init__(self, directory: Path, aside: tuple[Path, ...]):

@@ -18,9 +18,9 @@ from reprokit.profiling.lines import (
     Loader,
     Note,
     Observed,
-    Operator,
-    Process,
-    Reader,
+    ObservedLines,
+    ObservedProcess,
+    OperatorLine,
     Sampling,
     Setting,
 )
@@ -48,7 +48,7 @@ class Diagnosis:
     def take(self, process: int, line: Observed) -> None:
         """Take in one line."""
         self.files.add(process)
-        if isinstance(line, Operator):
+        if isinstance(line, OperatorLine):
             self.operators.add(process, line)
         elif isinstance(line, ConfirmedCall):
             self._take_confirmed(process, line)
@@ -71,7 +71,7 @@ class Diagnosis:
         else:
             self._left_out += 1
 
-    def _take_facts(self, process: int, line: Process | Helper | Note | Sampling) -> None:
+    def _take_facts(self, process: int, line: ObservedProcess | Helper | Note | Sampling) -> None:
         if isinstance(line, Helper):
             self.helpers.add(line.pid)
         elif isinstance(line, Note):
@@ -101,7 +101,7 @@ class Diagnosis:
 
 def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
     """The findings of a profiled run; raises a RunError where the run cannot be read at all."""
-    reader, diagnosis = Reader(run), Diagnosis(load() if facts is None else facts)
+    reader, diagnosis = ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:
         diagnosis.take(process, line)
     told = sources.journal(run)
@@ -115,7 +115,7 @@ def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsF
     return FindingsFile(run_id=run.run.run_id, findings=_ordered(found, notes), notes=_bounded(notes))
 
 
-def _about_reading(run: RunDirectory, reader: Reader, diagnosis: Diagnosis) -> Iterable[str]:
+def _about_reading(run: RunDirectory, reader: ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
     if not diagnosis.files:
         yield "no Python process was observed: only sources of randomness are told"
     if reader.bad:

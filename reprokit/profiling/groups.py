@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reprokit.findings import MAX_PLACES, Confirmed, Place
+from reprokit.findings import MAX_PLACES, CodePlace, Confirmed
 from reprokit.profiling.lines import ConfirmedCall, Frame, place
 
 MAX_KNOWN_PLACES = 1000  # of one group, while lines are read
 DIFFERENT = frozenset({"different", "varies"})
 
 
-class Key(NamedTuple):
+class GroupKey(NamedTuple):
     """What the members of a group have in common."""
 
     kind: str
@@ -31,8 +31,8 @@ class Group:
 
     version: str = ""
     calls: Counter[int] = field(default_factory=Counter)  # by process
-    places: Counter[Place] = field(default_factory=Counter)
-    guilty: dict[Place, None] = field(default_factory=dict)  # where it was measured to vary, in the order found
+    places: Counter[CodePlace] = field(default_factory=Counter)
+    guilty: dict[CodePlace, None] = field(default_factory=dict)  # where it was measured to vary, in the order found
     measured: list[ConfirmedCall] = field(default_factory=list)
 
     def add(self, process: int, version: str, calls: int, where: Iterable[Frame]) -> None:
@@ -56,7 +56,7 @@ class Group:
                 self.places[place(frame)] += 1
 
     @property
-    def where(self) -> list[Place]:
+    def where(self) -> list[CodePlace]:
         """Its places: those first where it was measured to vary, then the most frequent."""
         return list(dict.fromkeys([*self.guilty, *(found for found, _ in self.places.most_common())]))[:MAX_PLACES]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from reprokit import untrusted_json
 from reprokit.errors import RunError
-from reprokit.findings import Place
+from reprokit.findings import CodePlace
 from reprokit.rundir import PROFILE, RunDirectory
 
 MAX_FILES = 1024
@@ -30,7 +30,7 @@ Frame = tuple[str, Line, str]  # file, line, function
 Name = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
-class Process(msgspec.Struct, frozen=True, tag_field="kind", tag="process"):
+class ObservedProcess(msgspec.Struct, frozen=True, tag_field="kind", tag="process"):
     """The process that a file is of."""
 
     pid: Count = 0
@@ -74,7 +74,7 @@ class _Executed(msgspec.Struct, frozen=True, kw_only=True):
     where: list[Frame] = []
 
 
-class Operator(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
+class OperatorLine(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
     """A distinct call of an operator."""
 
     attributes: dict[str, Any] = {}
@@ -136,11 +136,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 Observed = (
-    Process
+    ObservedProcess
     | Helper
     | Note
     | Sampling
-    | Operator
+    | OperatorLine
     | ConfirmedCall
     | CompiledCode
     | Function
@@ -150,7 +150,7 @@ Observed = (
 )  # one line of a file
 
 
-class Reader:
+class ObservedLines:
     """The observed lines of a run, and what was wrong with them."""
 
     def __init__(self, run: RunDirectory):
@@ -215,6 +215,6 @@ class Reader:
             return None
 
 
-def place(frame: Frame | tuple[str, int, str, int]) -> Place:
+def place(frame: Frame | tuple[str, int, str, int]) -> CodePlace:
     """A frame as findings have it."""
-    return Place(frame[0][:MAX_TEXT], frame[1], frame[2][:MAX_TEXT])
+    return CodePlace(frame[0][:MAX_TEXT], frame[1], frame[2][:MAX_TEXT])

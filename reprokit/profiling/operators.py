@@ -10,8 +10,8 @@ from reprokit import findings
 from reprokit.findings import COMPILED, OPERATOR, ORDER, Confirmed, Cure, Finding
 from reprokit.knowledge import Fact, matching_operator
 from reprokit.profiling import cures
-from reprokit.profiling.groups import DIFFERENT, Group, Key
-from reprokit.profiling.lines import CompiledCode, ConfirmedCall, Operator
+from reprokit.profiling.groups import DIFFERENT, Group, GroupKey
+from reprokit.profiling.lines import CompiledCode, ConfirmedCall, OperatorLine
 
 MAX_GROUPS = 20_000
 MAX_KNOWN = 50_000  # answers of the knowledge base that are kept
@@ -40,15 +40,15 @@ class Operators:
     """The operators of one run."""
 
     facts: Sequence[Fact]
-    groups: dict[Key, Group] = field(default_factory=dict)
+    groups: dict[GroupKey, Group] = field(default_factory=dict)
     left_out: int = 0
     devices: set[str] = field(default_factory=set)
-    _within: dict[Key, dict[str, None]] = field(default_factory=dict)  # operators of compiled code
+    _within: dict[GroupKey, dict[str, None]] = field(default_factory=dict)  # operators of compiled code
     _draws: set[bool] = field(default_factory=set)
     _has_random_data: bool = False
     _known: dict[tuple[object, ...], Known] = field(default_factory=dict)
 
-    def add(self, process: int, line: Operator) -> None:
+    def add(self, process: int, line: OperatorLine) -> None:
         """Take in one distinct call."""
         self.devices.add(line.device)
         group = self._group(self._key(line, line.attributes))
@@ -65,27 +65,27 @@ class Operators:
 
     def confirm(self, process: int, line: ConfirmedCall) -> None:
         """Take in what came out when a call was executed again."""
-        compiled = Key(COMPILED, line.framework, line.name, line.phase, line.device, "")
+        compiled = GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
         key = compiled if compiled in self.groups else self._measured_key(line)
         group = self._group(key)
         if group is not None:
             group.confirm(process, line)
 
-    def _group(self, key: Key) -> Group | None:
+    def _group(self, key: GroupKey) -> Group | None:
         if key not in self.groups and len(self.groups) >= MAX_GROUPS:
             self.left_out += 1
             return None
         return self.groups.setdefault(key, Group())
 
-    def _key(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Key:
+    def _key(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> GroupKey:
         known = self._facts_of(line, attributes)
         fact = known[0].id if known else ""
-        return Key(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
+        return GroupKey(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
 
-    def _compiled_key(self, line: CompiledCode) -> Key:
-        return Key(COMPILED, line.framework, line.name, line.phase, line.device, "")
+    def _compiled_key(self, line: CompiledCode) -> GroupKey:
+        return GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
 
-    def _measured_key(self, line: ConfirmedCall) -> Key:
+    def _measured_key(self, line: ConfirmedCall) -> GroupKey:
         """The group of a measured call; one whose attributes are not told belongs where the facts are."""
         if line.attributes is not None:
             return self._key(line, line.attributes)
@@ -95,7 +95,7 @@ class Operators:
         candidates = sorted(told or there, key=lambda key: not key.fact)
         return candidates[0] if candidates else self._key(line, {})
 
-    def _facts_of(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+    def _facts_of(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
         """What is known of a call, the most serious first."""
         question = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
         asked = (*question, tuple(line.dtypes[:8]), repr(attributes))
@@ -105,7 +105,7 @@ class Operators:
             self._known[asked] = _ordered(self._matching(line, attributes))
         return self._known[asked]
 
-    def _matching(self, line: Operator | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+    def _matching(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
         found = matching_operator(
             self.facts,
             line.framework,
@@ -139,7 +139,7 @@ class Operators:
             if found is not None:
                 yield _counted(found, calls, len(group.calls))
 
-    def _finding(self, key: Key, group: Group, fact: Fact | None, threads: int | None) -> Finding | None:
+    def _finding(self, key: GroupKey, group: Group, fact: Fact | None, threads: int | None) -> Finding | None:
         confirmed = group.confirmed
         if key.kind == COMPILED:
             return self._compiled(key, group, confirmed, threads)
@@ -151,7 +151,7 @@ class Operators:
         cure = _cures(key, fact, confirmed) if verdict in BLAMED else []
         return _found(kind, key, group, fact, confirmed, verdict, why, cure)
 
-    def _compiled(self, key: Key, group: Group, confirmed: Confirmed | None, threads: int | None) -> Finding:
+    def _compiled(self, key: GroupKey, group: Group, confirmed: Confirmed | None, threads: int | None) -> Finding:
         within = self._within.get(key, {})
         racing = next((name for name in within if name in RACING), "")
         fact = self._fact(RACE) if racing and key.device == "cpu" else None
@@ -169,7 +169,7 @@ class Operators:
 
 def _found(
     kind: str,
-    key: Key,
+    key: GroupKey,
     group: Group,
     fact: Fact | None,
     confirmed: Confirmed | None,
@@ -236,7 +236,7 @@ def _shown(confirmed: Confirmed | None) -> list[str]:
     return shows
 
 
-def _cures(key: Key, fact: Fact | None, confirmed: Confirmed | None) -> list[Cure]:
+def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> list[Cure]:
     known = cures.of_fact(fact, key.subject) if fact is not None else []
     return known or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
 

@@ -16,11 +16,11 @@ from reprokit.findings import (
     SETTING,
     SOURCE,
     SYSTEM_CALL,
+    CodePlace,
     Confirmed,
     Cure,
     Finding,
     FindingsFile,
-    Place,
 )
 from reprokit.model.run import RunFile
 from reprokit.profiling.groups import DIFFERENT
@@ -105,7 +105,7 @@ def measured(confirmed: Confirmed | None) -> str:
     return f"no variation seen in {confirmed.repeats} repeats"
 
 
-def _where(run: RunFile, places: list[Place]) -> str:
+def _where(run: RunFile, places: list[CodePlace]) -> str:
     """The first place, as short as it can be named, and how many more there are."""
     first, more = places[0], len(places) - 1
     file = first.file
@@ -180,7 +180,7 @@ def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
         yield label, f"and {_names(some[SHOWN_SETTINGS:])}"
 
 
-def _asker(asker: Place) -> str:
+def _asker(asker: CodePlace) -> str:
     name = os.path.basename(asker.file)
     return f"{name}:{asker.line}" if asker.line else name
 

@@ -13,7 +13,7 @@ import msgspec
 from reprokit import findings
 from reprokit.entropy.askers import Asking, who_asked
 from reprokit.errors import RunError
-from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, Cure, Finding, Place
+from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile
 from reprokit.model.system_calls import SystemCallsFile
 from reprokit.profiling.lines import MAX_TEXT
@@ -40,7 +40,7 @@ DEVICE_WHY = "an accelerator was opened: what it computes may depend on its kind
 
 
 @dataclass
-class Journal:
+class ProfiledRunFacts:
     """What metrics.jsonl tells of a run: versions, process ids, and the seeds that were given."""
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Journal:
     notes: list[str] = field(default_factory=list)
 
 
-def journal(run: RunDirectory) -> Journal:
+def journal(run: RunDirectory) -> ProfiledRunFacts:
     """Read it; damage is noted, and what stands before is used."""
-    found = Journal()
+    found = ProfiledRunFacts()
     try:
         for number, line in enumerate(run.metrics()):
             if number >= MAX_LINES:
@@ -63,7 +63,7 @@ def journal(run: RunDirectory) -> Journal:
     return found
 
 
-def _take(found: Journal, line: dict[str, Any]) -> None:
+def _take(found: ProfiledRunFacts, line: dict[str, Any]) -> None:
     kind, identity = line.get("k"), str(line.get("p"))
     if kind == "framework":
         found.versions.setdefault(str(line.get("name")), str(line.get("version")))
@@ -75,9 +75,9 @@ def _take(found: Journal, line: dict[str, Any]) -> None:
             found.seeds[key] += 1
 
 
-def of_seeds(run: RunFile, told: Journal) -> Iterator[Finding]:
+def of_seeds(run: RunFile, told: ProfiledRunFacts) -> Iterator[Finding]:
     """Seeds that look like the clock's or a process's number."""
-    seen: dict[tuple[str, str], Counter[Place]] = defaultdict(Counter)
+    seen: dict[tuple[str, str], Counter[CodePlace]] = defaultdict(Counter)
     processes: dict[tuple[str, str], set[str]] = defaultdict(set)
     for (call, argument, where, identity), number in told.seeds.items():
         origin = _origin(argument, run, told.pids.get(identity))
@@ -101,9 +101,9 @@ def of_seeds(run: RunFile, told: Journal) -> Iterator[Finding]:
         )
 
 
-def _place(where: str) -> Place:
+def _place(where: str) -> CodePlace:
     file, _, line = where.rpartition(":")
-    return Place(file[:MAX_TEXT], int(line) if line.isascii() and line.isdecimal() and len(line) < 10 else 0)
+    return CodePlace(file[:MAX_TEXT], int(line) if line.isascii() and line.isdecimal() and len(line) < 10 else 0)
 
 
 def _origin(argument: str, run: RunFile, pid: int | None) -> str:
@@ -147,9 +147,9 @@ class _Asked:
     askers: Counter[str] = field(default_factory=Counter)  # libraries or programs
 
     @property
-    def where(self) -> list[Place]:
+    def where(self) -> list[CodePlace]:
         """Who asked, the most frequent first."""
-        return [Place(name[:MAX_TEXT]) for name, _ in self.askers.most_common(MAX_PLACES) if name]
+        return [CodePlace(name[:MAX_TEXT]) for name, _ in self.askers.most_common(MAX_PLACES) if name]
 
 
 def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reprokit import findings
-from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding, Place
+from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, CodePlace, Cure, Finding
 from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
 from reprokit.profiling import cures
 from reprokit.profiling.lines import MAX_TEXT, Completion, Function, Loader, Setting, place
@@ -48,16 +48,16 @@ class _Seen:
     """How often something was seen, where, and in which processes."""
 
     calls: Counter[int] = field(default_factory=Counter)  # by process
-    places: Counter[Place] = field(default_factory=Counter)
+    places: Counter[CodePlace] = field(default_factory=Counter)
 
-    def add(self, process: int, calls: int, where: Iterable[tuple[Place, int]]) -> None:
+    def add(self, process: int, calls: int, where: Iterable[tuple[CodePlace, int]]) -> None:
         self.calls[process] += calls
         for found, number in where:
             if found in self.places or len(self.places) < MAX_PLACES * 4:
                 self.places[found] += max(number, 1)
 
     @property
-    def where(self) -> list[Place]:
+    def where(self) -> list[CodePlace]:
         return [found for found, _ in self.places.most_common(MAX_PLACES)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit.artifacts.logged import is_finite
-from reprokit.report.facts import Curve, Point
+from reprokit.report.facts import CurvePoint, MetricCurve
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import tracker_metrics
 
@@ -50,10 +50,10 @@ class Thinned:
             self._stretch *= 2
             self._points = list(_merged(self._points))
 
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[CurvePoint, ...]:
         """What is left of it, in order."""
         self._close()
-        return tuple(Point(step, value) for step, value in self._points)
+        return tuple(CurvePoint(step, value) for step, value in self._points)
 
 
 def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
@@ -81,7 +81,7 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
         yield from _values(line)
 
 
-def in_files(found: tracker_metrics.Found) -> dict[Name, Thinned]:
+def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
     """The curves in the files that experiment trackers wrote; a value alone is no curve."""
     curves: dict[Name, Thinned] = {}
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
@@ -121,7 +121,7 @@ def _number(value: object) -> tuple[float | None] | None:
     return (None,) if decimal is None and str(value.get("dtype", "")).startswith(("float", "bfloat")) else None
 
 
-def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[Curve]:
+def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[MetricCurve]:
     """The curves of two runs, those with a second one first; a run alone has nothing on the right."""
     names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
@@ -129,7 +129,7 @@ def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator
         process, metric, unit = name
         points = one.points(), other.points()
         if any(points) or one.not_finite or other.not_finite:
-            yield Curve(
+            yield MetricCurve(
                 name=f"{metric} of process {process}" if process else metric,
                 unit=unit,
                 left=points[0],

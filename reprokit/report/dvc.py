@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reprokit.errors import CannotWriteReport
-from reprokit.report.facts import AuditFacts, Curve
+from reprokit.report.facts import AuditFacts, MetricCurve
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -40,9 +40,9 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
     return {"reprokit": found, "last": {name: value for name, value in last.items() if value is not None}}
 
 
-def _named(curves: tuple[Curve, ...]) -> list[tuple[str, Curve]]:
+def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
     """Each curve by a name that is fit for files."""
-    found: dict[str, Curve] = {}
+    found: dict[str, MetricCurve] = {}
     for curve in curves:
         name = _UNFIT.sub("_", curve.name.removesuffix(" of process 0")).strip("._")[:100] or "curve"
         while name in found:
@@ -51,7 +51,7 @@ def _named(curves: tuple[Curve, ...]) -> list[tuple[str, Curve]]:
     return list(found.items())
 
 
-def _table(curve: Curve) -> str:
+def _table(curve: MetricCurve) -> str:
     """Step and value of the first run."""
     lines = [f"{point.step},{point.value!r}" for point in curve.left if point.value is not None]
     return "\n".join([f"{curve.unit},value", *lines]) + "\n"

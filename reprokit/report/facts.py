@@ -38,7 +38,7 @@ class Category(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     items: tuple[Item, ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What came out, in a word and in sentences."""
 
     outcome: Outcome
@@ -55,7 +55,7 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: str
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of the git checkout in which a run was executed."""
 
     state: Literal["clean", "changed", "unknown"] = "unknown"
@@ -63,7 +63,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     changes: str = ""  # digest of what the commit does not say: the diff, and untracked files by their digests
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the runs."""
 
     side: Literal["left", "right"]
@@ -80,31 +80,31 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     host: str
     reprokit: str
     machine: str = ""
-    source: Source = Source()
+    source: SourceState = SourceState()
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
     original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A value of a curve; none where it is not finite."""
 
     step: int
     value: float | None
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A metric over the steps of both runs, thinned out by the extremes of what lies together."""
 
     name: str
     unit: str  # "step" or "epoch"
-    left: tuple[Point, ...]
-    right: tuple[Point, ...]
+    left: tuple[CurvePoint, ...]
+    right: tuple[CurvePoint, ...]
     values: tuple[int, int]  # how many there were in each run
     not_finite: tuple[int, int]
 
 
-class Asker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EntropyAsker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asked for entropy."""
 
     module: str
@@ -125,7 +125,7 @@ class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     processes: int
     threads: int
     withheld: int
-    askers: tuple[Asker, ...]
+    askers: tuple[EntropyAsker, ...]
     askers_left_out: int
     fidelity: dict[str, int] | None  # of the replay, by kind of answer
     fidelity_sentence: str
@@ -133,7 +133,7 @@ class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     uncovered: tuple[str, ...]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a profile found, and what is known to help."""
 
     subject: str
@@ -143,7 +143,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cures: tuple[str, ...]
 
 
-class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AppliedPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change that the run applied from outside the source."""
 
     name: str
@@ -186,20 +186,20 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     made: str  # ISO 8601, UTC
     executed_by: ExecutedBy  # who executed the runs, as far as the maker of this report knows
     attention: tuple[str, ...]  # what must be read before the verdict
-    verdict: Verdict
-    runs: tuple[Run, ...]
+    verdict: ReportVerdict
+    runs: tuple[RunReport, ...]
     trained: Trained
     compared_how: tuple[str, ...]
     excluded: tuple[str, ...]
     notes: tuple[str, ...]
     categories: tuple[Category, ...]
     outputs: tuple[Output, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[MetricCurve, ...]
     curves_left_out: int
     entropy: Entropy
-    findings: tuple[Finding, ...]
+    findings: tuple[ReportedFinding, ...]
     findings_note: str
-    patches: tuple[Patch, ...]
+    patches: tuple[AppliedPatch, ...]
     environment: tuple[Item, ...]
     packages: tuple[Package, ...]
     limits: tuple[str, ...]

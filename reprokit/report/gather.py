@@ -17,8 +17,8 @@ import msgspec
 from reprokit import findings as findings_file
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
-from reprokit.entropy.askers import Asked as HowMuch
 from reprokit.entropy.askers import Asker as WhoAsked
+from reprokit.entropy.askers import RequestTotals as HowMuch
 from reprokit.errors import NothingComparable, RunError
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
@@ -26,28 +26,28 @@ from reprokit.redaction import Secrets
 from reprokit.report import curves, origin
 from reprokit.report.facts import (
     NOT_COMPARED,
-    Asker,
+    AppliedPatch,
     AuditFacts,
     Category,
-    Curve,
     Entropy,
-    Finding,
+    EntropyAsker,
     Item,
+    MetricCurve,
     Outcome,
     Output,
     Package,
-    Patch,
-    Run,
+    ReportedFinding,
+    RunReport,
     Stated,
     Trained,
 )
-from reprokit.report.facts import Verdict as Told
+from reprokit.report.facts import ReportVerdict as Told
 from reprokit.verify.compare import seeds, verdict_rows
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words
-from reprokit.verify.show.summary import Summary, not_covered, summarise, warnings
+from reprokit.verify.show.summary import RunSummary, not_covered, summarise, warnings
 from reprokit.version import VERSION
 
 MAX_ITEMS = 200_000  # of all categories: more are counted only
@@ -132,7 +132,7 @@ def _now() -> str:
 # The verdict
 
 
-def _compared(summaries: Sequence[Summary]) -> tuple[Comparison | None, str]:
+def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
     """The comparison, and why there is none. A run alone is laid beside itself, for the names of what it holds."""
     for summary in summaries:
         if summary.in_progress:
@@ -150,7 +150,7 @@ def _compared(summaries: Sequence[Summary]) -> tuple[Comparison | None, str]:
 
 
 def _verdict(
-    summaries: Sequence[Summary], comparison: Comparison | None, problem: str, failures: Sequence[str]
+    summaries: Sequence[RunSummary], comparison: Comparison | None, problem: str, failures: Sequence[str]
 ) -> Told:
     if len(summaries) == 1:
         state = "is not finished" if summaries[0].in_progress else "was not compared with another"
@@ -194,7 +194,7 @@ def _sentence(line: str, outcome: str) -> str:
     return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
 
 
-def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
+def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """What a reader must know before the verdict."""
     for summary, side in zip(summaries, ("first", "second"), strict=False):
         name = "This run" if len(summaries) == 1 else f"The {side} run"
@@ -208,7 +208,7 @@ def _attention(summaries: Sequence[Summary]) -> Iterator[str]:
             yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
 
 
-def _how(summaries: Sequence[Summary], comparison: Comparison | None) -> tuple[str, ...]:
+def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tuple[str, ...]:
     if len(summaries) == 1 or comparison is None:
         return ()
     first, last = summaries[0].run, summaries[-1].run
@@ -261,7 +261,7 @@ def _judgement(node: Difference, is_alone: bool) -> Any:
     return NOT_COMPARED if is_alone and is_judged else node.verdict.value
 
 
-def _environment(comparison: Comparison | None, first: Summary, *, is_alone: bool) -> Iterator[Item]:
+def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[Item]:
     """The surroundings, what differs first."""
     if comparison is None:
         yield from (Item(name=name, verdict=NOT_COMPARED, left=value) for name, value in _host(first))
@@ -271,7 +271,7 @@ def _environment(comparison: Comparison | None, first: Summary, *, is_alone: boo
     yield from sorted(items, key=lambda item: (not item.can_change_results, item.left == item.right))
 
 
-def _host(summary: Summary) -> Iterator[tuple[str, str]]:
+def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """The surroundings of a run that nothing was compared with."""
     from reprokit.verify.compare.environment import flat
 
@@ -279,23 +279,23 @@ def _host(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from (pair for pair in flat(summary.environment) if pair[1] and not pair[0].startswith(skipped))
 
 
-def _curves(summaries: Sequence[Summary]) -> tuple[tuple[Curve, ...], int]:
+def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[MetricCurve, ...], int]:
     left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
     found = tuple(curves.laid_over(left, right))
     return found[: curves.SHOWN], max(0, len(found) - curves.SHOWN)
 
 
-def _curves_of(summary: Summary) -> dict[curves.Name, curves.Thinned]:
+def _curves_of(summary: RunSummary) -> dict[curves.Name, curves.Thinned]:
     return {**curves.read(summary.directory), **curves.in_files(summary.logged)}
 
 
 # What was trained
 
 
-def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
+def _run(summary: RunSummary, side: Literal["left", "right"]) -> RunReport:
     run = summary.run
     sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
-    return Run(
+    return RunReport(
         side=side,
         run_id=run.run_id,
         kind="replay" if run.kind == "replay" else "recording",
@@ -317,7 +317,7 @@ def _run(summary: Summary, side: Literal["left", "right"]) -> Run:
     )
 
 
-def _trained(summary: Summary) -> Trained:
+def _trained(summary: RunSummary) -> Trained:
     run = summary.run
     return Trained(
         command=shlex.join(Secrets().value(run.command)),
@@ -359,12 +359,12 @@ def _data(environment: dict[str, Any]) -> Iterator[Stated]:
             yield Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
 
 
-def _outputs(summary: Summary) -> Iterator[Output]:
+def _outputs(summary: RunSummary) -> Iterator[Output]:
     for file in summary.outputs.files:
         yield Output(path=file.path, size=file.size, digest=file.digest)
 
 
-def _packages(summary: Summary) -> Iterator[Package]:
+def _packages(summary: RunSummary) -> Iterator[Package]:
     packages, imported = summary.environment.get("packages"), summary.environment.get("imported")
     names = set(map(str, imported)) if isinstance(imported, list) else set()
     for name, version in sorted(packages.items()) if isinstance(packages, dict) else ():
@@ -374,7 +374,7 @@ def _packages(summary: Summary) -> Iterator[Package]:
 # Randomness, findings, patches
 
 
-def _entropy(first: Summary, last: Summary) -> Entropy:
+def _entropy(first: RunSummary, last: RunSummary) -> Entropy:
     run, fidelity, found = first.run, last.run.fidelity, _asking(first)
     ordered = entropy_requests.ordered(found.asking.rows) if found is not None else []
     profile = run.profile or ProfileFacts(digest="")
@@ -396,7 +396,7 @@ def _entropy(first: Summary, last: Summary) -> Entropy:
     )
 
 
-def _asking(summary: Summary) -> entropy_requests.Report | None:
+def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
     """Who asked; None where the random profile cannot be read, of which the run's warnings tell."""
     try:
         return entropy_requests.report(summary.directory.path)
@@ -404,8 +404,8 @@ def _asking(summary: Summary) -> entropy_requests.Report | None:
         return None
 
 
-def _asker(found: entropy_requests.Report, asker: WhoAsked, asked: HowMuch) -> Asker:
-    return Asker(
+def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> EntropyAsker:
+    return EntropyAsker(
         module=os.path.basename(asker.module or asker.program),
         call=found.symbols.get(asker) or f"offset {asker.offset:#x}",
         source=asker.source,
@@ -415,13 +415,13 @@ def _asker(found: entropy_requests.Report, asker: WhoAsked, asked: HowMuch) -> A
     )
 
 
-def _findings(summaries: Sequence[Summary]) -> tuple[tuple[Finding, ...], str]:
+def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[ReportedFinding, ...], str]:
     """Those of the run that was profiled, the first of them."""
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."
     found = tuple(
-        Finding(
+        ReportedFinding(
             subject=one.subject,
             verdict=findings_file.WORDS[one.verdict],
             why=one.why,
@@ -434,9 +434,9 @@ def _findings(summaries: Sequence[Summary]) -> tuple[tuple[Finding, ...], str]:
     return found, findings_file.in_words(content) + (f". Not looked at: {notes}" if notes else "")
 
 
-def _patches(summary: Summary) -> Iterator[Patch]:
+def _patches(summary: RunSummary) -> Iterator[AppliedPatch]:
     for one in summary.run.patches:
-        yield Patch(
+        yield AppliedPatch(
             name=f"{one.id}={one.value}" if one.value else one.id,
             state=one.state.replace("-", " "),
             why=one.why,
@@ -447,14 +447,14 @@ def _patches(summary: Summary) -> Iterator[Patch]:
 # Limits, and how to check
 
 
-def _limits(summaries: Sequence[Summary]) -> Iterator[str]:
+def _limits(summaries: Sequence[RunSummary]) -> Iterator[str]:
     yield from GROUND
     said = [f"Not covered: {line}" for summary in summaries for line in not_covered(summary)]
     said += [f"Warning: {line}" for summary in summaries for line in warnings(summary)]
     yield from dict.fromkeys(said)
 
 
-def _check_it(summaries: Sequence[Summary]) -> Iterator[Stated]:
+def _check_it(summaries: Sequence[RunSummary]) -> Iterator[Stated]:
     first = summaries[0]
     paths = [shlex.quote(str(summary.directory.path)) for summary in summaries]
     if len(paths) > 1:

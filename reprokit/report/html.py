@@ -8,7 +8,7 @@ from typing import Any
 from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.report import svg
-from reprokit.report.facts import AuditFacts, Curve, document
+from reprokit.report.facts import AuditFacts, MetricCurve, document
 from reprokit.report.words import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
@@ -54,11 +54,11 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _drawing(curve: Curve, number: int) -> str:
+def _drawing(curve: MetricCurve, number: int) -> str:
     return svg.drawing(curve, number) if svg.is_drawn(curve) else ""
 
 
-def _caption(curve: Curve) -> str:
+def _caption(curve: MetricCurve) -> str:
     both = bool(curve.right) and svg.is_drawn(curve)
     sides = "First run: wide solid line; second run: thin dashed line. " if both else ""
     return printable(f"{curve.name}. {sides}{svg.description(curve).capitalize()}.", pages.LONGEST)

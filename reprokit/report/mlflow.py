@@ -39,7 +39,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportOutcome:
     """What was done."""
 
     run: str
@@ -48,7 +48,7 @@ class Written:
     metrics: int
 
 
-def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], target: Target) -> Written:
+def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], target: Target) -> ExportOutcome:
     """Write the facts of one run, or of two compared, into MLflow."""
     client_class, refused = _library()
     runs = [RunDirectory(path) for path in paths]
@@ -69,7 +69,7 @@ def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], targ
             _mark_replay(client, opened[1][0], run, facts, refused)
     except refused as error:
         raise TrackerFailed(f"MLflow refused: {' '.join(str(error).split())[:LONGEST]}") from None
-    return Written(run, store, not chosen, count)
+    return ExportOutcome(run, store, not chosen, count)
 
 
 def _library() -> tuple[Any, type[Exception]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from reprokit.report.facts import Source
+from reprokit.report.facts import SourceState
 
 
 def machine(environment: dict[str, Any]) -> str:
@@ -18,17 +18,17 @@ def machine(environment: dict[str, Any]) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def source(environment: dict[str, Any]) -> Source:
+def source(environment: dict[str, Any]) -> SourceState:
     """Describe the git checkout; what the commit does not say is in the digest of changes."""
     git = _object(environment, "git")
     commit = str(git.get("commit") or "")
     if git.get("dirty") is None:  # no checkout, or git did not answer in time
-        return Source(commit=commit)
+        return SourceState(commit=commit)
     beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
     if not beyond:
-        return Source(state="clean", commit=commit)
+        return SourceState(state="clean", commit=commit)
     text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
-    return Source(state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
+    return SourceState(state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
 
 
 def _object(environment: dict[str, Any], name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A JSON object with these keys and no others."""
 
 
-class Digest(_Part, frozen=True):
+class DigestSet(_Part, frozen=True):
     """Of a file, an artifact or a record."""
 
     sha256: Sha256
@@ -42,15 +42,15 @@ class Verifier(_Part, frozen=True):
     version: str
 
 
-class Source(_Part, frozen=True):
+class PredicateSource(_Part, frozen=True):
     """The git checkout in which a run was executed."""
 
     state: Literal["clean", "changed", "unknown"]
     commit: str
-    changes: Digest  # of the diff against the commit, and of untracked files by their digests
+    changes: DigestSet  # of the diff against the commit, and of untracked files by their digests
 
 
-class Run(_Part, frozen=True):
+class PredicateRun(_Part, frozen=True):
     """One of the two runs."""
 
     run_id: str
@@ -60,17 +60,17 @@ class Run(_Part, frozen=True):
     working_directory: str
     host: str
     machine: str
-    source: Source
+    source: PredicateSource
     started: Ended
     ended: Ended
     state: str  # how it ended
-    record: Digest  # of run.json, which holds those of the other files
+    record: DigestSet  # of run.json, which holds those of the other files
 
 
 class Randomness(_Part, frozen=True):
     """What of the randomness was given again."""
 
-    profile: Digest
+    profile: DigestSet
     requests: Count
     bytes: Count
     fidelity: dict[str, Count]
@@ -86,7 +86,7 @@ class Compared(_Part, frozen=True):
     second: str
 
 
-class Difference(_Part, frozen=True):
+class EnvironmentDifference(_Part, frozen=True):
     """A fact of the environment that is not the same in both runs."""
 
     name: str
@@ -99,7 +99,7 @@ class Material(_Part, frozen=True):
     """Code, data or a run record, by its digest."""
 
     name: str
-    digest: Digest
+    digest: DigestSet
 
 
 class Rerun(_Part, frozen=True):
@@ -114,11 +114,11 @@ class Rerun(_Part, frozen=True):
     first_difference: str
     verifier: Verifier
     made: Moment
-    runs: Annotated[tuple[Run, ...], Meta(min_length=2, max_length=2)]
+    runs: Annotated[tuple[PredicateRun, ...], Meta(min_length=2, max_length=2)]
     randomness: Randomness
     compared: tuple[Compared, ...]
     not_compared: Texts
-    environment_differences: tuple[Difference, ...]
+    environment_differences: tuple[EnvironmentDifference, ...]
     excluded: Texts
     patches: Texts
     materials: tuple[Material, ...]

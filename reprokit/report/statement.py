@@ -15,8 +15,8 @@ import msgspec
 from reprokit.errors import NothingToAttest
 from reprokit.report import predicate
 from reprokit.report.facts import AuditFacts
-from reprokit.report.facts import Run as RunFacts
-from reprokit.report.predicate import RERUN, RESULTS, TEST_RESULT, Digest, Rerun, Run, TestResult
+from reprokit.report.facts import RunReport as RunFacts
+from reprokit.report.predicate import RERUN, RESULTS, TEST_RESULT, DigestSet, PredicateRun, Rerun, TestResult
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATES: Final = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
@@ -65,8 +65,8 @@ def _hex(digest: str) -> str:
     return text if re.fullmatch("[0-9a-f]{64}", text) else ""
 
 
-def _digest(text: str) -> Digest:
-    return Digest(sha256=_hex(text))
+def _digest(text: str) -> DigestSet:
+    return DigestSet(sha256=_hex(text))
 
 
 def _names(facts: AuditFacts, *verdicts: str) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
         ),
         not_compared=_names(facts, "not-recorded"),
         environment_differences=tuple(
-            predicate.Difference(
+            predicate.EnvironmentDifference(
                 name=item.name, first=item.left, second=item.right, can_change_results=item.can_change_results
             )
             for item in facts.environment
@@ -130,9 +130,9 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
     )
 
 
-def _run(run: RunFacts) -> Run:
+def _run(run: RunFacts) -> PredicateRun:
     source = run.source
-    return Run(
+    return PredicateRun(
         run_id=run.run_id,
         kind=run.kind,
         replay_of=run.replay_of,
@@ -140,7 +140,7 @@ def _run(run: RunFacts) -> Run:
         working_directory=run.working_directory,
         host=run.host,
         machine=run.machine,
-        source=predicate.Source(state=source.state, commit=source.commit, changes=_digest(source.changes)),
+        source=predicate.PredicateSource(state=source.state, commit=source.commit, changes=_digest(source.changes)),
         started=run.started,
         ended=run.ended,
         state=run.state,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reprokit.pages import drawing as drawings
 from reprokit.pages.drawing import Axis
-from reprokit.report.facts import Curve, Point
+from reprokit.report.facts import CurvePoint, MetricCurve
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
 
 
-def drawing(curve: Curve, number: int) -> str:
+def drawing(curve: MetricCurve, number: int) -> str:
     """The curves of one metric in both runs, over each other, with their description for who cannot see it."""
     points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]
     body = [drawings.text((LEFT, HEIGHT // 2), "no finite value")]
@@ -24,12 +24,12 @@ def drawing(curve: Curve, number: int) -> str:
     return drawings.drawing((WIDTH, HEIGHT), f"curve{number}", curve.name, description(curve), body)
 
 
-def is_drawn(curve: Curve) -> bool:
+def is_drawn(curve: MetricCurve) -> bool:
     """Whether there is a line to draw: of single values the words say all."""
     return max(curve.values) > 1
 
 
-def description(curve: Curve) -> str:
+def description(curve: MetricCurve) -> str:
     """What the drawing shows, in words."""
     sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
     if curve.right and sides[0] == sides[1]:
@@ -38,14 +38,14 @@ def description(curve: Curve) -> str:
     return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in told if side[1])
 
 
-def _side(unit: str, points: Sequence[Point], count: int, bad: int) -> str:
+def _side(unit: str, points: Sequence[CurvePoint], count: int, bad: int) -> str:
     values = [point.value for point in points if point.value is not None]
     span = f", from {values[0]:.6g} to {values[-1]:.6g}, least {min(values):.6g}" if values else ""
     span = f", {values[0]:.6g}" if count == 1 and values else span
     return f"{count:,} {unit}{'' if count == 1 else 's'}{span}" + (f", {bad:,} not finite" if bad else "")
 
 
-def _line(points: Iterable[Point], name: str, across: Axis, up: Axis) -> str:
+def _line(points: Iterable[CurvePoint], name: str, across: Axis, up: Axis) -> str:
     places = [(across.place(point.step), up.place(point.value)) for point in points if point.value is not None]
     return drawings.line(places, name, 4 if name == "first" else 2)
 

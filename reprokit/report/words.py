@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from reprokit.report.facts import AuditFacts, Run
+from reprokit.report.facts import AuditFacts, RunReport
 
 OUTCOMES = {
     "identical": "Identical, bit for bit",
@@ -34,7 +34,7 @@ _GLYPHS = {
     "tolerated": "\N{ALMOST EQUAL TO} ",
 }
 MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGEMENTS.items()}
-_RUN_ROWS: tuple[tuple[str, Callable[[Run], str]], ...] = (
+_RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
     ("kind", lambda run: run.kind),
     ("how it ended", lambda run: run.state),
     ("run id", lambda run: run.run_id),

@@ -11,7 +11,7 @@ import msgspec
 from reprokit import patches
 from reprokit.errors import ReprokitError
 from reprokit.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, SYSTEM_CALL, Cure, Finding
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Change, Outcome
 
 SWITCHES = ("--clock", "--hide-rdrand")  # of record, that may be tried unasked
@@ -21,7 +21,7 @@ PATCH = "--patch "
 CONFIDENCE = 0.05  # the chance that is taken of not having seen a variation
 
 
-class Proof(IntEnum):
+class Certainty(IntEnum):
     """How well it is known that something is to blame; the lower the better."""
 
     GUILTY = 0  # measured to vary
@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that can be tried."""
 
     option: str  # "--clock", or "--patch ID[=VALUE]"
-    proof: Proof
+    proof: Certainty
     why: str
     findings: tuple[str, ...] = ()
     cost: str = ""
@@ -51,14 +51,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def applied(settings: Settings, option: str) -> Settings:
+def applied(settings: RecipeSettings, option: str) -> RecipeSettings:
     """The settings with this option too."""
     if option.startswith(PATCH):
         return msgspec.structs.replace(settings, patches=(*settings.patches, option.removeprefix(PATCH)))
     return msgspec.structs.replace(settings, **{_field(option): True})
 
 
-def without(settings: Settings, option: str) -> Settings:
+def without(settings: RecipeSettings, option: str) -> RecipeSettings:
     """The settings without this option."""
     if option.startswith(PATCH):
         rest = tuple(patch for patch in settings.patches if patch != option.removeprefix(PATCH))
@@ -71,7 +71,7 @@ def _field(option: str) -> str:
 
 
 def next_candidates(
-    candidates: Iterable[Candidate], settings: Settings, excluded: frozenset[str] | set[str]
+    candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> list[Candidate]:
     """All that are untried and equally well proven, as far as they go together with each other and the settings."""
     open_ = [one for one in candidates if one.option not in excluded and one.option not in settings.words]
@@ -88,7 +88,7 @@ def next_candidates(
     return chosen or next_candidates([one for one in open_ if one.proof is not proof], settings, excluded)
 
 
-def compatible(settings: Settings) -> bool:
+def compatible(settings: RecipeSettings) -> bool:
     """Whether these patches exist and can be together."""
     try:
         patches.parse(settings.patches)
@@ -97,7 +97,7 @@ def compatible(settings: Settings) -> bool:
     return True
 
 
-def of_findings(findings: Sequence[Finding], under: Settings) -> Iterator[Candidate]:
+def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[Candidate]:
     """The cures of what is blamed. One that was there when a finding was measured has not cured it."""
     for finding in findings:
         proof = _proof(finding)
@@ -111,7 +111,7 @@ def of_findings(findings: Sequence[Finding], under: Settings) -> Iterator[Candid
 
 
 def first_cures(
-    candidates: Iterable[Candidate], settings: Settings, excluded: frozenset[str] | set[str]
+    candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> Iterator[Candidate]:
     """Of each finding the first cure that can be used and is not excluded, and everything that is for no finding."""
     seen: set[tuple[str, ...]] = set()
@@ -123,17 +123,17 @@ def first_cures(
             yield one
 
 
-def _proof(finding: Finding) -> Proof | None:
+def _proof(finding: Finding) -> Certainty | None:
     if finding.kind in (SOURCE, SYSTEM_CALL):
-        return Proof.SOURCE if finding.blamed else None
+        return Certainty.SOURCE if finding.blamed else None
     if finding.verdict == GUILTY:
-        return Proof.ORDER if finding.kind == ORDER else Proof.GUILTY
+        return Certainty.ORDER if finding.kind == ORDER else Certainty.GUILTY
     if finding.only_unwritten_memory:
-        return Proof.GENERAL
+        return Certainty.GENERAL
     if finding.verdict == SUSPECT:
-        return Proof.ORDER if finding.kind == ORDER else Proof.SUSPECT
+        return Certainty.ORDER if finding.kind == ORDER else Certainty.SUSPECT
     if finding.verdict == AS_SET and VARYING.intersection(finding.shows):
-        return Proof.SUSPECT
+        return Certainty.SUSPECT
     return None
 
 
@@ -171,7 +171,7 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
     for attempt in attempts:
         for source in attempt.uncovered:
             if source.source == "instructions":
-                yield _candidate("--hide-rdrand", Proof.SOURCE, f"nothing recorded this source: {source.text}")
+                yield _candidate("--hide-rdrand", Certainty.SOURCE, f"nothing recorded this source: {source.text}")
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
@@ -179,26 +179,26 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
     for outcome in outcomes:
         if outcome.workers is not None and not outcome.identical:
             why = f"a DataLoader had {outcome.workers} workers in one run and another number in the other"
-            yield _candidate(f"{PATCH}torch-loader={outcome.workers}", Proof.ORDER, why)
+            yield _candidate(f"{PATCH}torch-loader={outcome.workers}", Certainty.ORDER, why)
             break
 
 
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
     """What is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
-    yield _candidate("--clock", Proof.CLOCK, "native code may seed itself from the clock or a process id")
+    yield _candidate("--clock", Certainty.CLOCK, "native code may seed itself from the clock or a process id")
     for text in automatic:
-        yield _candidate(PATCH + text, Proof.GENERAL, "the framework's own switch, although nothing points at it")
+        yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
     why = "what threads add up depends on who is first"
     several = [one for one in findings if one.verdict == GUILTY and _repeats_on_one_thread(one)]
     names = ", ".join(sorted({one.subject for one in several})[:3])
-    yield _candidate(PATCH + SINGLE, Proof.THREADS, f"{names} repeats on one thread" if names else why)
+    yield _candidate(PATCH + SINGLE, Certainty.THREADS, f"{names} repeats on one thread" if names else why)
 
 
 def _repeats_on_one_thread(finding: Finding) -> bool:
     return finding.confirmed is not None and finding.confirmed.threads.get("1") in ("same", "repeats")
 
 
-def _candidate(option: str, proof: Proof, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
+def _candidate(option: str, proof: Certainty, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
     if not option.startswith(PATCH):
         return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost)
     try:

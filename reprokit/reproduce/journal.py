@@ -11,7 +11,7 @@ import msgspec
 
 from reprokit.findings import Finding
 from reprokit.model.states import Uncovered
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.redaction import Secrets
 
 FORMAT: Final = 1
@@ -37,7 +37,7 @@ STATES = "^(applied|not-applied|refused)$"
 LISTED = 12  # findings of a round that stand in the journal
 
 
-class Patched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What became of one patch in a run."""
 
     text: str  # "id" or "id=value"
@@ -53,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ended: str = ""  # how, in words, unless with status 0
     seconds: float | None = None
     processor: float | None = None  # seconds of processors, of all its processes
-    patches: list[Patched] = []
+    patches: list[PatchOutcome] = []
     fidelity: str = ""  # of a replay: how requests were answered
     uncovered: list[Uncovered] = []  # sources that nothing recorded
     withheld: int = 0  # requests of cryptographic libraries
@@ -97,7 +97,7 @@ class Round(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     number: int
     phase: Phase
     title: str
-    settings: Settings
+    settings: RecipeSettings
     changes: list[Change] = msgspec.field(default_factory=list)
     attempts: list[Attempt] = msgspec.field(default_factory=list)
     outcomes: list[Outcome] = msgspec.field(default_factory=list)
@@ -116,7 +116,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     processor_ratio: float | None = None
 
 
-class Journal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """journal.json"""
 
     format: Literal[1] = FORMAT
@@ -129,7 +129,7 @@ class Journal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pairs: int  # comparisons that had to be identical
     max_rounds: int
     why: str = ""  # the verdict in a sentence
-    settings: Settings = Settings()  # those of the final pair
+    settings: RecipeSettings = RecipeSettings()  # those of the final pair
     changes: list[Change] = msgspec.field(default_factory=list)  # what these settings are for
     pair: list[str] = msgspec.field(default_factory=list)  # the final two run directories
     identical: int = 0  # comparisons of the final settings that were
@@ -139,7 +139,7 @@ class Journal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     costs: list[Cost] = msgspec.field(default_factory=list)
     rounds: list[Round] = msgspec.field(default_factory=list)
 
-    def begin(self, phase: Phase, title: str, settings: Settings, changes: list[Change] | None = None) -> Round:
+    def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
         """A new round at the end."""
         new = Round(number=len(self.rounds) + 1, phase=phase, title=title, settings=settings, changes=changes or [])
         self.rounds.append(new)
@@ -160,12 +160,12 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def document(journal: Journal) -> str:
+def document(journal: RoundJournal) -> str:
     """The journal as JSON text."""
     return msgspec.json.format(msgspec.json.encode(_encodable(journal)), indent=2).decode() + "\n"
 
 
-def _encodable(journal: Journal) -> object:
+def _encodable(journal: RoundJournal) -> object:
     """Without secrets. Texts may hold bytes of file names that are no UTF-8, which JSON has as escapes."""
     return _escaped(Secrets().value(msgspec.to_builtins(journal)))
 
@@ -180,6 +180,6 @@ def _escaped(value: object) -> object:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of journal.json; reprokit/schemas/journal.schema.json is this."""
-    made = msgspec.json.schema(Journal)
+    made = msgspec.json.schema(RoundJournal)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:reprokit:journal:{FORMAT}"}
     return {**head, "title": "journal.json, and what reprokit reproduce --json prints", **made}

@@ -22,8 +22,8 @@ from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
-from reprokit.recipe import Settings
-from reprokit.reproduce.journal import Attempt, Kind, Outcome, Patched
+from reprokit.recipe import RecipeSettings
+from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.verdict_rows import causes, headline, shortened, verdict_line
@@ -33,7 +33,7 @@ WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a 
 REPEATS = 30  # of each operator call, in a profile
 
 
-class Found(msgspec.Struct, frozen=True):
+class ProfileOutcome(msgspec.Struct, frozen=True):
     """What a profile came to."""
 
     attempt: Attempt
@@ -44,13 +44,13 @@ class Found(msgspec.Struct, frozen=True):
 class Laboratory(Protocol):
     """Where trainings are run and compared."""
 
-    def record(self, settings: Settings, name: str) -> Attempt:
+    def record(self, settings: RecipeSettings, name: str) -> Attempt:
         """Record the training with these settings."""
 
     def replay(self, recording: Attempt, name: str) -> Attempt:
         """Give the training the entropy of a recording again."""
 
-    def profile(self, settings: Settings, name: str) -> Found:
+    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """Look for what makes the training vary."""
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
@@ -60,7 +60,7 @@ class Laboratory(Protocol):
         """Remove a run that is of no more use."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
     """What every run of a reproduction has in common."""
 
     command: tuple[str, ...]
@@ -74,13 +74,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = REPEATS
 
 
-class Machine:
+class LocalLaboratory:
     """The laboratory that is this machine."""
 
-    def __init__(self, work: Work, interruption: Interruption):
+    def __init__(self, work: ReproductionWork, interruption: Interruption):
         self._work, self._interruption = work, interruption
 
-    def record(self, settings: Settings, name: str) -> Attempt:
+    def record(self, settings: RecipeSettings, name: str) -> Attempt:
         """Record the training with these settings."""
         return self._attempt("record", self._plan(settings, name))
 
@@ -99,7 +99,7 @@ class Machine:
         )
         return self._attempt("replay", plan)
 
-    def profile(self, settings: Settings, name: str) -> Found:
+    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
         work = self._work
         watching = Profiling(steps=work.steps, seconds=work.seconds, confirm=work.repeats)
@@ -109,9 +109,9 @@ class Machine:
             found = profiling.analyse(RunDirectory(work.place / attempt.directory), knowledge.load())
         except ReprokitError as error:
             warn(f"the profile could not be read: {error}")
-            return Found(attempt, (), (str(error),))
+            return ProfileOutcome(attempt, (), (str(error),))
         findings_file.write(work.place, found)
-        return Found(attempt, tuple(found.findings), tuple(found.notes))
+        return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes))
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Compare two runs as verify does."""
@@ -123,7 +123,7 @@ class Machine:
         """Remove a run directory."""
         shutil.rmtree(self._work.place / attempt.directory, ignore_errors=True)
 
-    def _plan(self, settings: Settings, name: str) -> Plan:
+    def _plan(self, settings: RecipeSettings, name: str) -> Plan:
         work = self._work
         return Plan(
             mode=RECORD,
@@ -150,7 +150,7 @@ class Machine:
             ended=_ended(executed.ended),
             seconds=run.duration,
             processor=executed.processor,
-            patches=[Patched(text=_text(one.id, one.value), state=one.state, why=one.why) for one in run.patches],
+            patches=[PatchOutcome(text=_text(one.id, one.value), state=one.state, why=one.why) for one in run.patches],
             fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,

@@ -19,9 +19,9 @@ from reprokit.reproduce.journal import (
     RUNNING,
     Attempt,
     Change,
-    Journal,
     Outcome,
     Round,
+    RoundJournal,
 )
 
 VERDICTS = {
@@ -34,12 +34,12 @@ VERDICTS = {
 KINDS = {"record": "recorded", "replay": "replayed", "profile": "profiled"}
 
 
-def markdown(journal: Journal) -> str:
+def markdown(journal: RoundJournal) -> str:
     """The whole journal."""
     return "\n".join(_lines(journal)) + "\n"
 
 
-def _lines(journal: Journal) -> Iterator[str]:
+def _lines(journal: RoundJournal) -> Iterator[str]:
     yield f"# How {code(shlex.join(journal.command))} was made to repeat"
     yield ""
     yield f"- Directory: {code(journal.directory)}"
@@ -62,7 +62,7 @@ def _lines(journal: Journal) -> Iterator[str]:
         yield from ("", f"    reprokit verify {printable(shlex.join(journal.pair))}", "")
 
 
-def _pairs(journal: Journal) -> str:
+def _pairs(journal: RoundJournal) -> str:
     return f"{journal.pairs} comparisons in a row must be identical, at most {journal.max_rounds} rounds search"
 
 
@@ -156,7 +156,7 @@ def _blame(finding: Finding) -> str:
     return "measured to vary" if finding.verdict == GUILTY else "known" if finding.verdict == SUSPECT else "a setting"
 
 
-def _recipe(journal: Journal) -> Iterator[str]:
+def _recipe(journal: RoundJournal) -> Iterator[str]:
     yield from ("## The recipe", "")
     words = " ".join(journal.settings.words)
     if not words:
@@ -167,7 +167,7 @@ def _recipe(journal: Journal) -> Iterator[str]:
     yield from ("", f"The final settings were identical in {journal.identical} of {journal.identical} comparisons.", "")
 
 
-def _what_remains(journal: Journal) -> Iterator[str]:
+def _what_remains(journal: RoundJournal) -> Iterator[str]:
     yield from ("## What remains", "")
     yield from (f"- {plain(text)}" for text in journal.remaining or ["nothing that the profile could name"])
     yield ""
@@ -183,7 +183,7 @@ def _excluded(changes: Iterable[Change]) -> Iterator[str]:
         yield from ("## Tried, and not kept", "", *lines, "")
 
 
-def _costs(journal: Journal) -> Iterator[str]:
+def _costs(journal: RoundJournal) -> Iterator[str]:
     if not journal.costs:
         return
     yield from ("## What it costs", "", "One run each; processor time is that of all its processes.", "")

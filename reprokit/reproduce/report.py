@@ -8,23 +8,23 @@ from pathlib import Path
 from reprokit.launch.rundirectory import shown
 from reprokit.printable import printable
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.journal import IDENTICAL, Cost, Journal
+from reprokit.reproduce.journal import IDENTICAL, Cost, RoundJournal
 
 MOST = 8  # lines of a kind
 
 
-def document(journal: Journal) -> str:
+def document(journal: RoundJournal) -> str:
     """journal.json, as it lies in its directory; every directory in it is relative to that."""
     return journals.document(journal).rstrip("\n")
 
 
-def print_journal(journal: Journal, place: Path) -> None:
+def print_journal(journal: RoundJournal, place: Path) -> None:
     """The verdict, what it took or what remains, and where everything is."""
     for line in _lines(journal, place):
         print(printable(line, 2000))
 
 
-def _lines(journal: Journal, place: Path) -> Iterator[str]:
+def _lines(journal: RoundJournal, place: Path) -> Iterator[str]:
     rounds = len(journal.rounds)
     verdict = "identical" if journal.verdict == IDENTICAL else "not reproduced"
     yield f"{verdict}, after {rounds} round{'' if rounds == 1 else 's'}: {journal.why}"

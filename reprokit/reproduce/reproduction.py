@@ -18,12 +18,12 @@ from reprokit.launch import patched
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
 from reprokit.launch.rundirectory import HOME
-from reprokit.recipe import Recipe, Settings
+from reprokit.recipe import Recipe, RecipeSettings
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, Journal
-from reprokit.reproduce.laboratory import RUNS, Machine, Work
+from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
+from reprokit.reproduce.laboratory import RUNS, LocalLaboratory, ReproductionWork
 from reprokit.reproduce.narrative import markdown
-from reprokit.reproduce.search import Search
+from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.standing import Standing
 from reprokit.reproduce.trial import Trials
 from reprokit.version import VERSION
@@ -34,7 +34,7 @@ STORY, RECIPE = "journal.md", "recipe.toml"
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asks of a reproduction."""
 
-    settings: Settings = Settings()  # from the first run on, and never taken out
+    settings: RecipeSettings = RecipeSettings()  # from the first run on, and never taken out
     pairs: int = 2
     max_rounds: int = 10
     keep_runs: bool = False
@@ -62,9 +62,9 @@ def _own_place() -> Path:
     return home / f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
 
 
-def reproduce(work: Work, wishes: Wishes) -> Journal:
+def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
     """Search for what makes the training repeat; the journal lies in its directory whatever happens."""
-    journal = Journal(
+    journal = RoundJournal(
         reprokit=VERSION,
         command=list(work.command),
         directory=str(work.working_directory),
@@ -90,24 +90,24 @@ def reproduce(work: Work, wishes: Wishes) -> Journal:
     return journal
 
 
-def _search(work: Work, wishes: Wishes, journal: Journal, interruption: Interruption) -> None:
+def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, interruption: Interruption) -> None:
     trials = Trials(
-        Machine(work, interruption),
+        LocalLaboratory(work, interruption),
         journal,
         keep_runs=wishes.keep_runs,
         save=lambda: save(journal, work.place),
         say=say,
     )
     standing = Standing(trials, journal, wishes.settings)
-    Search(standing, automatic=_automatic(work), wants_smallest=wishes.smallest).run()
+    Reproduction(standing, automatic=_automatic(work), wants_smallest=wishes.smallest).run()
 
 
-def _automatic(work: Work) -> Sequence[str]:
+def _automatic(work: ReproductionWork) -> Sequence[str]:
     """The patches that go with the command's frameworks and have no side effects."""
     return patched.wanted(["auto"], work.command, work.working_directory)
 
 
-def _close(journal: Journal, place: Path) -> None:
+def _close(journal: RoundJournal, place: Path) -> None:
     """Save the journal; where no run was made, there is nothing to keep."""
     if any(journal.attempts()) or journal.verdict == INTERRUPTED:
         save(journal, place)
@@ -115,7 +115,7 @@ def _close(journal: Journal, place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def save(journal: Journal, place: Path) -> None:
+def save(journal: RoundJournal, place: Path) -> None:
     """Write the journal, for people and for machines."""
     try:
         journals.write_text(place / journals.NAME, journals.document(journal))
@@ -124,7 +124,7 @@ def save(journal: Journal, place: Path) -> None:
         say(f"warning: the journal cannot be written: {error.strerror}")
 
 
-def write_recipe(journal: Journal, path: Path) -> None:
+def write_recipe(journal: RoundJournal, path: Path) -> None:
     """Write down with what the command repeats."""
     why = {change.option: change.findings for change in journal.changes}
     comment = (

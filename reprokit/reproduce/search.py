@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from reprokit.errors import ReprokitError, TrainingFailed
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis, smallest
-from reprokit.reproduce.diagnosis import PATCH, Candidate, Proof
+from reprokit.reproduce.diagnosis import PATCH, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CURE, ENTROPY, PROFILE, Attempt
 from reprokit.reproduce.standing import Standing
-from reprokit.reproduce.trial import Tried
+from reprokit.reproduce.trial import TrialOutcome
 
 
-class Search:
+class Reproduction:
     """One reproduction, from the first two runs to a verdict in the journal."""
 
     def __init__(self, standing: Standing, *, automatic: Sequence[str], wants_smallest: bool = True):
         self._standing, self._trials, self._journal = standing, standing.trials, standing.journal
         self._automatic, self._wants_smallest = automatic, wants_smallest
-        self._profiled: Settings | None = None  # what the findings were made with
+        self._profiled: RecipeSettings | None = None  # what the findings were made with
         self._one_by_one = False  # as several patches at once made the training fail
 
     def run(self) -> None:
@@ -76,7 +76,7 @@ class Search:
     def _next(self) -> list[Candidate]:
         """What to try now: what is proven; after a fresh look, what is known; then what helps in general."""
         chosen = self._choose(self._cures())
-        if chosen and chosen[0].proof <= Proof.ORDER:
+        if chosen and chosen[0].proof <= Certainty.ORDER:
             return chosen
         if self._is_worth_a_profile():
             self._profile()
@@ -94,7 +94,7 @@ class Search:
 
     def _cures(self) -> Iterable[Candidate]:
         standing = self._standing
-        measured = diagnosis.of_findings(standing.findings, self._profiled or Settings())
+        measured = diagnosis.of_findings(standing.findings, self._profiled or RecipeSettings())
         outcomes = [outcome for one in self._journal.rounds for outcome in one.outcomes]
         found = [*diagnosis.of_runs(standing.runs), *diagnosis.of_outcomes(outcomes), *measured]
         return diagnosis.first_cures(found, standing.settings, standing.excluded)
@@ -136,7 +136,7 @@ class Search:
         self._standing.take(settings, tried)
         self._trials.conclude(tried.round, "the runs are identical" if tried.identical else "the runs still differ")
 
-    def _broke(self, tried: Tried, chosen: list[Candidate]) -> None:
+    def _broke(self, tried: TrialOutcome, chosen: list[Candidate]) -> None:
         """One of these makes the training fail: which, if they are several, is found one by one."""
         self._trials.discard(tried.recording)
         if len(chosen) > 1:

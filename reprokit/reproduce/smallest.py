@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate
 from reprokit.reproduce.journal import CHEAPER, SMALLEST, Attempt
 from reprokit.reproduce.standing import Standing
-from reprokit.reproduce.trial import Tried
+from reprokit.reproduce.trial import TrialOutcome
 
 MOST_REPLAYS = 8  # that one trial may take to tell whether a guilty operator matters
 CHEAPER_BY = 0.9  # of the time, from which another way to the same is taken
@@ -79,7 +79,7 @@ def cheapen(standing: Standing) -> None:
     standing.trials.conclude(tried.round, words)
 
 
-def _weighed(tried: Tried, present: Attempt, switch: str) -> tuple[str, bool]:
+def _weighed(tried: TrialOutcome, present: Attempt, switch: str) -> tuple[str, bool]:
     """The weights in words, and whether it is less: by the clock and of processors, as other programs slow either."""
     other = tried.recording
     if not tried.identical or other is None:
@@ -98,7 +98,7 @@ def _is_less(one: float | None, other: float | None) -> bool:
     return one is not None and other is not None and one < CHEAPER_BY * other
 
 
-def _stripped(settings: Settings, options: Iterable[str]) -> Settings:
+def _stripped(settings: RecipeSettings, options: Iterable[str]) -> RecipeSettings:
     for option in options:
         settings = diagnosis.without(settings, option)
     return settings
@@ -109,7 +109,7 @@ def _common_cure(standing: Standing, overrides: list[str]) -> Candidate | None:
     wanted = {finding for option in overrides for finding in standing.changes[option].findings}
     offered: dict[str, set[str]] = {}
     first: dict[str, Candidate] = {}
-    for one in diagnosis.of_findings(standing.findings, Settings()):
+    for one in diagnosis.of_findings(standing.findings, RecipeSettings()):
         if wanted.intersection(one.findings) and not one.option.startswith((OVERRIDE, PATCH + SINGLE)):
             offered.setdefault(one.option, set()).update(one.findings)
             first.setdefault(one.option, one)

@@ -8,22 +8,22 @@ from statistics import median
 import msgspec
 
 from reprokit.findings import Finding
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import Candidate
-from reprokit.reproduce.journal import DIFFERENT, IDENTICAL, Attempt, Cost, Journal
-from reprokit.reproduce.trial import Trials, Tried
+from reprokit.reproduce.journal import DIFFERENT, IDENTICAL, Attempt, Cost, RoundJournal
+from reprokit.reproduce.trial import TrialOutcome, Trials
 
 
 class Standing:
     """What changes from round to round; the journal is kept in step with it."""
 
-    def __init__(self, trials: Trials, journal: Journal, base: Settings):
+    def __init__(self, trials: Trials, journal: RoundJournal, base: RecipeSettings):
         self.trials, self.journal = trials, journal
         self.base = self.settings = base
         self.changes: dict[str, Candidate] = {}  # by option, of the present settings
         self.findings: Sequence[Finding] = ()
-        self.tried: dict[Settings, bool] = {}  # whether replays with them were identical
+        self.tried: dict[RecipeSettings, bool] = {}  # whether replays with them were identical
         self.pair: tuple[Attempt | None, Attempt | None] = (None, None)
 
     @property
@@ -41,7 +41,7 @@ class Standing:
         """Whether runs were identical."""
         return self.journal.verdict == IDENTICAL
 
-    def take(self, settings: Settings, tried: Tried, why: str = "") -> None:
+    def take(self, settings: RecipeSettings, tried: TrialOutcome, why: str = "") -> None:
         """Go on from this trial; its runs are the pair now."""
         before, self.pair = self.pair, (tried.recording, tried.replay)
         self.trials.discard(*(attempt for attempt in before if attempt not in self.pair))

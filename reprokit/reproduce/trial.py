@@ -7,12 +7,12 @@ from collections.abc import Callable
 import msgspec
 
 from reprokit.errors import LaunchError
-from reprokit.recipe import Settings
-from reprokit.reproduce.journal import Attempt, Change, Journal, Outcome, Phase, Round
+from reprokit.recipe import RecipeSettings
+from reprokit.reproduce.journal import Attempt, Change, Outcome, Phase, Round, RoundJournal
 from reprokit.reproduce.laboratory import Laboratory
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came out of a trial."""
 
     round: Round
@@ -34,7 +34,7 @@ class Trials:
     def __init__(
         self,
         laboratory: Laboratory,
-        journal: Journal,
+        journal: RoundJournal,
         *,
         keep_runs: bool,
         save: Callable[[], None],
@@ -44,14 +44,14 @@ class Trials:
         self._save, self._say = save, say
         self.pairs = journal.pairs  # replays that must be identical
 
-    def begin(self, phase: Phase, title: str, settings: Settings, changes: list[Change] | None = None) -> Round:
+    def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
         """A new round, said and written down before it starts."""
         new = self._journal.begin(phase, title, settings, changes)
         self._say(f"round {new.number}: {title}")
         self._save()
         return new
 
-    def record(self, into: Round, settings: Settings, name: str = "recording") -> Attempt:
+    def record(self, into: Round, settings: RecipeSettings, name: str = "recording") -> Attempt:
         """A recording, written into the round."""
         return self._note(into, self._laboratory.record(settings, f"{into.number:02d}-{name}"))
 
@@ -67,12 +67,12 @@ class Trials:
         self,
         phase: Phase,
         title: str,
-        settings: Settings,
+        settings: RecipeSettings,
         changes: list[Change] | None = None,
         *,
         recording: Attempt | None = None,
         pairs: int = 0,
-    ) -> Tried:
+    ) -> TrialOutcome:
         """Record, unless there is a recording, then replay and compare."""
         new = self.begin(phase, title, settings, changes)
         try:
@@ -80,12 +80,12 @@ class Trials:
         except LaunchError as error:
             if not changes:
                 raise
-            return Tried(round=new, failed=str(error))
+            return TrialOutcome(round=new, failed=str(error))
         if original.failed:
-            return Tried(round=new, recording=original, failed=f"the training ended {original.ended}")
+            return TrialOutcome(round=new, recording=original, failed=f"the training ended {original.ended}")
         return self._replays(new, original, max(pairs, self.pairs))
 
-    def _replays(self, into: Round, recording: Attempt, count: int) -> Tried:
+    def _replays(self, into: Round, recording: Attempt, count: int) -> TrialOutcome:
         replay: Attempt | None = None
         for number in range(1, count + 1):
             if replay is not None:
@@ -93,8 +93,8 @@ class Trials:
             replay = self._note(into, self._laboratory.replay(recording, f"{into.number:02d}-replay-{number}"))
             if not self.compare(into, recording, replay).identical:
                 self.learn(number)
-                return Tried(round=into, recording=recording, replay=replay, equal=number - 1)
-        return Tried(round=into, recording=recording, replay=replay, equal=count)
+                return TrialOutcome(round=into, recording=recording, replay=replay, equal=number - 1)
+        return TrialOutcome(round=into, recording=recording, replay=replay, equal=count)
 
     def learn(self, number: int) -> None:
         """A difference that only the n-th pair showed is a rare one: twice as many pairs are asked for from now on."""

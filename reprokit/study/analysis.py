@@ -14,14 +14,14 @@ from reprokit.study.description import Setup as Described
 from reprokit.study.description import Study
 from reprokit.study.facts import (
     Analysis,
+    AttemptFacts,
     Kind,
     Overhead,
-    Pair,
     PairCounts,
+    PairFacts,
     ProcessVariance,
-    Run,
     Sentences,
-    Setup,
+    SetupFacts,
     Source,
     Variance,
 )
@@ -71,7 +71,7 @@ def analysis_of(
     setups = [_setup(study, one, runs[one.name], pairs[one.name]) for one in study.setup]
     costs = overhead.overhead([_costs(study, one, finished[one.name]) for one in study.setup])
     samples = [
-        variance.Sample(one.name, one.source, variance.way(one.source), finished[one.name])
+        variance.SpreadSample(one.name, one.source, variance.way(one.source), finished[one.name])
         for one in setups
         if one.kind != "untouched"
     ]
@@ -148,10 +148,10 @@ def _by_setup(names: Iterable[str], results: Iterable[R]) -> dict[str, list[R]]:
     return found
 
 
-def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> Setup:
+def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> SetupFacts:
     finished = [run for run in runs if run.outcome == "finished"]
     replays = setup.entropy == "replayed"
-    return Setup(
+    return SetupFacts(
         name=setup.name,
         kind=kind(setup),
         controls=study.controls_of(setup),
@@ -202,16 +202,16 @@ def _yes_and_no(answers: Iterable[bool | None]) -> tuple[int, int]:
     return sum(one is True for one in listed), sum(one is False for one in listed)
 
 
-def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> overhead.Sample:
+def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> overhead.CostSample:
     variables = tuple(sorted({**study.variables, **setup.variables}.items()))
     training = study.command_of(setup), setup.directory or study.directory, variables
     patches = frozenset(one for one in setup.patches if not one.startswith("seed="))
-    return overhead.Sample(setup.name, kind(setup), training, patches, finished)
+    return overhead.CostSample(setup.name, kind(setup), training, patches, finished)
 
 
-def _run(run: RunResult) -> Run:
+def _run(run: RunResult) -> AttemptFacts:
     main = _main(run.evaluations)
-    return Run(
+    return AttemptFacts(
         setup=run.setup,
         pair=run.pair,
         part=run.part,
@@ -248,7 +248,7 @@ def _number(value: float | None) -> float | None:
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iterator[Pair]:
+def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iterator[PairFacts]:
     runs: dict[tuple[str, int], list[RunResult]] = {}
     for run in results:
         if run.outcome == "finished":
@@ -256,9 +256,9 @@ def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iter
     return (_pair(pair, runs.get((pair.setup, pair.pair), [])) for pair in compared)
 
 
-def _pair(pair: PairResult, both: Sequence[RunResult]) -> Pair:
+def _pair(pair: PairResult, both: Sequence[RunResult]) -> PairFacts:
     lengths, equal_until = _course(*both) if len(both) == 2 else (None, None)
-    return Pair(
+    return PairFacts(
         setup=pair.setup,
         pair=pair.pair,
         outcome="not compared" if pair.identical is None else "identical" if pair.identical else "different",
@@ -311,7 +311,7 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
 
 
 def _attention(
-    study: Study, setups: Sequence[Setup], results: Sequence[RunResult], costs: Sequence[Overhead]
+    study: Study, setups: Sequence[SetupFacts], results: Sequence[RunResult], costs: Sequence[Overhead]
 ) -> Iterator[str]:
     planned = 2 * study.pairs * len(study.setup)
     if len(results) < planned:
@@ -329,7 +329,7 @@ def _attention(
         yield f"Runs were made on {len(hosts)} machines: differences in time may be theirs."
 
 
-def _verdicts(setups: Sequence[Setup], costs: Sequence[Overhead], varying: Sequence[Variance]) -> Iterator[str]:
+def _verdicts(setups: Sequence[SetupFacts], costs: Sequence[Overhead], varying: Sequence[Variance]) -> Iterator[str]:
     for setup in setups:
         yield f"{setup.name} ({setup.words}): {setup.pairs.sentence}"
         yield from (row.sentence for row in varying if row.setup == setup.name)
@@ -337,7 +337,7 @@ def _verdicts(setups: Sequence[Setup], costs: Sequence[Overhead], varying: Seque
 
 
 def _sentences(
-    setups: Sequence[Setup],
+    setups: Sequence[SetupFacts],
     costs: Sequence[Overhead],
     varying: Sequence[Variance],
     process: Sequence[ProcessVariance],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from reprokit.study.facts import Analysis, Overhead, Setup
+from reprokit.study.facts import Analysis, Overhead, SetupFacts
 from reprokit.study.wording import between, change, percent, quantity
 
 RECORDED: Final = ("recorded", "patched and recorded")
@@ -52,7 +52,7 @@ def _bounded(sentences: list[str]) -> tuple[str, ...]:
     return (*sentences[:MOST], f"{left_out} more lines are in the tables below.") if left_out > 0 else tuple(sentences)
 
 
-def _headline(recorded: list[Setup]) -> tuple[Outcome, str]:
+def _headline(recorded: list[SetupFacts]) -> tuple[Outcome, str]:
     identical, different = (sum(getattr(one.pairs, name) for one in recorded) for name in ("identical", "different"))
     if not recorded:
         return "not-compared", "No setup records and replays"
@@ -71,7 +71,7 @@ def _of(count: int, total: int) -> str:
     return f"{count} of {total} pair{'' if total == 1 else 's'} {verb}"
 
 
-def _repeats(recorded: list[Setup]) -> Iterator[str]:
+def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
     if not recorded:
         yield "That was not asked: no setup of this study records and replays."
     for setup in recorded:
@@ -84,7 +84,7 @@ def _repeats(recorded: list[Setup]) -> Iterator[str]:
             yield f"{setup.name} ({setup.words}): no pair could be compared."
 
 
-def _not_compared(setup: Setup) -> str:
+def _not_compared(setup: SetupFacts) -> str:
     count = setup.pairs.not_compared
     return f"; {count} more could not be compared" if count else ""
 
@@ -105,7 +105,7 @@ def _varies(analysis: Analysis) -> Iterator[str]:
     yield analysis.sentences.variance
 
 
-def _costs(analysis: Analysis, recorded: list[Setup]) -> Iterator[str]:
+def _costs(analysis: Analysis, recorded: list[SetupFacts]) -> Iterator[str]:
     for setup in recorded:
         row = _time_of(analysis, setup)
         told = [_time(row)] if row is not None else []
@@ -132,7 +132,7 @@ def _time(row: Overhead) -> str:
     return "its runs were made at the same time as others, so their times say nothing"
 
 
-def _time_of(analysis: Analysis, setup: Setup) -> Overhead | None:
+def _time_of(analysis: Analysis, setup: SetupFacts) -> Overhead | None:
     """All that a setup costs in time if untouched runs are there, else what it costs beside bare ones."""
     rows = [row for row in analysis.overhead if row.setup == setup.name and row.measure == "time"]
     return min(rows, key=lambda row: row.effect != "all of it", default=None)

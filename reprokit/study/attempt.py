@@ -84,7 +84,7 @@ class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{self.first.setup}-{self.first.pair:02d}"
 
 
-class Report(msgspec.Struct, kw_only=True):
+class PairReport(msgspec.Struct, kw_only=True):
     """What a process says that makes a pair or an attempt: as much of it as has ended."""
 
     runs: list[RunResult] = []
@@ -397,7 +397,7 @@ def main(arguments: list[str]) -> int:
     task = msgspec.json.decode(task_file.read_bytes(), type=Task, strict=False)
     try:
         with Interruption() as interruption:
-            write_report(Report(runs=[attempt(task, interruption)]), result_file)
+            write_report(PairReport(runs=[attempt(task, interruption)]), result_file)
     except Interrupted:
         return INTERRUPTED
     return 0
@@ -409,7 +409,7 @@ def encoded(task: PairTask) -> bytes:
     return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
 
 
-def write_report(report: Report, file: Path) -> None:
+def write_report(report: PairReport, file: Path) -> None:
     """Replace the file whole; NaN and infinities go as texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
@@ -422,14 +422,14 @@ def write_report(report: Report, file: Path) -> None:
     os.replace(partial, file)
 
 
-def read_report(file: Path) -> Report:
+def read_report(file: Path) -> PairReport:
     """What such a process wrote; nothing where it wrote nothing."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Report, strict=False)
+        return msgspec.json.decode(file.read_bytes(), type=PairReport, strict=False)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         if not isinstance(error, FileNotFoundError):
             warn(f"{file}: {error}")
-        return Report()
+        return PairReport()
 
 
 if __name__ == "__main__":

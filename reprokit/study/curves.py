@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from reprokit.study.facts import Curve, Line
-from reprokit.study.results import RunResult, Series
+from reprokit.study.facts import Curve, CurveLine
+from reprokit.study.results import MetricSeries, RunResult
 from reprokit.study.statistics import usable
 from reprokit.study.wording import short
 
@@ -19,7 +19,7 @@ Name = tuple[str, Literal["epoch", "step"]]
 
 def curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
     """A curve for each metric, and how many metrics are left out; those that most runs have come first."""
-    found: dict[Name, list[Line]] = {}
+    found: dict[Name, list[CurveLine]] = {}
     for run in runs:
         for one in run.series:
             if one.values:
@@ -34,9 +34,9 @@ def curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
     return made, max(0, len(ordered) - MAX_CURVES)
 
 
-def _line(run: RunResult, series: Series) -> Line:
+def _line(run: RunResult, series: MetricSeries) -> CurveLine:
     finite = [(number, value if usable(value) else None) for number, value in enumerate(series.values, 1)]
-    return Line(
+    return CurveLine(
         setup=run.setup,
         pair=run.pair,
         part=run.part,

@@ -54,7 +54,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     interval: Interval  # of the share that many more would have; exact binomial
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ValueSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values of one quantity in some runs."""
 
     count: int
@@ -68,7 +68,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     deviation: float | None  # standard deviation of a sample; None of fewer than two
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One attempt, as it is listed and plotted."""
 
     setup: str
@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     notes: tuple[str, ...] = ()
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PairFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Two runs of a setup side by side."""
 
     setup: str
@@ -131,7 +131,7 @@ class PairCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sentence: str
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SetupFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A setup and what came of its runs."""
 
     name: str
@@ -145,13 +145,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     planned: int  # runs
     finished: int
     failed: int  # failed, timed out or lost
-    seconds: Summary
-    processor: Summary
-    memory: Summary
-    stored: Summary
-    profile: Summary
-    recording: Summary | None  # seconds of the recordings alone, where the second runs are replays
-    replaying: Summary | None
+    seconds: ValueSummary
+    processor: ValueSummary
+    memory: ValueSummary
+    stored: ValueSummary
+    profile: ValueSummary
+    recording: ValueSummary | None  # seconds of the recordings alone, where the second runs are replays
+    replaying: ValueSummary | None
     pairs: PairCounts
 
 
@@ -249,7 +249,7 @@ class ProcessVariance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     sentence: str
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CurveLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A metric through one run, thinned out by the extremes of what lies together; null where not finite."""
 
     setup: str
@@ -265,7 +265,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     metric: str
     by: Literal["epoch", "step"]
-    lines: tuple[Line, ...]
+    lines: tuple[CurveLine, ...]
     left_out: int  # lines
 
 
@@ -292,13 +292,13 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     verdicts: tuple[str, ...]  # the study in sentences
     sentences: Sentences
     methods: tuple[str, ...]  # how figures were computed, and what they assume
-    setups: tuple[Setup, ...]
+    setups: tuple[SetupFacts, ...]
     overhead: tuple[Overhead, ...]
     variance: tuple[Variance, ...]
     process: tuple[ProcessVariance, ...]
     process_left_out: int
-    pairs: tuple[Pair, ...]
-    runs: tuple[Run, ...]
+    pairs: tuple[PairFacts, ...]
+    runs: tuple[AttemptFacts, ...]
     curves: tuple[Curve, ...]
     curves_left_out: int
     host: dict[str, str]

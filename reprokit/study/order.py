@@ -10,14 +10,14 @@ import msgspec
 from reprokit.study.description import Study
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class PairPlace(msgspec.Struct, frozen=True, array_like=True):
     """One pair in the order: the round is the number of the pair."""
 
     pair: Annotated[int, msgspec.Meta(ge=1)]
     setup: str
 
 
-def planned(study: Study) -> list[Place]:
+def planned(study: Study) -> list[PairPlace]:
     """Rounds, in each of which every setup makes one pair.
 
     Rounds go by the rows of a Williams design: over as many rounds as there are setups (twice as many where their
@@ -26,7 +26,7 @@ def planned(study: Study) -> list[Place]:
     """
     names = [setup.name for setup in study.setup]
     rows = list(_balanced(len(names)))
-    return [Place(number + 1, names[one]) for number in range(study.pairs) for one in rows[number % len(rows)]]
+    return [PairPlace(number + 1, names[one]) for number in range(study.pairs) for one in rows[number % len(rows)]]
 
 
 def _balanced(count: int) -> Iterator[list[int]]:

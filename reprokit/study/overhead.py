@@ -32,7 +32,7 @@ ALONE: Final[dict[Kind, Effect]] = {  # against bare
 
 
 @dataclass(frozen=True)
-class Sample:
+class CostSample:
     """The finished runs of a setup, and what it may be compared with."""
 
     setup: str
@@ -49,7 +49,7 @@ class _Tested:
     effect: Effect
     measure: Measure
     unit: str
-    samples: tuple[Sample, Sample]
+    samples: tuple[CostSample, CostSample]
     values: tuple[list[float], list[float]]
     comparable: bool
     test: RankSum | None
@@ -58,7 +58,7 @@ class _Tested:
     ratio: Estimate | None
 
 
-def overhead(samples: Sequence[Sample]) -> tuple[Overhead, ...]:
+def overhead(samples: Sequence[CostSample]) -> tuple[Overhead, ...]:
     """A row for each measure of each effect, with p adjusted over all of them."""
     rows = compared(samples)[: MAX_ROWS // len(MEASURES)]
     tested = [_test(*row, measure) for measure in MEASURES for row in rows]
@@ -67,12 +67,14 @@ def overhead(samples: Sequence[Sample]) -> tuple[Overhead, ...]:
     return tuple(_row(one, p, tests) for one, p in zip(tested, adjusted, strict=True))
 
 
-def compared(samples: Sequence[Sample]) -> list[tuple[Effect, Sample, Sample]]:
+def compared(samples: Sequence[CostSample]) -> list[tuple[Effect, CostSample, CostSample]]:
     """Which setup is compared with which, and what that tells apart."""
     return [row for number, sample in enumerate(samples) for row in _bases(sample, samples, number)]
 
 
-def _bases(sample: Sample, samples: Sequence[Sample], number: int) -> Iterator[tuple[Effect, Sample, Sample]]:
+def _bases(
+    sample: CostSample, samples: Sequence[CostSample], number: int
+) -> Iterator[tuple[Effect, CostSample, CostSample]]:
     peers = [other for position, other in enumerate(samples) if position != number and other.group == sample.group]
     untouched = next((other for other in peers if other.kind == "untouched"), None)
     bare = next((other for other in peers if other.kind == "bare"), None)
@@ -89,7 +91,7 @@ def _bases(sample: Sample, samples: Sequence[Sample], number: int) -> Iterator[t
 
 
 def _test(
-    effect: Effect, setup: Sample, base: Sample, what: tuple[Measure, str, Callable[[RunResult], float]]
+    effect: Effect, setup: CostSample, base: CostSample, what: tuple[Measure, str, Callable[[RunResult], float]]
 ) -> _Tested:
     measure, unit, value = what
     left, right = ([value(run) for run in one.runs if statistics.usable(value(run))] for one in (setup, base))

@@ -15,8 +15,8 @@ from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.study import plots, rows
 from reprokit.study.answers import RECORDED, answers
-from reprokit.study.facts import SOURCES, Analysis, Setup
-from reprokit.study.rows import Row, Table
+from reprokit.study.facts import SOURCES, Analysis, SetupFacts
+from reprokit.study.rows import Row, TableRows
 from reprokit.study.wording import size
 
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
@@ -97,7 +97,7 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
     return {name: getattr(analysis, name) for name in names} | {"sentences": sentences, "courses_left_out": courses}
 
 
-def _table(table: Table, marked: int | None = None) -> dict[str, Any]:
+def _table(table: TableRows, marked: int | None = None) -> dict[str, Any]:
     """A table for the template; the cells of one column may have the mark of an outcome."""
     cells = [[_unbroken(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
     if marked is not None:
@@ -117,7 +117,7 @@ def _plot(plot: plots.Plot) -> dict[str, Any]:
 
 def _panels(panels: plots.Panels) -> dict[str, Any]:
     title = printable(panels.title, MAX_CELL)
-    table = Table(f"{title}: ends of the curves", panels.heads, panels.rows)
+    table = TableRows(f"{title}: ends of the curves", panels.heads, panels.rows)
     return {
         "title": title,
         "plots": list(map(_plot, panels.plots)),
@@ -126,12 +126,12 @@ def _panels(panels: plots.Panels) -> dict[str, Any]:
     }
 
 
-def _setups(analysis: Analysis) -> Table:
+def _setups(analysis: Analysis) -> TableRows:
     heads = ("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", "pairs identical")
-    return Table("Setups", heads, [_setup(one) for one in analysis.setups])
+    return TableRows("Setups", heads, [_setup(one) for one in analysis.setups])
 
 
-def _setup(setup: Setup) -> Row:
+def _setup(setup: SetupFacts) -> Row:
     pairs = setup.pairs
     seeds, patches = (", ".join(map(str, one)) or "-" for one in (setup.seeds, setup.patches))
     finished = f"{setup.finished} of {setup.planned}"
@@ -150,12 +150,12 @@ def _commands(analysis: Analysis) -> list[tuple[str, str]]:
     return [(printable(names, MAX_CELL), printable(command, pages.LONGEST)) for names, command in told]
 
 
-def _not_compared(analysis: Analysis) -> Table:
+def _not_compared(analysis: Analysis) -> TableRows:
     """Pairs of which nothing is known, but for those of untouched runs: of them nothing was to be known."""
     untouched = {one.name for one in analysis.setups if one.kind == "untouched"}
     found = [pair for pair in analysis.pairs if pair.outcome == "not compared" and pair.setup not in untouched]
     made: list[Row] = [(pair.setup, str(pair.pair), "; ".join((pair.words, *pair.notes))) for pair in found]
-    return Table("Pairs that could not be compared", ("setup", "pair", "why"), made)
+    return TableRows("Pairs that could not be compared", ("setup", "pair", "why"), made)
 
 
 def _notes(analysis: Analysis) -> list[str]:
@@ -172,7 +172,7 @@ def _notes(analysis: Analysis) -> list[str]:
     return [*listed[:MAX_NOTES], *more]
 
 
-def _host(analysis: Analysis) -> Table:
+def _host(analysis: Analysis) -> TableRows:
     known = [(HOST.get(name, name), _host_value(name, value)) for name, value in analysis.host.items()]
     hosts = list(dict.fromkeys(run.host for run in analysis.runs if run.host))
     workers = list(dict.fromkeys(run.worker for run in analysis.runs if run.worker))
@@ -180,7 +180,7 @@ def _host(analysis: Analysis) -> Table:
     together = max((run.together for run in analysis.runs), default=1)
     known += [(name, values) for name, values in lists if values]
     told: list[Row] = [*known, ("runs at the same time", str(together))]
-    return Table("The machine that began the study", ("what", "value"), told)
+    return TableRows("The machine that began the study", ("what", "value"), told)
 
 
 def _host_value(name: str, value: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from reprokit.pages import drawing
 from reprokit.pages.drawing import Axis, Place, axis
 from reprokit.study.curves import thinned
-from reprokit.study.facts import SOURCES, Analysis, Curve, Line, Run, Setup, Source, Variance
+from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLine, SetupFacts, Source, Variance
 from reprokit.study.wording import number, points, quantity
 
 WIDTH: Final = 720
@@ -61,7 +61,7 @@ def times(analysis: Analysis) -> Plot | None:
     setups = found[:MAX_SETUPS]
     if not setups:
         return None
-    runs: dict[str, list[Run]] = {one.name: [] for one in setups}
+    runs: dict[str, list[AttemptFacts]] = {one.name: [] for one in setups}
     for run in analysis.runs:
         if run.outcome == "finished" and run.seconds is not None and run.setup in runs:
             runs[run.setup].append(run)
@@ -81,7 +81,7 @@ def times(analysis: Analysis) -> Plot | None:
     return Plot("Time of each run", svg, caption)
 
 
-def _spoken(setup: Setup) -> str:
+def _spoken(setup: SetupFacts) -> str:
     times = setup.seconds
     told = [quantity(value, "s") for value in (times.median, times.least, times.most)]
     return f"median {told[0]}, from {told[1]} to {told[2]}"
@@ -95,7 +95,7 @@ def _across(across: Axis, bottom: float, shown: Callable[[float], str]) -> Itera
         yield drawing.text((round(x, 1), bottom + 16), shown(mark), "middle")
 
 
-def _strip(setup: Setup, runs: Sequence[Run], across: Axis, middle: float) -> Iterator[str]:
+def _strip(setup: SetupFacts, runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[str]:
     times = setup.seconds
     yield drawing.text((NAMES, middle + 4), drawing.fitting(setup.name, LONGEST_NAME), "end", "name")
     least, low, median, high, most = (
@@ -111,7 +111,7 @@ def _strip(setup: Setup, runs: Sequence[Run], across: Axis, middle: float) -> It
         yield drawing.points((place for run, place in places.items() if runs[run].part == part), f"dot {part}")
 
 
-def _beside_each_other(runs: Sequence[Run], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
+def _beside_each_other(runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
     """The place of each run; those of nearly the same time one above and one below the other."""
     taken: dict[int, int] = {}
     for position, run in enumerate(runs):
@@ -236,7 +236,7 @@ def courses(analysis: Analysis) -> list[Panels]:
     return [_panels(number, curve, order, max(12, most)) for number, curve in enumerate(shown)]
 
 
-def _places(lines: Sequence[Line]) -> list[tuple[int, float]]:
+def _places(lines: Sequence[CurveLine]) -> list[tuple[int, float]]:
     return [(at, value) for line in lines for at, value in line.points if value is not None]
 
 
@@ -260,7 +260,9 @@ def _panels(ident: int, curve: Curve, order: dict[str, int], most: int) -> Panel
     return Panels(f"{curve.metric}, by {curve.by}", plots, " ".join([*left_out, scale]).strip(), heads, rows)
 
 
-def _panel(ident: str, curve: Curve, setup: str, lines: Sequence[Line], axes: tuple[Axis, Axis], most: int) -> Plot:
+def _panel(
+    ident: str, curve: Curve, setup: str, lines: Sequence[CurveLine], axes: tuple[Axis, Axis], most: int
+) -> Plot:
     across, up = axes
     body = [*_frame(across, up, curve.by)]
     for part in ("first", "second"):
@@ -285,7 +287,7 @@ def _frame(across: Axis, up: Axis, unit: str) -> Iterator[str]:
         yield drawing.text((across.end, up.start + 16), f"{across.high:g}", "end")
 
 
-def _drawn(line: Line, axes: tuple[Axis, Axis], most: int) -> str:
+def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
     """The course of a line, in whole tenths of pixels; where a value is not finite it has a gap."""
     across, up = axes
     course, before = "", None
@@ -302,7 +304,7 @@ def _drawn(line: Line, axes: tuple[Axis, Axis], most: int) -> str:
     return course
 
 
-def _course(setup: str, lines: Sequence[Line]) -> tuple[str, ...]:
+def _course(setup: str, lines: Sequence[CurveLine]) -> tuple[str, ...]:
     """The ends of the courses of a setup: what the drawing shows, for who cannot see it."""
     finite = [[value for _, value in line.points if value is not None] for line in lines]
     firsts, lasts = ([values[end] for values in finite if values] for end in (0, -1))

@@ -31,7 +31,7 @@ MAX_FILE: Final = 128 << 20  # bytes
 _NAME = re.compile(r"predictions/[^/\0.][^/\0]{0,250}\.json")
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeptPredictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The predictions of one evaluation, as positions in the list of its labels."""
 
     labels: list[str]
@@ -43,7 +43,7 @@ class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """predictions/SETUP-PP-PART.json"""
 
     format: Literal[1] = FORMAT
-    evaluations: dict[str, Kept]
+    evaluations: dict[str, KeptPredictions]
 
 
 def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
@@ -61,7 +61,7 @@ def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
     return found
 
 
-def read(directory: Path, name: str) -> dict[str, Kept]:
+def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
     """The predictions that a result names, by evaluation; none where the file is not what it must be."""
     if not _NAME.fullmatch(name):
         return {}
@@ -74,12 +74,12 @@ def read(directory: Path, name: str) -> dict[str, Kept]:
     return {key: one for key, one in content.items() if max(one.predicted, default=-1) < len(one.labels)}
 
 
-def _last(run: RunDirectory) -> dict[str, list[metric_lines.Evaluation]]:
+def _last(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
     """The lines of the last evaluation of each name: one, but for the folds of a cross-validation; in their order."""
-    found: dict[tuple[str, str], list[metric_lines.Evaluation]] = {}
+    found: dict[tuple[str, str], list[metric_lines.EvaluationLine]] = {}
     for place in scan.read(run):
         line = place.line
-        if isinstance(line, metric_lines.Evaluation):
+        if isinstance(line, metric_lines.EvaluationLine):
             key = place.key.process, line.name
             if key in found or len(found) < MAX_EVALUATIONS:
                 earlier = found.pop(key, [])
@@ -92,7 +92,7 @@ def _title(process: str, name: str) -> str:
     return _encodable(name if process == "0" else f"{name} of process {process}")
 
 
-def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.Evaluation], predictions: str) -> Evaluation:
+def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.EvaluationLine], predictions: str) -> Evaluation:
     rows = [(line, Column(run, line.predictions)) for line in told]
     right, of = (sum(line.accuracy[side] for line in told if line.accuracy is not None) for side in (0, 1))
     errors = [number(line.error) for line in told if line.error is not None]
@@ -108,7 +108,7 @@ def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.Evaluatio
     )
 
 
-def _classes(told: list[metric_lines.Evaluation]) -> list[Label]:
+def _classes(told: list[metric_lines.EvaluationLine]) -> list[Label]:
     counts: dict[str, list[int]] = {}
     for line in told:
         for one in line.classes or ():
@@ -119,7 +119,7 @@ def _classes(told: list[metric_lines.Evaluation]) -> list[Label]:
     return [Label(label=label, count=count, correct=correct) for label, (count, correct) in counts.items()]
 
 
-def _labels(run: RunDirectory, told: list[metric_lines.Evaluation], room: int) -> list[str]:
+def _labels(run: RunDirectory, told: list[metric_lines.EvaluationLine], room: int) -> list[str]:
     """The predicted labels, or what stands for the values of a regression, as many as there is room for."""
     found: list[str] = []
     for line in told:
@@ -131,7 +131,7 @@ def _labels(run: RunDirectory, told: list[metric_lines.Evaluation], room: int) -
     return found
 
 
-def _of_line(column: Column, line: metric_lines.Evaluation) -> Iterator[str]:
+def _of_line(column: Column, line: metric_lines.EvaluationLine) -> Iterator[str]:
     per_row, label = disagreement.predictions_of_row(column, line.form), disagreement.labels(line.form, line.labels)
     elements = max(1, math.prod(column.facts.shape[1:]))
     with column.open() as (file, width):
@@ -153,16 +153,16 @@ def _bits(data: bytes) -> str:
     return data.hex() if len(data) <= 16 else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _truth(told: list[metric_lines.Evaluation]) -> str:
+def _truth(told: list[metric_lines.EvaluationLine]) -> str:
     """What tells samples, and their order, from others: some frameworks shuffle what they validate on."""
     digests = [line.truth.digest for line in told if line.truth is not None]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest() if digests else ""
 
 
-def _positions(labels: list[str], truth: str) -> Kept:
+def _positions(labels: list[str], truth: str) -> KeptPredictions:
     positions: dict[str, int] = {}
     predicted = [positions.setdefault(label, len(positions)) for label in labels]
-    return Kept([_encodable(label) for label in positions], predicted, truth)
+    return KeptPredictions([_encodable(label) for label in positions], predicted, truth)
 
 
 def _encodable(text: str) -> str:

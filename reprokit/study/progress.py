@@ -13,7 +13,7 @@ from reprokit.study.results import PairResult, RunResult
 SHOWN = 200  # characters of why a run failed
 
 
-class Progress:
+class StudyProgress:
     """Counts the runs of a study and says how long the others will take."""
 
     def __init__(

@@ -17,7 +17,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 R = TypeVar("R")
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     """The values that one metric had through a run."""
 
     name: str
@@ -62,7 +62,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     stored: Count = 0  # bytes that reprokit added
     profile: Count = 0  # bytes of them that are entropy
     epochs: int | None = None
-    series: list[Series] = []
+    series: list[MetricSeries] = []
     evaluations: list[Evaluation] = []
     weights: str = ""  # digest of all
     outputs: str = ""  # digest of all

@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from reprokit.study import wording
-from reprokit.study.facts import Analysis, Inconsistent, Overhead, Pair, ProcessVariance, Run, Setup, Spread, Variance
+from reprokit.study.facts import (
+    Analysis,
+    AttemptFacts,
+    Inconsistent,
+    Overhead,
+    PairFacts,
+    ProcessVariance,
+    SetupFacts,
+    Spread,
+    Variance,
+)
 from reprokit.study.wording import number, points, quantity
 
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Table:
+class TableRows:
     """A table with a sentence of what it means."""
 
     title: str
@@ -22,7 +32,7 @@ class Table:
     sentence: str = ""
 
 
-def tables(analysis: Analysis) -> Iterator[Table]:
+def tables(analysis: Analysis) -> Iterator[TableRows]:
     """All that the terminal shows, in its order."""
     yield pairs(analysis)
     yield variance(analysis)
@@ -35,7 +45,7 @@ def tables(analysis: Analysis) -> Iterator[Table]:
         yield found
 
 
-def pairs(analysis: Analysis) -> Table:
+def pairs(analysis: Analysis) -> TableRows:
     """How many pairs of each setup came out alike."""
     heads = (
         "setup",
@@ -46,10 +56,10 @@ def pairs(analysis: Analysis) -> Table:
         "evaluation equal",
         "differ of further pairs",
     )
-    return Table("Pairs", heads, [_pairs(one) for one in analysis.setups], analysis.sentences.pairs)
+    return TableRows("Pairs", heads, [_pairs(one) for one in analysis.setups], analysis.sentences.pairs)
 
 
-def _pairs(setup: Setup) -> Row:
+def _pairs(setup: SetupFacts) -> Row:
     pairs = setup.pairs
     process = f"{pairs.process_equal} of {pairs.process_equal + pairs.process_different}"
     evaluation = f"{pairs.evaluation_equal} of {pairs.evaluation_equal + pairs.evaluation_different}"
@@ -57,11 +67,11 @@ def _pairs(setup: Setup) -> Row:
     return (setup.name, *counts, process, evaluation, wording.further(pairs.differing))
 
 
-def variance(analysis: Analysis) -> Table:
+def variance(analysis: Analysis) -> TableRows:
     """What varies in evaluations."""
     title = "What varies in evaluations: largest difference and (standard deviation); accuracies in percentage points"
     heads = ("setup", "source", "evaluation", "accuracy", "a class", "inconsistent", "MAE", "between", "notes")
-    return Table(title, heads, [_variance(one) for one in analysis.variance], analysis.sentences.variance)
+    return TableRows(title, heads, [_variance(one) for one in analysis.variance], analysis.sentences.variance)
 
 
 def _variance(row: Variance) -> Row:
@@ -84,11 +94,11 @@ def _both(spread: Spread, shown: Callable[[float | None], str]) -> str:
     return f"{shown(spread.largest)} ({shown(spread.deviation)})"
 
 
-def process(analysis: Analysis) -> Table:
+def process(analysis: Analysis) -> TableRows:
     """What varies in the metrics of the training."""
     title = "What varies in metrics of the training: largest difference and (standard deviation)"
     heads = ("setup", "source", "metric", "at", "difference", "between", "notes")
-    return Table(title, heads, [_process(one) for one in analysis.process], analysis.sentences.process)
+    return TableRows(title, heads, [_process(one) for one in analysis.process], analysis.sentences.process)
 
 
 def _process(row: ProcessVariance) -> Row:
@@ -96,23 +106,23 @@ def _process(row: ProcessVariance) -> Row:
     return (row.setup, row.source, row.metric, where, _both(row.spread, number), row.way, "; ".join(row.notes))
 
 
-def costs(analysis: Analysis) -> Table:
+def costs(analysis: Analysis) -> TableRows:
     """Times and storage of each setup."""
     heads = ("setup", "runs", "time", "from", "to", "processor time", "memory", "stored", "entropy of it")
-    return Table("Times and storage (medians)", heads, [_costs(one) for one in analysis.setups])
+    return TableRows("Times and storage (medians)", heads, [_costs(one) for one in analysis.setups])
 
 
-def _costs(setup: Setup) -> Row:
+def _costs(setup: SetupFacts) -> Row:
     times = setup.seconds
     told = [quantity(value, "s") for value in (times.median, times.least, times.most, setup.processor.median)]
     stored = [quantity(one.median, "B") for one in (setup.memory, setup.stored, setup.profile)]
     return (setup.name, str(setup.finished), *told, *stored)
 
 
-def overhead(analysis: Analysis) -> Table:
+def overhead(analysis: Analysis) -> TableRows:
     """What a setup costs beside another."""
     heads = ("setup", "against", "effect", "measure", "medians", "change (95 %)", "p, Holm's p", "delta", "finding")
-    return Table("What it costs", heads, [_overhead(one) for one in analysis.overhead], analysis.sentences.overhead)
+    return TableRows("What it costs", heads, [_overhead(one) for one in analysis.overhead], analysis.sentences.overhead)
 
 
 def _overhead(row: Overhead) -> Row:
@@ -131,27 +141,27 @@ def _change(row: Overhead) -> str:
     return wording.change(row.ratio) + (f" ({limits})" if limits else "")
 
 
-def failed(analysis: Analysis) -> Table:
+def failed(analysis: Analysis) -> TableRows:
     """Runs that did not finish."""
     heads = ("setup", "pair", "run", "outcome", "how it ended")
     rows = [_failed(run) for run in analysis.runs if run.outcome != "finished"]
-    return Table("Runs that failed", heads, rows, "They are in no figure, and none was tried again.")
+    return TableRows("Runs that failed", heads, rows, "They are in no figure, and none was tried again.")
 
 
-def _failed(run: Run) -> Row:
+def _failed(run: AttemptFacts) -> Row:
     return (run.setup, str(run.pair), run.part, run.outcome, run.ended)
 
 
-def every_pair(analysis: Analysis) -> Table:
+def every_pair(analysis: Analysis) -> TableRows:
     """Each pair, those that are not identical first, as among a thousand nobody would find them."""
     heads = ("setup", "pair", "outcome", "metrics", "evaluation", "inconsistent", "accuracy", "MAE", "in words")
     urgency = {"different": 0, "not compared": 1, "identical": 2}
     ordered = sorted(analysis.pairs, key=lambda pair: urgency[pair.outcome])
     title = "Every pair; differences of accuracy in percentage points"
-    return Table(title, heads, [_every_pair(pair) for pair in ordered])
+    return TableRows(title, heads, [_every_pair(pair) for pair in ordered])
 
 
-def _every_pair(pair: Pair) -> Row:
+def _every_pair(pair: PairFacts) -> Row:
     inconsistent = f"{pair.inconsistent} of {pair.predictions}" if pair.inconsistent is not None else "-"
     scores = inconsistent, points(pair.accuracy_difference), number(pair.mae_difference)
     words = "; ".join((pair.words, *pair.notes)) if pair.outcome != "identical" else "; ".join(pair.notes)

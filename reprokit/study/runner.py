@@ -25,8 +25,8 @@ from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Described, Setup, Study, differences
 from reprokit.study.engines.desk import Desk
 from reprokit.study.engines.engine import Stop
-from reprokit.study.order import Place
-from reprokit.study.progress import Progress, in_time
+from reprokit.study.order import PairPlace
+from reprokit.study.progress import StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult
 from reprokit.study.room import Room, in_bytes
 from reprokit.study.store import StudyFile
@@ -215,7 +215,7 @@ class _Running:
         self._room = Room(self._study, directory)
         counted = [one for one in self._results.values() if self._counts(one)]
         planned = Counter({setup.name: self._study.runs for setup in self._study.setup})
-        self._progress = Progress(planned, counted, self._study.engine.parallel, say)
+        self._progress = StudyProgress(planned, counted, self._study.engine.parallel, say)
         for one in self._results.values():
             self._room.add(one)
         for pair in self._pairs.values():
@@ -291,7 +291,7 @@ class _Running:
             made=first,
         )
 
-    def _task(self, place: Place) -> PairTask:
+    def _task(self, place: PairPlace) -> PairTask:
         setup = self._study.find(place.setup)
         modes: tuple[Mode, Mode] = ("recorded", "replayed") if setup.entropy == "replayed" else ("observed", "observed")
         modes = modes if setup.observe else ("untouched", "untouched")

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from reprokit.rundir import RunDirectory
-from reprokit.study.results import MAX_VALUES, Series
+from reprokit.study.results import MAX_VALUES, MetricSeries
 from reprokit.verify.compare.tolerances import number
 from reprokit.verify.read import metric_lines, scan
 
@@ -19,15 +19,15 @@ MAX_NAME: Final = 200  # characters
 Unit = Literal["epoch", "step"]
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's metrics come to."""
 
-    series: list[Series]
+    series: list[MetricSeries]
     epochs: int | None
     weights: str
 
 
-def read(run: RunDirectory) -> Metrics:
+def read(run: RunDirectory) -> RunMetrics:
     """The metrics of a run; of a series that is longer than MAX_VALUES the first ones."""
     values: dict[tuple[str, Unit], list[float | None]] = {}
     weights: dict[str, str] = {}
@@ -38,36 +38,36 @@ def read(run: RunDirectory) -> Metrics:
         if isinstance(place.line, metric_lines.Weights) and place.line.at == "end":
             weights[f"{process}\0{place.line.object}"] = place.line.digest
         for name, unit, found in _values(place.line):
-            if unit == "epoch" and isinstance(place.line, (metric_lines.Epoch, metric_lines.History)):
+            if unit == "epoch" and isinstance(place.line, (metric_lines.EpochLine, metric_lines.History)):
                 key = f"{process}\0{place.line.name}"
                 epochs[key] = max(epochs.get(key, 0), _length(place.line))
             title = (name if process == "0" else f"{name} of process {process}")[:MAX_NAME]
             if (title, unit) not in values and len(values) >= MAX_SERIES:
                 continue
-            if isinstance(place.line, metric_lines.Epoch):
+            if isinstance(place.line, metric_lines.EpochLine):
                 by_epoch.add(title)
             elif isinstance(place.line, metric_lines.History) and title in by_epoch:
                 continue  # it says the same once more
             series = values.setdefault((title, unit), [])
             series += found[: MAX_VALUES - len(series)]
-    made = [Series(name=name, values=found, by=unit) for (name, unit), found in values.items()]
-    return Metrics(series=made, epochs=max(epochs.values(), default=None), weights=_digest(weights))
+    made = [MetricSeries(name=name, values=found, by=unit) for (name, unit), found in values.items()]
+    return RunMetrics(series=made, epochs=max(epochs.values(), default=None), weights=_digest(weights))
 
 
-def _length(line: metric_lines.Epoch | metric_lines.History) -> int:
-    if isinstance(line, metric_lines.Epoch):
+def _length(line: metric_lines.EpochLine | metric_lines.History) -> int:
+    if isinstance(line, metric_lines.EpochLine):
         return line.epoch + 1
     return max(map(len, line.values.values()), default=0)
 
 
-def _values(line: metric_lines.Line | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
+def _values(line: metric_lines.MetricLine | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
     """The numbers of a line, by the name of their series."""
     if isinstance(line, metric_lines.Loss):
         yield line.name, "step", [number(line.value)]
     elif isinstance(line, metric_lines.Log):
         if line.value.text is None:
             yield line.name, "epoch" if line.step is None and line.epoch is not None else "step", [number(line.value)]
-    elif isinstance(line, metric_lines.Epoch):
+    elif isinstance(line, metric_lines.EpochLine):
         for name, value in line.values.items():
             yield f"{line.name} {name}", "epoch", [number(value)]
     elif isinstance(line, metric_lines.History):

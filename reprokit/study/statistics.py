@@ -15,7 +15,7 @@ from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Any, Final
 
 from reprokit.errors import ExtraMissing
-from reprokit.study.facts import Interval, Magnitude, Share, Spread, Summary
+from reprokit.study.facts import Interval, Magnitude, Share, Spread, ValueSummary
 
 CONFIDENCE: Final = 0.95
 LEVEL: Final = 0.05  # below which p is called significant
@@ -203,11 +203,11 @@ def share(count: int, of: int) -> Share:
     return Share(count=count, of=of, interval=Interval(low=low, high=high, confidence=CONFIDENCE, method=method))
 
 
-def summary(values: Sequence[float | None]) -> Summary:
+def summary(values: Sequence[float | None]) -> ValueSummary:
     """What the values of a quantity come to; those that are not finite are left out and counted."""
     finite = sorted(value for value in values if value is not None and usable(value))
     low, middle, high = _quartiles(finite)
-    return Summary(
+    return ValueSummary(
         count=len(finite),
         left_out=len(values) - len(finite),
         median=middle,

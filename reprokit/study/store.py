@@ -16,7 +16,7 @@ from reprokit.errors import CannotWriteRun, StudyDamaged
 from reprokit.rundir import open_regular
 from reprokit.study import results
 from reprokit.study.description import Study
-from reprokit.study.order import Place
+from reprokit.study.order import PairPlace
 from reprokit.study.results import PairResult, RunResult
 
 FORMAT: Final = 1
@@ -46,7 +46,7 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     digest: str = ""  # "sha256:..." of that
     started: str = ""  # ISO 8601, UTC
     host: dict[str, Any] = {}  # facts of the machine that began it
-    order: list[Place] = []
+    order: list[PairPlace] = []
 
     def __post_init__(self) -> None:
         names = {setup.name for setup in self.study.setup}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reprokit.screen import Cells, print_rows
 from reprokit.study.facts import Analysis
-from reprokit.study.rows import Table, tables
+from reprokit.study.rows import TableRows, tables
 
 MAX_ROWS = 200  # of a table on the screen; the CSV files and the JSON document have all
 
@@ -18,7 +18,7 @@ def print_analysis(analysis: Analysis) -> None:
         _print(table)
 
 
-def _print(table: Table) -> None:
+def _print(table: TableRows) -> None:
     if not table.rows:
         print_rows(table.title, [], [table.sentence or "nothing"])
         return

@@ -15,7 +15,7 @@ import msgspec
 
 from reprokit.study import predictions, statistics, wording
 from reprokit.study.facts import ClassSpread, Inconsistent, ProcessVariance, Source, Spread, Variance
-from reprokit.study.results import Evaluation, RunResult, Series
+from reprokit.study.results import Evaluation, MetricSeries, RunResult
 
 Way = Literal["any two runs", "within pairs"]
 Key = tuple[int, str]  # pair and part: names a run of a setup
@@ -30,7 +30,7 @@ MAX_HELD: Final = 50_000_000  # predictions in memory
 
 
 @dataclass(frozen=True)
-class Sample:
+class SpreadSample:
     """The finished runs of a setup, and which of them might have been equal."""
 
     setup: str
@@ -53,7 +53,7 @@ def way(source: Source) -> Way:
     return "any two runs" if source in ("both", "software") else "within pairs"
 
 
-def variances(directory: Path, sample: Sample) -> Iterator[Variance]:
+def variances(directory: Path, sample: SpreadSample) -> Iterator[Variance]:
     """A row for each evaluation that any of the runs has."""
     names = dict.fromkeys(one.name for run in sample.runs for one in run.evaluations)
     kept = _kept(directory, sample)
@@ -61,7 +61,7 @@ def variances(directory: Path, sample: Sample) -> Iterator[Variance]:
         yield _variance(sample, name, kept.get(name, {}))
 
 
-def _variance(sample: Sample, name: str, kept: Mapping[Key, _Held]) -> Variance:
+def _variance(sample: SpreadSample, name: str, kept: Mapping[Key, _Held]) -> Variance:
     found = {_key(run): one for run in sample.runs for one in run.evaluations if one.name == name}
     accuracies = {key: one.accuracy for key, one in found.items() if one.accuracy is not None}
     errors = {key: one.mae for key, one in found.items() if one.mae is not None}
@@ -114,7 +114,7 @@ def _rates(found: Mapping[Key, Evaluation]) -> dict[str, dict[Key, float | None]
     return rates
 
 
-def _spread(sample: Sample, values: Values) -> Spread:
+def _spread(sample: SpreadSample, values: Values) -> Spread:
     known = {key: value for key, value in values.items() if value is not None and statistics.usable(value)}
     left_out = len(values) - len(known)
     if sample.way == "any two runs":
@@ -124,7 +124,7 @@ def _spread(sample: Sample, values: Values) -> Spread:
     return statistics.spread_within(pairs, left_out)
 
 
-def _differ(sample: Sample, values: Values) -> bool:
+def _differ(sample: SpreadSample, values: Values) -> bool:
     """Whether any two that are compared are not the same, NaN being the same as NaN."""
     texts = {key: repr(value) for key, value in values.items()}
     if sample.way == "any two runs":
@@ -132,11 +132,11 @@ def _differ(sample: Sample, values: Values) -> bool:
     return any(texts.get(_key(one)) != texts.get(_key(other)) for one, other in sample.two())
 
 
-def _any_compared(sample: Sample, found: Mapping[Key, object]) -> bool:
+def _any_compared(sample: SpreadSample, found: Mapping[Key, object]) -> bool:
     return any(_key(one) in found and _key(other) in found for one, other in sample.two())
 
 
-def _notes(sample: Sample, found: Mapping[Key, Evaluation]) -> Iterator[str]:
+def _notes(sample: SpreadSample, found: Mapping[Key, Evaluation]) -> Iterator[str]:
     missing = len(sample.runs) - len(found)
     if missing:
         yield f"{missing} of {len(sample.runs)} finished runs do not have it"
@@ -162,7 +162,9 @@ class _Held(NamedTuple):
     truth: str  # digest of what is true of them
 
 
-def _inconsistent(sample: Sample, found: Mapping[Key, Evaluation], kept: Mapping[Key, _Held]) -> Inconsistent | None:
+def _inconsistent(
+    sample: SpreadSample, found: Mapping[Key, Evaluation], kept: Mapping[Key, _Held]
+) -> Inconsistent | None:
     """How many predictions any two runs do not agree on, as far as both predicted the same samples."""
     two = [(one.labels, other.labels) for one, other in _some(sample, kept) if one.truth == other.truth]
     if not two:
@@ -181,7 +183,7 @@ def _inconsistent(sample: Sample, found: Mapping[Key, Evaluation], kept: Mapping
     )
 
 
-def _some(sample: Sample, kept: Mapping[Key, _Held]) -> Iterator[tuple[_Held, _Held]]:
+def _some(sample: SpreadSample, kept: Mapping[Key, _Held]) -> Iterator[tuple[_Held, _Held]]:
     """Every two runs that are compared, or of too many an even choice."""
     both = ((_key(one), _key(other)) for one, other in sample.two())
     known = ((kept[one], kept[other]) for one, other in both if one in kept and other in kept)
@@ -192,7 +194,7 @@ def _step(runs: int) -> int:
     return runs * (runs - 1) // 2 // MAX_TWO + 1
 
 
-def _kept(directory: Path, sample: Sample) -> dict[str, dict[Key, _Held]]:
+def _kept(directory: Path, sample: SpreadSample) -> dict[str, dict[Key, _Held]]:
     """The predictions of each evaluation and run, as numbers that stand for the same label in all of them."""
     numbers: dict[str, dict[str, int]] = {}
     vectors: dict[str, dict[Key, _Held]] = {}
@@ -213,14 +215,14 @@ def _kept(directory: Path, sample: Sample) -> dict[str, dict[Key, _Held]]:
 # ---- metrics through the run -----------------------------------------------------------------------------------------
 
 
-def processes(sample: Sample) -> tuple[list[ProcessVariance], int]:
+def processes(sample: SpreadSample) -> tuple[list[ProcessVariance], int]:
     """A row for each metric that any of the runs has, and how many metrics are left out."""
     names = dict.fromkeys((one.name, one.by) for run in sample.runs for one in run.series if one.values)
     rows = [_process(sample, *name) for name in islice(names, MAX_NAMES)]
     return rows, max(0, len(names) - MAX_NAMES)
 
 
-def _process(sample: Sample, name: str, by: Literal["epoch", "step"]) -> ProcessVariance:
+def _process(sample: SpreadSample, name: str, by: Literal["epoch", "step"]) -> ProcessVariance:
     found = {
         _key(run): one for run in sample.runs for one in run.series if (one.name, one.by) == (name, by) and one.values
     }
@@ -242,7 +244,7 @@ def _process(sample: Sample, name: str, by: Literal["epoch", "step"]) -> Process
     return msgspec.structs.replace(row, sentence=wording.process(row))
 
 
-def _at_the_end(sample: Sample, found: Mapping[Key, Series]) -> Spread:
+def _at_the_end(sample: SpreadSample, found: Mapping[Key, MetricSeries]) -> Spread:
     """Of the last values that all have; within pairs, that both have."""
     if sample.way == "any two runs":
         last = min(len(one.values) for one in found.values()) - 1
@@ -256,7 +258,7 @@ def _at_the_end(sample: Sample, found: Mapping[Key, Series]) -> Spread:
     return _spread(sample, ends)
 
 
-def _process_notes(sample: Sample, found: Mapping[Key, Series], by: str) -> Iterator[str]:
+def _process_notes(sample: SpreadSample, found: Mapping[Key, MetricSeries], by: str) -> Iterator[str]:
     missing = len(sample.runs) - len(found)
     if missing:
         yield f"{missing} of {len(sample.runs)} finished runs do not have it"

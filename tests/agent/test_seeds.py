@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reprokit.agent.recorded_seeds import RecordedSeeds
 from reprokit.agent.seed_values import MAX_TEXT, NotExact, decode, encode
-from reprokit.launch.seeds import Gathered
+from reprokit.launch.seeds import SeedsByProcess
 from tests.agent.training import Line, Outcome, Training
 
 
@@ -23,7 +23,7 @@ def replayed(
 ) -> Outcome:
     """Run a script again under the agent alone, with the seeds that the first run wrote."""
     again = Training(training.directory / name, training.python, needs_jax=training.needs_jax)
-    gathered = Gathered()
+    gathered = SeedsByProcess()
     for line in (training.run_directory / "metrics.jsonl").read_bytes().splitlines(keepends=True):
         gathered.take(line)
     again.run_directory.mkdir(parents=True)

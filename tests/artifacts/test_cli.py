@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from reprokit.artifacts.formats import FORMATS
-from reprokit.artifacts.sources import File
+from reprokit.artifacts.sources import FileSource
 from reprokit.cli.main import reprokit
 from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 from tests.artifacts import samples
@@ -170,11 +170,11 @@ def test_a_file_that_shrinks_while_it_is_read_ends_with_one_line(
 ) -> None:
     files = [directory / "same.bin" for directory in sides]
 
-    def shrink(self: File, offset: int, target: memoryview) -> int:
+    def shrink(self: FileSource, offset: int, target: memoryview) -> int:
         os.truncate(files[0], 10)
         return os.preadv(self.fd, [target], offset)
 
-    monkeypatch.setattr(File, "read_into", shrink)
+    monkeypatch.setattr(FileSource, "read_into", shrink)
     error = diff(*files).exception
     assert isinstance(error, ArtifactDamaged)
     assert "changed while it was read" in str(error)

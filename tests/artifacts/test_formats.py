@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from reprokit.artifacts.compare import Options, Side, compare
+from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.sources import Memory, open_file
-from reprokit.artifacts.statistics import Judgement, Statistics
+from reprokit.artifacts.statistics import StatisticsJudgment, TensorStatistics
 from reprokit.difference import Verdict
 from reprokit.tolerance import Tolerance
 from tests.artifacts import samples
@@ -112,9 +112,12 @@ def test_a_double_key_is_no_key_that_is_called_so() -> None:
 
 def test_one_name_is_enough_to_tell_the_format_of_both() -> None:
     left, right = b'{"a": 1}', b'{"a":  1}'
-    assert compare("v", Side(Memory(left), "v.json"), Side(Memory(right), "v.json.old")).verdict is Verdict.IDENTICAL
-    assert compare("v", Side(Memory(left), "v.old"), Side(Memory(right), "v.json")).verdict is Verdict.IDENTICAL
-    assert compare("v", Side(Memory(left), "v.old"), Side(Memory(right), "v.txt")).verdict.differs
+    assert (
+        compare("v", FileSide(Memory(left), "v.json"), FileSide(Memory(right), "v.json.old")).verdict
+        is Verdict.IDENTICAL
+    )
+    assert compare("v", FileSide(Memory(left), "v.old"), FileSide(Memory(right), "v.json")).verdict is Verdict.IDENTICAL
+    assert compare("v", FileSide(Memory(left), "v.old"), FileSide(Memory(right), "v.txt")).verdict.differs
 
 
 def test_a_long_list_of_numbers_in_json_is_a_tensor() -> None:
@@ -208,18 +211,18 @@ def test_differences_beyond_what_is_named_are_counted() -> None:
 
 
 def test_a_judge_may_accept_what_is_not_bitwise_the_same() -> None:
-    def judge(name: str, statistics: Statistics) -> Judgement:
+    def judge(name: str, statistics: TensorStatistics) -> StatisticsJudgment:
         if statistics.beyond:
-            return Judgement(Verdict.DIFFERENT)
-        return Judgement(Verdict.TOLERATED, f"{name} within 1 ULP, not bitwise")
+            return StatisticsJudgment(Verdict.DIFFERENT)
+        return StatisticsJudgment(Verdict.TOLERATED, f"{name} within 1 ULP, not bitwise")
 
     left = {"a": np.ones(2), "b": np.ones(2)}
     right = {"a": np.nextafter(left["a"], 2), "b": left["b"] + 1}
-    sides = [Side(Memory(samples.npz(content)), "x.npz") for content in (left, right)]
-    options = Options(judge=judge, tolerance=Tolerance(ulp=1))
+    sides = [FileSide(Memory(samples.npz(content)), "x.npz") for content in (left, right)]
+    options = CompareOptions(judge=judge, tolerance=Tolerance(ulp=1))
     found = compare("x.npz", sides[0], sides[1], options)
     assert [(leaf.name, leaf.verdict.differs) for leaf in found.leaves()][-1] == ("x.npz/b", True)
-    accepted = compare("x.npz", sides[0], Side(Memory(samples.npz({**right, "b": left["b"]})), "x.npz"), options)
+    accepted = compare("x.npz", sides[0], FileSide(Memory(samples.npz({**right, "b": left["b"]})), "x.npz"), options)
     assert accepted.verdict is Verdict.TOLERATED
     assert [leaf.detail for leaf in accepted.leaves()] == ["x.npz/a within 1 ULP, not bitwise"]
 
@@ -234,7 +237,7 @@ def test_files_are_closed_and_unpacked_bytes_given_back(tmp_path: Path) -> None:
     np.savez_compressed(paths[1], **{**big, "m1": big["m2"]})  # type: ignore[arg-type]
     before = open_descriptors()
     files = [open_file(path) for path in paths]
-    found = compare("x", Side(files[0], "a.npz"), Side(files[1], "b.npz"))
+    found = compare("x", FileSide(files[0], "a.npz"), FileSide(files[1], "b.npz"))
     assert [leaf.name for leaf in found.leaves()] == ["x/m1"]
     for file in files:
         file.close()

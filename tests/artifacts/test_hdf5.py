@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from reprokit.artifacts import hdf5_process
-from reprokit.artifacts.compare import Options, Side, compare
+from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats.hdf5 import read
 from reprokit.artifacts.parts import Limits, Noise, Tensor, Value
@@ -266,10 +266,10 @@ def test_keras_archives() -> None:
 def test_weights_that_unpack_to_much_are_compared_as_bytes() -> None:
     weights = [written(functools.partial(create, data=np.full(1 << 19, float(fill)))) for fill in (0, 1)]
     sides = [
-        Side(Memory(samples.zipped({"model.weights.h5": one}, zipfile.ZIP_DEFLATED)), "m.keras") for one in weights
+        FileSide(Memory(samples.zipped({"model.weights.h5": one}, zipfile.ZIP_DEFLATED)), "m.keras") for one in weights
     ]
     assert sides[0].source.size < 1 << 15
-    found = compare("m.keras", sides[0], sides[1], Options(limits=Limits(unpacked=1 << 20)))
+    found = compare("m.keras", sides[0], sides[1], CompareOptions(limits=Limits(unpacked=1 << 20)))
     assert found.verdict is Verdict.DIFFERENT
     assert "unpacks to more than 1048576 bytes" in found.detail
 

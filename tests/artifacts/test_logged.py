@@ -17,7 +17,7 @@ from reprokit.artifacts import logged
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import wandb
 from reprokit.artifacts.formats.crc32c import crc32c, masked
-from reprokit.artifacts.logged import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, Point
+from reprokit.artifacts.logged import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, LogPoint
 from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory, open_file
 from reprokit.difference import Verdict
@@ -160,7 +160,7 @@ def test_numbers_count_by_their_bits_and_not_by_their_spelling() -> None:
     assert one.series == other.series
     whole = read("a.wandb", framed(history(0, a="100")))
     assert whole.series != one.series
-    assert whole.series["a"] == [Point(0, "int", struct.pack("<q", 100))]
+    assert whole.series["a"] == [LogPoint(0, "int", struct.pack("<q", 100))]
 
 
 def test_scalars_of_tensorboard_of_both_kinds() -> None:

@@ -24,7 +24,7 @@ from sklearn.ensemble import RandomForestClassifier
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.parts import Limits
-from reprokit.artifacts.sources import File, Memory
+from reprokit.artifacts.sources import FileSource, Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
 
@@ -351,7 +351,7 @@ def test_a_large_array_is_not_held_in_memory(tmp_path: Path) -> None:
         path.write_bytes(dumped(np.arange(1 << 21) * 0.1, protocol))
         with path.open("rb") as file:
             tracemalloc.start()
-            source = File(os.dup(file.fileno()))
+            source = FileSource(os.dup(file.fileno()))
             parts = list(read(source, Limits()))
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()

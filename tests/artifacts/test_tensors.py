@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from reprokit.artifacts import dtypes, tensors
 from reprokit.artifacts.parts import Limits, Tensor
 from reprokit.artifacts.sources import Memory
-from reprokit.artifacts.statistics import Statistics, bucket_name, multi_index
+from reprokit.artifacts.statistics import TensorStatistics, bucket_name, multi_index
 from reprokit.artifacts.words import element
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -50,7 +50,7 @@ def tensor(array: np.ndarray[Any, Any], name: str = "", **more: Any) -> Tensor:
     return Tensor("t", dtype, array.shape, Memory(np.ascontiguousarray(array).tobytes()), **more)
 
 
-def compare(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], name: str = "") -> Statistics:
+def compare(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], name: str = "") -> TensorStatistics:
     return tensors.compare(tensor(left, name), tensor(right, name), LIMITS)
 
 
@@ -89,7 +89,7 @@ def oracle(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], name: str) -
     }
 
 
-def found(statistics: Statistics) -> dict[str, Any]:
+def found(statistics: TensorStatistics) -> dict[str, Any]:
     absolute, ulp = statistics.absolute, statistics.ulp
     return {
         "differing": statistics.differing,

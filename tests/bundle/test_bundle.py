@@ -23,7 +23,7 @@ from reprokit.agent.capture.store import Contents as Captured
 from reprokit.agent.capture.store import Part, Store
 from reprokit.bundle.contents import NEVER, is_allowed
 from reprokit.bundle.normalise import Normaliser
-from reprokit.bundle.pack import Wanted, pack
+from reprokit.bundle.pack import BundleRequest, pack
 from reprokit.bundle.unpack import unpack
 from reprokit.errors import BadBundle, CannotWriteReport, RunDamaged
 from reprokit.model.run import RUNNING, SnapshotFacts
@@ -307,7 +307,7 @@ def test_a_crowded_run_is_packed_without_what_is_secret(crowded: Path, tmp_path:
 
 
 def test_with_snapshots_a_step_can_be_looked_at_elsewhere(crowded: Path, tmp_path: Path) -> None:
-    listed = pack(crowded, tmp_path / "bundle", Wanted(snapshots=True))
+    listed = pack(crowded, tmp_path / "bundle", BundleRequest(snapshots=True))
     assert listed.snapshots
     unpack(tmp_path / "bundle", tmp_path / "there")
     here, there = (
@@ -329,7 +329,7 @@ def test_a_hostile_run_is_not_followed_out_of_its_directory(tmp_path: Path) -> N
         path = left.write()
         (path / name).symlink_to(tmp_path / "elsewhere")
         with pytest.raises(RunDamaged, match="not a directory"):
-            pack(path, tmp_path / "bundle", Wanted(entropy=True, snapshots=True))
+            pack(path, tmp_path / "bundle", BundleRequest(entropy=True, snapshots=True))
 
 
 def test_secrets_are_left_out_also_where_paths_are_kept() -> None:

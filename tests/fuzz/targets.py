@@ -25,7 +25,7 @@ Target = Callable[[bytes], None]
 def python_reader(directory: Path) -> Target:
     """reprokit.entropy: anything but an answer or an error of reprokit's own is a finding."""
     from reprokit import entropy
-    from reprokit.entropy.files import Event
+    from reprokit.entropy.files import EntropyEvent
     from reprokit.errors import ReprokitError
 
     path = directory / "0000000000000000-0.entropy"
@@ -48,7 +48,7 @@ def python_reader(directory: Path) -> Target:
     def require_bounded(file: entropy.EntropyFile, size: int) -> None:
         given = 0
         for record in file.records():
-            given += len(record.data) if isinstance(record, Event) else 0
+            given += len(record.data) if isinstance(record, EntropyEvent) else 0
         if given > size:
             raise AssertionError(f"{given} bytes given of a file of {size}")
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from reprokit.errors import BadGate, ReprokitError
-from reprokit.findings import Cure, Finding, FindingsFile, Place
+from reprokit.findings import CodePlace, Cure, Finding, FindingsFile
 from reprokit.gate import findings_reports, github, trainings
 from reprokit.gate.check import findings_judged, read_accepted
-from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
 from tests.support import COMMAND, Done, Reprokit
 
 REPEATS = """
@@ -179,11 +179,13 @@ def test_places_count_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch: 
     """As code hosts want them, also where the gate runs further down."""
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    finding = Finding(id="f", kind="operator", subject="x", verdict="guilty", where=[Place(file="train.py", line=3)])
+    finding = Finding(
+        id="f", kind="operator", subject="x", verdict="guilty", where=[CodePlace(file="train.py", line=3)]
+    )
     one = Judged(
         name="a", command=("python", "train.py"), directory=str(tmp_path / "below"), cases=(), findings=(finding,)
     )
-    verdict = Verdict(reprokit="1", started="", machine="", trainings=(one,))
+    verdict = GateVerdict(reprokit="1", started="", machine="", trainings=(one,))
     for place, expected in (("", "train.py"), (str(tmp_path), "below/train.py"), ("/elsewhere", "train.py")):
         monkeypatch.setenv("GITHUB_WORKSPACE", place)
         (entry,) = findings_reports.code_quality(verdict)
@@ -201,13 +203,13 @@ def test_findings_that_are_patched_or_accepted_pass() -> None:
     assert outcomes(("torch-operator=aten::x",), None) == outcomes((), {"f"}) == [PASSED]
 
 
-def many(count: int) -> Verdict:
+def many(count: int) -> GateVerdict:
     cases = [
         Case(suite="paired", name=f"outputs: <b>{number}</b>", outcome=FAILED, message="| other\nbytes " * 100)
         for number in range(count)
     ]
     one = Judged(name="a", command=("x",), directory="/", cases=tuple(cases))
-    return Verdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(one,) * 100)
+    return GateVerdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(one,) * 100)
 
 
 def test_reports_stay_within_the_limits_of_github() -> None:
@@ -222,11 +224,11 @@ def test_reports_stay_within_the_limits_of_github() -> None:
 
 
 def test_nothing_checked_is_trouble() -> None:
-    empty = Verdict(reprokit="1", started="", machine="", trainings=())
+    empty = GateVerdict(reprokit="1", started="", machine="", trainings=())
     assert (empty.outcome, empty.exit_status) == (TROUBLE, 2)
     silent = Judged(name="a", command=("x",), directory="/", cases=())
     passed = Judged(name="b", command=("x",), directory="/", cases=(Case(suite="paired", name="n", outcome=PASSED),))
-    both = Verdict(reprokit="1", started="", machine="", trainings=(silent, passed))
+    both = GateVerdict(reprokit="1", started="", machine="", trainings=(silent, passed))
     assert both.exit_status == 2
     assert findings_reports.sarif(both)["runs"][0]["results"] == []
     assert findings_reports.code_quality(both) == []

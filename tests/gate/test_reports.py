@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 from reprokit.findings import Finding
 from reprokit.gate import findings_reports, junit
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, TROUBLE, Case, GateVerdict, Judged
 
 BAD = "a \x00\x1b]\ud800\uffff<&> name"
 CASES = (
@@ -27,7 +27,9 @@ JUDGED = Judged(
     seconds=1234.56789,
     findings=(Finding(id="f", kind="operator", subject="x", verdict="guilty"),),
 )
-VERDICT = Verdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(JUDGED, JUDGED), interrupted=15)
+VERDICT = GateVerdict(
+    reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(JUDGED, JUDGED), interrupted=15
+)
 
 COUNTS = {"name", "tests", "failures", "errors", "time"}
 ATTRIBUTES = {  # of junit-10.xsd of Jenkins' xUnit plugin: those that there must be, and may be

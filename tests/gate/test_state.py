@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reprokit import inherited
-from reprokit.gate.copying import Copy
+from reprokit.gate.copying import CheckoutCopy
 from reprokit.rundir import RunDirectory
 from tests.support import Done, Reprokit
 
@@ -144,6 +144,6 @@ def test_links_of_a_copy_stay_within_it(tmp_path: Path) -> None:
     target.mkdir(parents=True)
     for name, text in (("in", str(source / "a")), ("a/up", "../b"), ("out", "../elsewhere"), ("far", "/nowhere")):
         (source / name).symlink_to(text)
-    Copy(source, target, linked=()).make()
+    CheckoutCopy(source, target, linked=()).make()
     found = {name: os.readlink(target / name) for name in ("in", "a/up", "out", "far")}
     assert found == {"in": "a", "a/up": "../b", "out": str(tmp_path / "elsewhere"), "far": "/nowhere"}

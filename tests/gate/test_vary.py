@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from reprokit.gate import varied
-from reprokit.gate.copying import Bounds, Copy, TooLarge
-from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, Judged, Verdict
+from reprokit.gate.copying import Bounds, CheckoutCopy, TooLarge
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.gate.variations import VARIATIONS, chosen, other_locale
-from reprokit.gate.varied import TOGETHER, Tried
+from reprokit.gate.varied import TOGETHER, VariedReplay
 from tests.support import Done, Reprokit
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t
@@ -192,8 +192,8 @@ SAME = Case(suite="varied", name="outputs: a", outcome=PASSED)
 
 
 def test_several_that_make_a_difference_only_together() -> None:
-    def attempt(names: Sequence[str]) -> Tried:
-        return Tried(words=dict.fromkeys(names, "so"), refused={}, cases=[DIFFERENT if len(names) > 1 else SAME])
+    def attempt(names: Sequence[str]) -> VariedReplay:
+        return VariedReplay(words=dict.fromkeys(names, "so"), refused={}, cases=[DIFFERENT if len(names) > 1 else SAME])
 
     found = {case.name: case.outcome for case in varied.judge("varied", ["cores", "locale"], attempt)}
     assert found == {"cores": PASSED, "locale": PASSED, TOGETHER: FAILED}
@@ -201,7 +201,7 @@ def test_several_that_make_a_difference_only_together() -> None:
 
 def test_a_replay_that_could_not_be_made_is_no_difference() -> None:
     unknown = Case(suite="varied", name="the replay", outcome=TROUBLE, message="no such program")
-    tried = Tried(words={"cores": "1 of 2"}, refused={"locale": "none"}, cases=[unknown])
+    tried = VariedReplay(words={"cores": "1 of 2"}, refused={"locale": "none"}, cases=[unknown])
     found = list(varied.judge("varied", ["cores", "locale"], lambda _names: tried))
     assert {case.name: case.outcome for case in found} == {"locale": TROUBLE, "cores": TROUBLE}
 
@@ -211,8 +211,8 @@ def test_a_difference_is_told_before_what_nobody_can_say() -> None:
     one = Judged(name="a", command=("x",), directory="/", cases=(trouble, DIFFERENT))
     silent = Judged(name="b", command=("x",), directory="/", cases=())
     assert (one.outcome(), one.outcome("golden")) == (FAILED, TROUBLE)
-    assert Verdict(reprokit="1", started="", machine="", trainings=(one, silent)).exit_status == 1
-    assert Verdict(reprokit="1", started="", machine="", trainings=(silent,)).exit_status == 2
+    assert GateVerdict(reprokit="1", started="", machine="", trainings=(one, silent)).exit_status == 1
+    assert GateVerdict(reprokit="1", started="", machine="", trainings=(silent,)).exit_status == 2
 
 
 def test_names_come_in_one_order() -> None:
@@ -241,10 +241,10 @@ def test_a_copy_has_bounds(tmp_path: Path) -> None:
     (source / "loop").symlink_to(source)
     for name in ("a", "b"):
         (source / name).touch()
-    copy = Copy(source, target, Bounds(files=2))
+    copy = CheckoutCopy(source, target, Bounds(files=2))
     copy.make()
     assert sorted(os.listdir(target)) == ["a", "b", "loop"]
     (source / "c").touch()
     (tmp_path / "other").mkdir()
     with pytest.raises(TooLarge):
-        Copy(source, tmp_path / "other", Bounds(files=2)).make()
+        CheckoutCopy(source, tmp_path / "other", Bounds(files=2)).make()

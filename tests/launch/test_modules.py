@@ -59,7 +59,7 @@ def library(tmp_path: Path) -> Callable[..., Path]:
     return compile_text
 
 
-def collect(tmp_path: Path, *lines: str | Path, include_crypto: bool = False) -> modules.Found:
+def collect(tmp_path: Path, *lines: str | Path, include_crypto: bool = False) -> modules.ModuleFindings:
     (tmp_path / "modules.paths").write_bytes(b"".join(os.fsencode(line) + b"\n" for line in lines))
     return modules.collect(tmp_path, include_crypto, lambda: False)
 
@@ -93,7 +93,7 @@ def test_every_register_and_width_is_found(library: Callable[..., Path]) -> None
 def test_the_same_bytes_by_chance_are_not(library: Callable[..., Path], tmp_path: Path) -> None:
     path = library(PLAIN + BY_CHANCE)
     assert len(machine_code._CANDIDATE.findall(path.read_bytes())) >= 3
-    assert collect(tmp_path, path) == modules.Found()
+    assert collect(tmp_path, path) == modules.ModuleFindings()
 
 
 @X86_64
@@ -150,7 +150,7 @@ def test_damaged_modules_hold_nothing(tmp_path: Path) -> None:
         with open(path, "rb") as file:
             modules._scan(file, lambda: False)
     lines = (tmp_path, "/no/such/module", "/dev/zero", path, "relative", "/a\\012b", "/\\999")
-    assert collect(tmp_path, *lines) == modules.Found()
+    assert collect(tmp_path, *lines) == modules.ModuleFindings()
 
 
 # ---- the cache, the list ------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_the_search_can_be_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "libarm.so"
     path.write_bytes(elf(183, b"\x05\x24\x3b\xd5"))
     (tmp_path / "modules.paths").write_text(f"{path}\n")
-    assert modules.collect(tmp_path, False, lambda: True) == modules.Found(interrupted=True)
+    assert modules.collect(tmp_path, False, lambda: True) == modules.ModuleFindings(interrupted=True)
 
 
 def test_libraries_that_are_covered_or_left_alone_are_not_reported(tmp_path: Path) -> None:

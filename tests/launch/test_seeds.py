@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reprokit.errors import RunDamaged
-from reprokit.launch.seeds import MAX_LINE, MAX_SIZE, Gathered, hand_on
+from reprokit.launch.seeds import MAX_LINE, MAX_SIZE, SeedsByProcess, hand_on
 from tests.support import Reprokit, python
 
 SCRIPT = """
@@ -136,7 +136,7 @@ def seed(value: Any, p: str = "0", n: int = 1, call: str = "random.seed", **fiel
 
 
 def gathered(*lines: bytes) -> list[Any]:
-    seeds = Gathered()
+    seeds = SeedsByProcess()
     for one in lines:
         seeds.take(one)
     return [json.loads(text) for text in seeds.lines() if text != b"\n"]
@@ -187,7 +187,7 @@ def test_hostile_lines_are_left_out(hostile: bytes) -> None:
 
 
 def test_the_file_is_bounded() -> None:
-    seeds = Gathered()
+    seeds = SeedsByProcess()
     long = "x" * (MAX_LINE - 200)
     for _ in range(2 * MAX_SIZE // MAX_LINE):
         seeds.take(seed(long))
@@ -228,7 +228,7 @@ def test_altered_seeds_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> 
 
 
 def test_half_a_line_is_damage_unless_a_run_was_cut_off_there() -> None:
-    seeds = Gathered()
+    seeds = SeedsByProcess()
     seeds.take(seed(2)[:-20])
     assert seeds.damaged == 0
     seeds.take(seed(2)[:-20] + b"\n")

@@ -14,7 +14,7 @@ import pytest
 
 from reprokit import entropy, native
 from reprokit.entropy import pool
-from reprokit.entropy.files import Event
+from reprokit.entropy.files import EntropyEvent
 from reprokit.errors import RunDamaged, RunError, RunTooNew
 from reprokit.plan import key_of_seed
 from tests.native.harness import Shim, run
@@ -38,7 +38,7 @@ def given(shim: Shim, name: str = "recorded") -> dict[str, str]:
     """The bytes that each process was given, by its identity."""
     found: defaultdict[str, str] = defaultdict(str)
     for identity, record in shim.events(name):
-        found[identity] += record.data.hex() if isinstance(record, Event) else ""
+        found[identity] += record.data.hex() if isinstance(record, EntropyEvent) else ""
     return dict(found)
 
 

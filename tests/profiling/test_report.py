@@ -12,7 +12,7 @@ import pytest
 
 from reprokit import findings, rundir
 from reprokit.errors import RunDamaged
-from reprokit.findings import Finding, FindingsFile, Place
+from reprokit.findings import CodePlace, Finding, FindingsFile
 from reprokit.profiling import analyse, report
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import confirmed, operator, profiled
@@ -127,7 +127,7 @@ def test_a_run_that_was_not_profiled_says_so(tmp_path: Path, reprokit: Reprokit)
 )
 def test_findings_that_are_none_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     run = RunDirectory(profiled(tmp_path / "run").write())
-    one = Finding(id="a", kind="operator", subject="b", where=[Place("c", 1)])
+    one = Finding(id="a", kind="operator", subject="b", where=[CodePlace("c", 1)])
     findings.write(run.path, FindingsFile(run_id="id", findings=[one]))
     assert findings.read(run) is not None
     content = json.loads((run.path / rundir.FINDINGS).read_text())

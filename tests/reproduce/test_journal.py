@@ -10,11 +10,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from reprokit.findings import Confirmed, Cure, Finding, Place
+from reprokit.findings import CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.journal import Attempt, Change, Journal, Outcome, Patched
+from reprokit.reproduce.journal import Attempt, Change, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.narrative import code, markdown, plain
 
 from .world import World, entropy, guilty, operator, reproduced
@@ -28,7 +28,7 @@ def schema() -> dict[str, object]:
     return found
 
 
-def validate(journal: Journal) -> dict[str, object]:
+def validate(journal: RoundJournal) -> dict[str, object]:
     found: dict[str, object] = json.loads(journals.document(journal))
     jsonschema.Draft202012Validator(schema()).validate(found)
     return found
@@ -43,7 +43,7 @@ def test_the_journal_of_a_search_fits_the_schema_and_is_read_again() -> None:
     journal = reproduced(World([entropy(), operator("aten::index_put_", "torch-operator", "torch-deterministic")]))
     found = validate(journal)
     assert found["verdict"] == "identical"
-    assert msgspec.json.decode(journals.document(journal), type=Journal) == journal
+    assert msgspec.json.decode(journals.document(journal), type=RoundJournal) == journal
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(schema()).validate({**found, "verdict": "fine"})
     with pytest.raises(jsonschema.ValidationError):
@@ -89,22 +89,22 @@ def test_the_story_of_a_failure_names_what_remains_and_what_was_tried() -> None:
         assert part in story
 
 
-def hostile() -> Journal:
+def hostile() -> RoundJournal:
     """A journal with escapes and markup wherever a text may stand."""
-    journal = Journal(reprokit="1", command=[HOSTILE], directory=HOSTILE, started="now", pairs=2, max_rounds=9)
+    journal = RoundJournal(reprokit="1", command=[HOSTILE], directory=HOSTILE, started="now", pairs=2, max_rounds=9)
     finding = Finding(
         id=HOSTILE,
         kind="operator",
         subject=HOSTILE,
-        where=[Place(HOSTILE, 1, HOSTILE)],
+        where=[CodePlace(HOSTILE, 1, HOSTILE)],
         why=HOSTILE,
         confirmed=Confirmed(repeats=3, results=2),
         cures=[Cure(does=HOSTILE)],
         verdict="guilty",
     )
-    one = journal.begin("profile", HOSTILE, Settings(), [Change(option=HOSTILE, why=HOSTILE, cost=HOSTILE)])
+    one = journal.begin("profile", HOSTILE, RecipeSettings(), [Change(option=HOSTILE, why=HOSTILE, cost=HOSTILE)])
     one.findings, one.notes, one.conclusion = [finding], [HOSTILE], HOSTILE
-    patched = Patched(text=HOSTILE, state="refused", why=HOSTILE)
+    patched = PatchOutcome(text=HOSTILE, state="refused", why=HOSTILE)
     one.attempts = [
         Attempt(
             kind="record",

@@ -10,10 +10,10 @@ from hypothesis import strategies as some
 
 from reprokit import recipe
 from reprokit.errors import BadRecipe
-from reprokit.recipe import Recipe, Settings
+from reprokit.recipe import Recipe, RecipeSettings
 from tests.support import Reprokit
 
-ASKED = Settings(clock=True, patches=("threads=1", "torch-operator=aten::index_put_"))
+ASKED = RecipeSettings(clock=True, patches=("threads=1", "torch-operator=aten::index_put_"))
 
 
 def recipe_in(path: Path, text: str | bytes) -> Path:
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @given(some.text(max_size=60), some.lists(some.text(max_size=60), max_size=3), some.text(max_size=60))
 def test_texts_from_anywhere_make_a_recipe_that_can_be_read(key: str, findings: list[str], comment: str) -> None:
     text = recipe.dumps(Recipe(schema=1, why={key: findings}), comment)
-    assert recipe.loads(text).record == Settings()
+    assert recipe.loads(text).record == RecipeSettings()
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_what_is_no_file_is_refused(name: str) -> None:
 
 
 def test_recipe_and_command_line_are_followed_together() -> None:
-    asked = Settings(hide_rdrand=True, patches=("threads=1", "tf-data"))
-    assert recipe.merged(Recipe(schema=1, record=ASKED), asked) == Settings(
+    asked = RecipeSettings(hide_rdrand=True, patches=("threads=1", "tf-data"))
+    assert recipe.merged(Recipe(schema=1, record=ASKED), asked) == RecipeSettings(
         clock=True, hide_rdrand=True, patches=("threads=1", "torch-operator=aten::index_put_", "tf-data")
     )
 
 
 def test_a_recipe_alone_does_not_have_secret_keys_recorded() -> None:
-    greedy = Recipe(schema=1, record=Settings(include_crypto=True))
+    greedy = Recipe(schema=1, record=RecipeSettings(include_crypto=True))
     with pytest.raises(BadRecipe, match="--include-crypto"):
-        recipe.merged(greedy, Settings())
-    assert recipe.merged(greedy, Settings(include_crypto=True)).include_crypto
+        recipe.merged(greedy, RecipeSettings())
+    assert recipe.merged(greedy, RecipeSettings(include_crypto=True)).include_crypto
 
 
 def test_record_follows_a_recipe_and_its_replay_does_too(reprokit: Reprokit) -> None:

@@ -7,9 +7,9 @@ import pytest
 from reprokit.errors import LaunchError, TrainingFailed
 from reprokit.findings import ORDER, SOURCE, SUSPECT, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
-from reprokit.recipe import Settings
+from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
-from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, PROFILE, SMALLEST, Journal
+from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, PROFILE, SMALLEST, RoundJournal
 
 from .world import Varying, World, entropy, guilty, operator, reproduced
 
@@ -18,20 +18,20 @@ BINCOUNT = "Bincount"
 OVERRIDE = f"torch-operator={INDEX}"
 
 
-def phases(journal: Journal) -> list[str]:
+def phases(journal: RoundJournal) -> list[str]:
     return [one.phase for one in journal.rounds]
 
 
 def test_a_training_that_repeats_by_itself_needs_nothing() -> None:
     journal = reproduced(World([]))
-    assert (journal.verdict, phases(journal), journal.settings) == (IDENTICAL, ["bare"], Settings())
+    assert (journal.verdict, phases(journal), journal.settings) == (IDENTICAL, ["bare"], RecipeSettings())
     assert [attempt.kind for attempt in journal.attempts()] == ["record"] * 3
 
 
 def test_entropy_alone_is_cured_by_a_replay() -> None:
     world = World([entropy()])
     journal = reproduced(world, pairs=3)
-    assert (journal.verdict, journal.identical, journal.settings) == (IDENTICAL, 3, Settings())
+    assert (journal.verdict, journal.identical, journal.settings) == (IDENTICAL, 3, RecipeSettings())
     assert phases(journal) == ["bare", "entropy"]
     assert world.there == {"01-first", "02-replay-3"} == set(journal.pair)
     assert [attempt.directory for attempt in journal.attempts() if attempt.kept] == ["01-first", "02-replay-3"]
@@ -97,7 +97,7 @@ def test_orders_come_before_suspects_and_suspects_before_general_cures() -> None
         ["--clock"],
         ["--patch mkl-cbwr=COMPATIBLE"],
     ]
-    assert journal.settings == Settings(patches=("mkl-cbwr=COMPATIBLE",))
+    assert journal.settings == RecipeSettings(patches=("mkl-cbwr=COMPATIBLE",))
 
 
 RDRAND = Uncovered(source="instructions", text="RDRAND in librandom.so", module="/lib/librandom.so")
@@ -106,14 +106,14 @@ RDRAND = Uncovered(source="instructions", text="RDRAND in librandom.so", module=
 def test_a_source_that_nothing_recorded_is_hidden() -> None:
     world = World([Varying("rdrand", frozenset({"--hide-rdrand"}))], uncovered=(RDRAND,))
     journal = reproduced(world)
-    assert (journal.settings, phases(journal)) == (Settings(hide_rdrand=True), ["bare", "entropy", PROFILE, CURE])
+    assert (journal.settings, phases(journal)) == (RecipeSettings(hide_rdrand=True), ["bare", "entropy", PROFILE, CURE])
 
 
 def test_a_switch_that_the_machine_does_not_have_is_left_out_again() -> None:
     world = World([Varying("rdrand", frozenset({"--patch threads=1"}))], uncovered=(RDRAND,))
     world.lacks = "CPUID cannot fault here"
     journal = reproduced(world)
-    assert journal.settings == Settings(patches=("threads=1",))
+    assert journal.settings == RecipeSettings(patches=("threads=1",))
     assert ("--hide-rdrand", "CPUID cannot fault here") in [
         (change.option, change.excluded) for change in journal.excluded
     ]
@@ -123,7 +123,7 @@ def test_a_finding_that_names_the_clock_has_it_recorded() -> None:
     source = Finding(id="c", kind=SOURCE, subject="time", cures=[Cure(does="record with --clock")], verdict=SUSPECT)
     world = World([Varying("clock", frozenset({"--clock"}))], findings=[source])
     journal = reproduced(world)
-    assert (journal.settings, phases(journal)) == (Settings(clock=True), ["bare", "entropy", PROFILE, CURE])
+    assert (journal.settings, phases(journal)) == (RecipeSettings(clock=True), ["bare", "entropy", PROFILE, CURE])
 
 
 def test_nothing_cures_a_custom_operator_which_is_named_at_the_end() -> None:
@@ -189,8 +189,8 @@ def test_patches_that_cannot_be_together_are_tried_one_after_the_other() -> None
 
 
 def test_what_the_user_asked_for_stays() -> None:
-    journal = reproduced(World([entropy()]), base=Settings(clock=True, patches=("tf-data",)))
-    assert journal.settings == Settings(clock=True, patches=("tf-data",))
+    journal = reproduced(World([entropy()]), base=RecipeSettings(clock=True, patches=("tf-data",)))
+    assert journal.settings == RecipeSettings(clock=True, patches=("tf-data",))
     assert journal.changes == []
 
 
@@ -201,7 +201,7 @@ def test_a_training_that_fails_is_not_made_to_repeat() -> None:
 
 def test_an_error_of_the_first_runs_is_the_user_s() -> None:
     with pytest.raises(LaunchError, match="refused"):
-        reproduced(World([], refuses=frozenset({"--clock"})), base=Settings(clock=True))
+        reproduced(World([], refuses=frozenset({"--clock"})), base=RecipeSettings(clock=True))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reprokit.errors import LaunchError, TrainingFailed
-from reprokit.findings import GUILTY, OPERATOR, Confirmed, Cure, Finding, Place
+from reprokit.findings import GUILTY, OPERATOR, CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
-from reprokit.recipe import Settings
-from reprokit.reproduce.journal import Attempt, Journal, Kind, Outcome, Patched
-from reprokit.reproduce.laboratory import Found
-from reprokit.reproduce.search import Search
+from reprokit.recipe import RecipeSettings
+from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
+from reprokit.reproduce.laboratory import ProfileOutcome
+from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.standing import Standing
 from reprokit.reproduce.trial import Trials
 
@@ -45,10 +45,10 @@ class World:
     fails: bool = False
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    settings: dict[str, Settings] = field(default_factory=dict)
+    settings: dict[str, RecipeSettings] = field(default_factory=dict)
     there: set[str] = field(default_factory=set)
 
-    def record(self, settings: Settings, name: str) -> Attempt:
+    def record(self, settings: RecipeSettings, name: str) -> Attempt:
         """Record the training."""
         if self.refuses.intersection(settings.words):
             raise LaunchError("refused before the start")
@@ -58,10 +58,10 @@ class World:
         """Replay it."""
         return self._run("replay", self.settings[recording.directory], name, replayed=recording)
 
-    def profile(self, settings: Settings, name: str) -> Found:
+    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """What is not cured is found."""
         own = [one.finding for one in self.varying if one.finding and not one.cures.intersection(settings.words)]
-        return Found(self._run("profile", settings, name, replayed=None), (*own, *self.findings))
+        return ProfileOutcome(self._run("profile", settings, name, replayed=None), (*own, *self.findings))
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Whether the results are the same."""
@@ -74,7 +74,7 @@ class World:
         """Forget it."""
         self.there.discard(attempt.directory)
 
-    def _run(self, kind: Kind, settings: Settings, name: str, replayed: Attempt | None) -> Attempt:
+    def _run(self, kind: Kind, settings: RecipeSettings, name: str, replayed: Attempt | None) -> Attempt:
         assert name not in self.settings
         self.settings[name] = settings
         self.there.add(name)
@@ -90,7 +90,7 @@ class World:
             seconds=10.0 + sum(self.seconds.get(patch, 0.0) for patch in settings.patches),
             processor=10.0 + sum(self.seconds.get(patch, 0.0) for patch in settings.patches),
             patches=[
-                Patched(text=patch, state="not-applied" if patch in self.not_applied else "applied")
+                PatchOutcome(text=patch, state="not-applied" if patch in self.not_applied else "applied")
                 for patch in settings.patches
             ],
             uncovered=self._lacking() if settings.hide_rdrand else list(self.uncovered),
@@ -100,7 +100,7 @@ class World:
     def _lacking(self) -> list[Uncovered]:
         return [Uncovered(source="cpuid", option="--hide-rdrand", text=self.lacks)] if self.lacks else []
 
-    def _result(self, one: Varying, settings: Settings, recorded: object) -> object:
+    def _result(self, one: Varying, settings: RecipeSettings, recorded: object) -> object:
         if recorded is not None and ENTROPY in one.cures:
             return recorded
         is_cured = one.cures.intersection(settings.words) - {f"--patch {patch}" for patch in self.not_applied}
@@ -119,7 +119,7 @@ def guilty(name: str, *patches: str, results: int = 9, calls: int = 100) -> Find
         kind=OPERATOR,
         subject=name,
         framework="pytorch",
-        where=[Place("train.py", 12, "step")],
+        where=[CodePlace("train.py", 12, "step")],
         calls=calls,
         confirmed=Confirmed(repeats=30, results=results),
         cures=[Cure(patch=patch) for patch in patches],
@@ -135,12 +135,19 @@ def operator(name: str, *patches: str, cured_by: Sequence[str] | None = None, ra
 
 
 def reproduced(
-    world: World, *, pairs: int = 2, max_rounds: int = 12, base: Settings | None = None, automatic: Sequence[str] = ()
-) -> Journal:
+    world: World,
+    *,
+    pairs: int = 2,
+    max_rounds: int = 12,
+    base: RecipeSettings | None = None,
+    automatic: Sequence[str] = (),
+) -> RoundJournal:
     """The journal of a whole search; one that fails is left as it was."""
-    journal = Journal(reprokit="1", command=["train"], directory="/", started="now", pairs=pairs, max_rounds=max_rounds)
+    journal = RoundJournal(
+        reprokit="1", command=["train"], directory="/", started="now", pairs=pairs, max_rounds=max_rounds
+    )
     trials = Trials(world, journal, keep_runs=False, save=lambda: None, say=lambda _: None)
-    search = Search(Standing(trials, journal, base or Settings()), automatic=automatic)
+    search = Reproduction(Standing(trials, journal, base or RecipeSettings()), automatic=automatic)
     try:
         search.run()
     except TrainingFailed as error:

@@ -13,8 +13,8 @@ from reprokit.study import store
 from reprokit.study.analysis import analyse
 from reprokit.study.description import Setup, Study
 from reprokit.study.facts import Analysis, Overhead
-from reprokit.study.predictions import Kept, KeptFile
-from reprokit.study.results import Evaluation, Label, PairResult, RunResult, Series
+from reprokit.study.predictions import KeptFile, KeptPredictions
+from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
 
 
 def pairs_of(*values: Any) -> Iterator[tuple[int, str, Any]]:
@@ -52,7 +52,7 @@ class Making:
         kept = {}
         for title, labels in evaluations.items():
             known = list(dict.fromkeys(labels))
-            kept[title] = Kept(known, [known.index(label) for label in labels], truth)
+            kept[title] = KeptPredictions(known, [known.index(label) for label in labels], truth)
         (self.path / "predictions").mkdir(exist_ok=True)
         (self.path / name).write_bytes(msgspec.json.encode(KeptFile(evaluations=kept)))
         return name
@@ -74,8 +74,8 @@ def making(path: Path, *setups: Setup, runs: int = 16, **keys: Any) -> Making:
     return Making(path, Study(name="s", command=("python", "train.py"), runs=runs, setup=setups, **keys))
 
 
-def series(*values: float | None, name: str = "loss", by: str = "epoch") -> Series:
-    return msgspec.convert({"name": name, "values": list(values), "by": by}, Series)
+def series(*values: float | None, name: str = "loss", by: str = "epoch") -> MetricSeries:
+    return msgspec.convert({"name": name, "values": list(values), "by": by}, MetricSeries)
 
 
 def classified(

@@ -20,14 +20,14 @@ import pytest
 
 from reprokit.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError, StoreUnreachable
 from reprokit.study import description, engines, runner, store
-from reprokit.study.attempt import PairTask, Report, Task, write_report
+from reprokit.study.attempt import PairReport, PairTask, Task, write_report
 from reprokit.study.description import Engine, Study
 from reprokit.study.engines import depot, jobs, kubernetes, slurm, work
 from reprokit.study.engines.desk import JOBS, Desk
 from reprokit.study.engines.engine import PairSchedule
 from reprokit.study.engines.tasks import Outstanding
-from reprokit.study.engines.work import Claim, Ended
-from reprokit.study.results import Evaluation, PairResult, RunResult, Series
+from reprokit.study.engines.work import Claim, JobEnd
+from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, run, words, written
 from tests.support import COMMAND, LIMIT
 
@@ -324,7 +324,7 @@ STUDY = msgspec.json.encode(
 
 def come_back(desk: Desk, name: str, runs: list[RunResult], pair: PairResult | None = None) -> None:
     file = Path(desk.place) / f"{name}.{work.REPORT}"
-    write_report(Report(runs=runs, pair=pair), file)
+    write_report(PairReport(runs=runs, pair=pair), file)
     desk.depot.put(f"{name}.{work.CLAIM}", msgspec.json.encode(Claim(worker="w", host="h")))
 
 
@@ -349,7 +349,7 @@ WRONG = [
     [result("first", pair=2)],
     [result("first", mode="recorded")],
     [result("first", seconds=float("nan"))],
-    [result("first", series=[Series(name="s", values=[0.0] * 10_001, by="step")])],
+    [result("first", series=[MetricSeries(name="s", values=[0.0] * 10_001, by="step")])],
     [result("first"), result("second"), result("second")],
 ]
 
@@ -417,7 +417,7 @@ def test_what_an_earlier_start_has_left_is_taken_back(
     whole = [result("first"), result("second")], PairResult(setup="a", pair=1)
     come_back(desk, died, [result("first")])
     come_back(desk, ended, *whole)
-    desk.depot.put(f"{ended}.{work.ENDED}", msgspec.json.encode(Ended()))
+    desk.depot.put(f"{ended}.{work.ENDED}", msgspec.json.encode(JobEnd()))
     come_back(desk, goes_on, [])  # on another machine
 
     def beat() -> None:
@@ -425,7 +425,7 @@ def test_what_an_earlier_start_has_left_is_taken_back(
             desk.depot.put(f"{goes_on}.{work.BEAT}", str(number).encode())
             time.sleep(0.1)
         come_back(desk, goes_on, *whole)
-        desk.depot.put(f"{goes_on}.{work.ENDED}", msgspec.json.encode(Ended()))
+        desk.depot.put(f"{goes_on}.{work.ENDED}", msgspec.json.encode(JobEnd()))
 
     thread = threading.Thread(target=beat)
     thread.start()

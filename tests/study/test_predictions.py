@@ -10,7 +10,7 @@ import pytest
 from reprokit.errors import CannotWriteRun
 from reprokit.rundir import RunDirectory
 from reprokit.study import predictions
-from reprokit.study.predictions import Kept, keep, read
+from reprokit.study.predictions import KeptPredictions, keep, read
 from reprokit.study.results import Evaluation, Label
 from tests.verify.runs import Building, float32, recording
 
@@ -24,12 +24,12 @@ def run(tmp_path: Path) -> Building:
     return made
 
 
-def kept(run: Building) -> tuple[list[Evaluation], dict[str, Kept]]:
+def kept(run: Building) -> tuple[list[Evaluation], dict[str, KeptPredictions]]:
     study = run.path.parent
     return keep(RunDirectory(run.write()), study / NAME, NAME), read(study, NAME)
 
 
-def labels(one: Kept) -> list[str]:
+def labels(one: KeptPredictions) -> list[str]:
     return [one.labels[position] for position in one.predicted]
 
 

@@ -15,8 +15,8 @@ from reprokit.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
 from reprokit.study.attempt import PairTask, Task, encoded
 from reprokit.study.description import Engine, Setup, Study
-from reprokit.study.progress import Progress, in_time
-from reprokit.study.results import Evaluation, Label, PairResult, RunResult, Series
+from reprokit.study.progress import StudyProgress, in_time
+from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
 from reprokit.study.room import SPARE, Room
 
 
@@ -35,7 +35,7 @@ def made(setup: str = "a", pair: int = 1, part: str = "first", **values: object)
 
 @given(st.lists(st.none() | st.floats(), max_size=5), st.text(max_size=20), st.booleans())
 def test_results_are_the_same_after_the_disk(values: list[float | None], name: str, by_epoch: bool) -> None:
-    series = Series(name=name, values=values, by="epoch" if by_epoch else "step")
+    series = MetricSeries(name=name, values=values, by="epoch" if by_epoch else "step")
     label = Label(label=name, count=3, correct=1)
     evaluation = Evaluation(name=name, task="regression", count=3, mae=values[0] if values else None, labels=[label])
     before = made(series=[series], evaluations=[evaluation], ended=name)
@@ -97,7 +97,7 @@ def test_lines_are_not_read_through_links(tmp_path: Path) -> None:
 
 def test_a_result_that_is_too_long_keeps_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "MAX_LINE", 1000)
-    store.add_result(tmp_path, made(series=[Series(name="x", values=[0.1] * 500, by="step")]))
+    store.add_result(tmp_path, made(series=[MetricSeries(name="x", values=[0.1] * 500, by="step")]))
     (found,) = store.read_results(tmp_path)
     assert (found.seconds, found.series) == (2.0, [])
     assert "too long" in found.notes[0]
@@ -149,7 +149,7 @@ def test_a_study_that_would_not_fit_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_the_time_left_follows_from_what_each_setup_took() -> None:
     said: list[str] = []
     now = [0.0]
-    progress = Progress(Counter(a=4, b=2), [made("a", seconds=10.0)], 1, said.append, lambda: now[0])
+    progress = StudyProgress(Counter(a=4, b=2), [made("a", seconds=10.0)], 1, said.append, lambda: now[0])
     assert progress.left() == 50.0  # of b nothing is known
     now[0] = 33.0
     progress.run_ended(made("b", seconds=30.0))
@@ -160,7 +160,7 @@ def test_the_time_left_follows_from_what_each_setup_took() -> None:
 
 
 def test_runs_at_the_same_time_take_less() -> None:
-    progress = Progress(Counter(a=4), [made("a", seconds=10.0)], 2, print, lambda: 0.0)
+    progress = StudyProgress(Counter(a=4), [made("a", seconds=10.0)], 2, print, lambda: 0.0)
     assert progress.left() == 15.0
 
 

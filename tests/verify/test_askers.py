@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from reprokit.entropy import EntropyFile, askers
-from reprokit.entropy.askers import Asked, who_asked
-from reprokit.entropy.files import Event
+from reprokit.entropy.askers import RequestTotals, who_asked
+from reprokit.entropy.files import EntropyEvent
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import ReprokitError, RunDamaged
 
@@ -47,7 +47,7 @@ def run_with(directory: Path, *files: Writing) -> Path:
     return path
 
 
-def asked(path: Path) -> dict[tuple[str, str, str, int], Asked]:
+def asked(path: Path) -> dict[tuple[str, str, str, int], RequestTotals]:
     rows = who_asked(path / "entropy").rows
     return {(asker.thread, asker.source, asker.module, asker.offset): count for asker, count in rows.items()}
 
@@ -58,9 +58,9 @@ def test_requests_are_counted_by_thread_site_and_source(tmp_path: Path) -> None:
     file.chunk("m.1", site(1, "", 32), event(7, 1, b"a"), event(10, 1, b"bcde"))
     file.chunk("m", repeat(b"w" * 8), event(1, 1, b"", withheld=True, given=48), repeat(b""))
     assert asked(run_with(tmp_path / "run", file)) == {
-        ("m", "getrandom", LIBRARY, 16): Asked(6, 4 * 8 + 2 * 48, 2),
-        ("m.1", "device", "", 32): Asked(1, 1, 0),
-        ("m.1", "random_device", "", 32): Asked(1, 4, 0),
+        ("m", "getrandom", LIBRARY, 16): RequestTotals(6, 4 * 8 + 2 * 48, 2),
+        ("m.1", "device", "", 32): RequestTotals(1, 1, 0),
+        ("m.1", "random_device", "", 32): RequestTotals(1, 4, 0),
     }
 
 
@@ -80,7 +80,7 @@ def test_the_fast_count_is_that_of_the_records_one_by_one(tmp_path: Path) -> Non
     path = run_with(tmp_path / "run", file)
     slow: Counter[tuple[str, str, str, int]] = Counter()
     for record in EntropyFile(next((path / "entropy").iterdir())).records():
-        assert isinstance(record, Event)
+        assert isinstance(record, EntropyEvent)
         slow[record.thread, record.source, record.module, record.offset] += 1
     assert {key: count.requests for key, count in asked(path).items()} == slow
 
@@ -93,7 +93,7 @@ def test_more_different_events_than_are_counted_apart_are_summed_up(
     sizes = [*range(1, 20), *range(1, 20)]
     file.chunk("m", site(1, LIBRARY, 16), *(event(1, 1, b"x" * size) for size in sizes), repeat(b"y" * 19))
     assert asked(run_with(tmp_path / "run", file)) == {
-        ("m", "getrandom", LIBRARY, 16): Asked(len(sizes) + 1, sum(sizes) + 19, 0)
+        ("m", "getrandom", LIBRARY, 16): RequestTotals(len(sizes) + 1, sum(sizes) + 19, 0)
     }
 
 

@@ -70,7 +70,7 @@ def test_every_key_of_the_json_files_is_described(kind: type[msgspec.Struct]) ->
 def test_every_kind_of_line_is_described_with_its_keys(kind: str) -> None:
     row = re.search(rf"^\| `{kind}` \|.*$", FORMAT, re.MULTILINE)
     assert row is not None
-    common = metric_lines.Line.__struct_fields__
+    common = metric_lines.MetricLine.__struct_fields__
     own = [name for name in metric_lines.KINDS[kind].__struct_fields__ if name not in common]
     assert [name for name in own if f"`{name}`" not in row[0]] == []
 

@@ -87,6 +87,19 @@ _WAITS_FOR = {
     ],
 }
 _FOLDERS = frozenset(["pytorch"])  # beside this one
+_CLASSES = {
+    "python": "PythonAdapter",
+    "numpy": "NumpyAdapter",
+    "jax": "JaxAdapter",
+    "pytorch": "PytorchAdapter",
+    "tensorflow": "TensorflowAdapter",
+    "keras": "KerasAdapter",
+    "sklearn": "SklearnAdapter",
+    "xgboost": "XgboostAdapter",
+    "lightgbm": "LightgbmAdapter",
+    "torchmetrics": "TorchmetricsAdapter",
+    "trackers": "TrackersAdapter",
+}
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 
 
@@ -95,5 +108,5 @@ def load(name: str) -> Callable[[Agent], Adapter]:
     from importlib import import_module
 
     place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"
-    adapter: Callable[[Agent], Adapter] = import_module(place).Adapter
+    adapter: Callable[[Agent], Adapter] = getattr(import_module(place), _CLASSES[name])
     return adapter

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class Adapter(VersionOnly):
+class JaxAdapter(VersionOnly):
     """Watches jax, and where its keys are made."""
 
     def instrument(self, name: str, module: ModuleType) -> None:

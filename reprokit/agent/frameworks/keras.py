@@ -13,7 +13,7 @@ from ..patching import replace
 from ..seeds import seeding, seeding_method
 from ..values import describe
 from .keras_evaluation import VALIDATION, Evaluations, backend_of, task_of
-from .variables import Records
+from .variables import AdapterRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class Truths:
         return of_truth() if of_inputs is not None and of_truth is not None and of_inputs() is inputs else None
 
 
-class Adapter:
+class KerasAdapter:
     """Watches a training by Keras."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._records = Records(agent)
+        self._records = AdapterRecords(agent)
         self._truths = Truths()
         self._evaluations = Evaluations(agent)
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
-class Adapter(ParametersAdapter):
+class LightgbmAdapter(ParametersAdapter):
     """Watches lightgbm; its estimators are those of scikit-learn."""
 
     def instrument(self, name: str, module: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
-class Adapter:
+class NumpyAdapter:
     """Watches numpy and numpy.random."""
 
     def __init__(self, agent: Agent) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 
-class Adapter:
+class PythonAdapter:
     """Watches the module random."""
 
     def __init__(self, agent: Agent) -> None:

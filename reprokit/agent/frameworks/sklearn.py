@@ -38,7 +38,7 @@ METRICS = {
 _PREDICTIONS = ("y_pred", "y_score", "y_proba", "y_prob", "pred_decision", "y2")
 
 
-class Adapter(VersionOnly):
+class SklearnAdapter(VersionOnly):
     """Watches sklearn, sklearn.base, the modules of sklearn.metrics, and cross-validation."""
 
     def __init__(self, agent: Agent) -> None:

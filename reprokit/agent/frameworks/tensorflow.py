@@ -9,7 +9,7 @@ import sys
 from ..digests import text_digest
 from ..patching import replace
 from ..seeds import seeding
-from .variables import Records
+from .variables import AdapterRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _SEEDING = {"set_seed": "tensorflow.random.set_seed", "set_random_seed": "tensorflow.set_random_seed"}
 
 
-class Adapter:
+class TensorflowAdapter:
     """Watches what of TensorFlow is not Keras."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._records = Records(agent)
+        self._records = AdapterRecords(agent)
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ MAX_PENDING = 64  # batches on a GPU that wait to be read together
 MAX_PENDING_BYTES = 64 << 20
 
 
-class Record:
+class MetricRecord:
     """What is kept of one metric: what it was updated with since it last began."""
 
     def __init__(self, name: str, task: str | None) -> None:
@@ -44,13 +44,13 @@ class Record:
         self.written = False  # and nothing came since
 
 
-class Adapter(VersionOnly):
+class TorchmetricsAdapter(VersionOnly):
     """Watches torchmetrics.metric.Metric."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._inside = _local()  # .forward: within one
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, MetricRecord] = {}
 
     def forget(self) -> None:
         self._records.clear()
@@ -68,16 +68,16 @@ class Adapter(VersionOnly):
         for record in list(self._records.values()):
             self._agent.attempt(self._end, record)
 
-    def _record(self, metric: Any) -> Record:
+    def _record(self, metric: Any) -> MetricRecord:
         key = id(metric)
         record = self._records.get(key)
         if record is None:
-            record = Record(self._agent.name(type(metric).__name__), _task(metric))
+            record = MetricRecord(self._agent.name(type(metric).__name__), _task(metric))
             self._records[key] = record
             weakref.finalize(metric, self._agent.attempt, self._metric_ends, key, record).atexit = False
         return record
 
-    def _metric_ends(self, key: int, record: Record) -> None:
+    def _metric_ends(self, key: int, record: MetricRecord) -> None:
         if self._records.get(key) is record:
             del self._records[key]
             self._end(record)
@@ -159,7 +159,7 @@ class Adapter(VersionOnly):
         if not on_device or len(record.pending) >= MAX_PENDING or record.waiting >= MAX_PENDING_BYTES:
             self._flush(record)
 
-    def _flush(self, record: Record) -> None:
+    def _flush(self, record: MetricRecord) -> None:
         """Read the batches that wait, and write them down."""
         pending, record.pending, record.waiting = record.pending, [], 0
         for pred, truth in pending:
@@ -180,12 +180,12 @@ class Adapter(VersionOnly):
         values = described(record.name.partition("#")[0], result)
         self._agent.journal.write("evaluate", {"name": record.name, "values": values})
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: MetricRecord) -> None:
         if record.tally is not None and not record.written:
             record.written = True
             self._agent.evaluation.write(record.name, record.tally)
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: MetricRecord) -> None:
         """The metric begins anew, or is gone."""
         self._flush(record)
         self._write(record)

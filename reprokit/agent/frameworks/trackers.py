@@ -26,7 +26,7 @@ LONGEST = 1000  # characters of what is written down
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of ids of Weights & Biases
 
 
-class Adapter(VersionOnly):
+class TrackersAdapter(VersionOnly):
     """Watches both libraries."""
 
     def __init__(self, agent: Agent) -> None:

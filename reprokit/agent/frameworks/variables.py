@@ -29,7 +29,7 @@ class NotReadableError(Exception):
     """The variables have no values that could be read now, as in a graph without its session."""
 
 
-class Record:
+class VariablesRecord:
     """The variables of one model or optimizer."""
 
     def __init__(self, owner: Any, name: str, kind: str, variables_of: Callable[[Any], list[Any]]) -> None:
@@ -76,7 +76,7 @@ class Record:
         return self._last
 
 
-class Records:
+class AdapterRecords:
     """The records of one adapter."""
 
     def __init__(self, agent: Agent) -> None:
@@ -87,8 +87,8 @@ class Records:
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
-        self._by_owner: weakref.WeakKeyDictionary[Any, list[Record]] = weakref.WeakKeyDictionary()
-        self._unread: list[Record] = []  # of dead owners, until a session closes
+        self._by_owner: weakref.WeakKeyDictionary[Any, list[VariablesRecord]] = weakref.WeakKeyDictionary()
+        self._unread: list[VariablesRecord] = []  # of dead owners, until a session closes
         if self.trail is not None:
             self.trail.forget()
 
@@ -128,7 +128,7 @@ class Records:
         self._record(optimizer, "optimizer", optimizer_variables).refresh()
         if len(known) < 2:
             name = self._agent.name("model")
-            self._add(optimizer, Record(optimizer, name, "Variables", lambda _: variables)).refresh()
+            self._add(optimizer, VariablesRecord(optimizer, name, "Variables", lambda _: variables)).refresh()
         else:
             variables += [variable for variable in known[1]._variables if variable not in variables]
             known[1]._variables = variables
@@ -158,19 +158,19 @@ class Records:
             record = self._record(optimizer, "optimizer", optimizer_variables)
             self._trail_does("stepped", optimizer, record.name, model, results)
 
-    def _record(self, owner: Any, kind: str, variables_of: Callable[[Any], list[Any]]) -> Record:
+    def _record(self, owner: Any, kind: str, variables_of: Callable[[Any], list[Any]]) -> VariablesRecord:
         known = self._by_owner.get(owner)
         if known:
             return known[0]
-        return self._add(owner, Record(owner, self._agent.name(kind), type(owner).__name__, variables_of))
+        return self._add(owner, VariablesRecord(owner, self._agent.name(kind), type(owner).__name__, variables_of))
 
-    def _add(self, owner: Any, record: Record) -> Record:
+    def _add(self, owner: Any, record: VariablesRecord) -> VariablesRecord:
         self._by_owner.setdefault(owner, []).append(record)
         generation = self._agent.generation
         weakref.finalize(owner, self._agent.attempt, self._owner_dies, record, generation).atexit = False
         return record
 
-    def _take_in(self, record: Record, epoch: int | None) -> None:
+    def _take_in(self, record: VariablesRecord, epoch: int | None) -> None:
         record.refresh()
         if epoch is not None:
             self._write(record, "epoch", epoch)
@@ -188,14 +188,14 @@ class Records:
                 except NotReadableError:  # of another graph
                     continue
 
-    def _owner_dies(self, record: Record, generation: int) -> None:
+    def _owner_dies(self, record: VariablesRecord, generation: int) -> None:
         if generation == self._agent.generation:
             try:
                 self._end(record)
             except NotReadableError:
                 self._unread.append(record)
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: VariablesRecord) -> None:
         record.refresh()
         if record.ended or record.empty:
             return
@@ -205,7 +205,7 @@ class Records:
             line = {"object": record.name, "class": record.kind, "steps": record.steps}
             self._agent.journal.write("optimizer", line)
 
-    def _write(self, record: Record, at: str, epoch: int | None) -> None:
+    def _write(self, record: VariablesRecord, at: str, epoch: int | None) -> None:
         line = weights_line(at, epoch, record.name, record.kind, record.tensors(), full=at == "end")
         self._agent.journal.write("weights", line)
 

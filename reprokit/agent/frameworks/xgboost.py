@@ -24,7 +24,7 @@ _CLASSIFIES = ("binary:", "multi:")
 _COUNTS = ("count:", "reg:", "survival:")
 
 
-class Adapter(ParametersAdapter):
+class XgboostAdapter(ParametersAdapter):
     """Watches xgboost."""
 
     def __init__(self, agent: Agent) -> None:

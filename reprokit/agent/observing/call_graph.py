@@ -72,7 +72,7 @@ class Calls:
 
 def describe(calls: Calls) -> Iterator[tuple[str, dict[str, object]]]:
     """Name and line of each function of a library that the user's code led to, the nearest to it first."""
-    ways = Ways(calls, Modules())
+    ways = Ways(calls, ModuleNames())
     ways.follow()
     lines: dict[str, dict[str, Any]] = {}
     for key in ways.found:
@@ -104,7 +104,7 @@ def _likely(running: Sequence[CodeType], callee: Key, code: CodeType | None) -> 
 class Ways:
     """Follows calls from the user's code into libraries, level by level, along the shortest ways."""
 
-    def __init__(self, calls: Calls, modules: Modules) -> None:
+    def __init__(self, calls: Calls, modules: ModuleNames) -> None:
         self._calls = calls
         self._modules = modules
         self._names: dict[Key, str | None] = {}
@@ -182,7 +182,7 @@ def _most(where: Where) -> list[tuple[tuple[Key, int], int]]:
 # Names
 
 
-class Modules:
+class ModuleNames:
     """Names functions by the modules that their files are."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a 
 _RESOURCE = 20
 
 
-class Call:
+class RepeatableCall:
     """An operator with its inputs and attributes, of which those that are variables are given as values."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Call:
         self.outputs = outputs
 
 
-def results(call: Call, execute: Execute, repeats: int, seconds: float = SECONDS) -> tuple[int, list[str]]:
+def results(call: RepeatableCall, execute: Execute, repeats: int, seconds: float = SECONDS) -> tuple[int, list[str]]:
     """How often the call was executed, and the digests of its results, the first one first."""
     found: list[str] = []
     end = time.monotonic() + seconds
@@ -48,7 +48,7 @@ def results(call: Call, execute: Execute, repeats: int, seconds: float = SECONDS
     return repeats, found
 
 
-def _run(call: Call, execute: Execute) -> list[Any]:
+def _run(call: RepeatableCall, execute: Execute) -> list[Any]:
     """What it returns, and what is in its variables afterwards."""
     inputs = list(call.inputs)
     for place in call.variables:
@@ -130,7 +130,7 @@ def _repeat_all(tensorflow: Any, specification: Any, name: str, threads: int, va
             inputs.append(_tensor(tensorflow, data[start : start + size], dtype, shape))
             start += size
         attributes = [_attribute(value) for value in kept["attributes"]]
-        call = Call(kept["name"], inputs, kept["variables"], attributes, kept["outputs"])
+        call = RepeatableCall(kept["name"], inputs, kept["variables"], attributes, kept["outputs"])
         try:
             found: Any = results(call, run, specification["repeats"], 2.0)[1]
         except Exception as error:

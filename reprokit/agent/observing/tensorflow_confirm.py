@@ -13,9 +13,9 @@ import sys
 import time
 
 from . import tensorflow_again, tensorflow_capture, tensorflow_graphs
-from .tensorflow_again import Call
+from .tensorflow_again import RepeatableCall
 from .tensorflow_capture import Definitions, NotCapturedError
-from .tensorflow_kept import Kept
+from .tensorflow_kept import KeptCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import Observer
     from .tensorflow_capture import Node
     from .tensorflow_eager import Call as EagerCall
-    from .tensorflow_graphs import Found
+    from .tensorflow_graphs import GraphOperator
     from .tensorflow_operators import Tensorflow
 
     Lines = dict[tuple[str, str], dict[str, Any]]
@@ -42,7 +42,7 @@ _STRING, _RESOURCE, _VARIANT = 7, 20, 21
 _CANNOT = "TensorFlow refused to execute it again"
 
 
-class Confirmer:
+class TensorflowConfirmer:
     """Repeats calls, and writes what came out."""
 
     def __init__(self, observer: Observer, tensorflow: Tensorflow) -> None:
@@ -59,7 +59,7 @@ class Confirmer:
         """At the beginning, and in a forked child, which has nothing of its own yet."""
         self._end: float | None = None
         self._done: set[object] = set()
-        self._kept = Kept(self._observer.run, self._observer.helper)
+        self._kept = KeptCalls(self._observer.run, self._observer.helper)
 
     def finish(self) -> None:
         """Have other processes repeat what was kept."""
@@ -84,7 +84,7 @@ class Confirmer:
         finally:
             self._busy.now = False
 
-    def _of_eager(self, call: EagerCall) -> Call:
+    def _of_eager(self, call: EagerCall) -> RepeatableCall:
         if call.is_flat:
             return self._call(call.definition, list(call.inputs), call.attributes)
         given = dict(call.attributes)
@@ -102,7 +102,7 @@ class Confirmer:
         dtype = argument.type or given.get(argument.type_attr) or None
         return value.handle if dtype == _RESOURCE else self._convert(value, dtype=dtype)
 
-    def _call(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> Call:
+    def _call(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> RepeatableCall:
         """The call with variables in place of handles, and attributes as TensorFlow's door takes them."""
         variables = [place for place, value in enumerate(inputs) if value.dtype.as_datatype_enum == _RESOURCE]
         dtype = _enum(attributes.get("dtype", attributes.get("T")))
@@ -113,11 +113,11 @@ class Confirmer:
             value = attributes.get(attribute.name)
             if value is not None:
                 flat += [attribute.name, _plain(attribute.type, value)]
-        return Call(definition.name, inputs, variables, flat, _outputs(definition, attributes))
+        return RepeatableCall(definition.name, inputs, variables, flat, _outputs(definition, attributes))
 
     # Functions
 
-    def function(self, function: Any, inputs: Sequence[Any], found: Iterable[Found]) -> Any:
+    def function(self, function: Any, inputs: Sequence[Any], found: Iterable[GraphOperator]) -> Any:
         """A function is about to be executed for the first time; inputs to give it instead, or None."""
         lines = {(one.function, one.operation): one.line for one in found}
         self._busy.now = True
@@ -240,7 +240,7 @@ class Confirmer:
             return False
         return not any(attribute.type in ("func", "tensor", "list(func)") for attribute in definition.attr)
 
-    def _repeat(self, line: dict[str, Any], call: Call) -> None:
+    def _repeat(self, line: dict[str, Any], call: RepeatableCall) -> None:
         now = time.monotonic()
         self._end = self._end or now + MAX_SECONDS
         size = sum(_size(tensor) for tensor in call.inputs)

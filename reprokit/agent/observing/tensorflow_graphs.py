@@ -39,7 +39,7 @@ _GRADIENTS = ("eager/backprop.py", "ops/gradients_util.py", "ops/gradients_impl.
 _GRADIENT = frozenset(["_gradient_function", "_GradientsHelper", "batch_jacobian", "gradient", "gradients", "jacobian"])
 
 
-class Found:
+class GraphOperator:
     """An operator of a graph, once for all its calls with such inputs on such a line."""
 
     def __init__(self, line: dict[str, Any], function: str, operation: str) -> None:
@@ -75,7 +75,7 @@ def line_of(
     return line
 
 
-class Reader:
+class GraphReader:
     """Reads graphs, for one version of TensorFlow and one default device."""
 
     def __init__(self, version: str, device: str) -> None:
@@ -87,9 +87,9 @@ class Reader:
         """Whether what names no device runs on a GPU."""
         return self._device != "cpu"
 
-    def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[Found], list[dict[str, Any]]]:
+    def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[GraphOperator], list[dict[str, Any]]]:
         """The operators of these operations and of the functions that they call, and the compiled ones of these."""
-        found: list[Found] = []
+        found: list[GraphOperator] = []
         compiled: list[dict[str, Any]] = []
         self._collect(list(operations), phase, [""], found, compiled, set())
         return found, compiled
@@ -99,7 +99,7 @@ class Reader:
         operations: list[Any],
         phase: str,
         names: list[str],
-        found: list[Found],
+        found: list[GraphOperator],
         compiled: list[dict[str, Any]],
         seen: set[str],
     ) -> None:
@@ -107,7 +107,7 @@ class Reader:
             if len(found) >= MAX_OPERATIONS:
                 return
             if computes(operation.type):
-                found.append(Found(self.describe(operation, phase), names[-1], operation.name))
+                found.append(GraphOperator(self.describe(operation, phase), names[-1], operation.name))
             if len(names) > MAX_DEPTH:
                 continue
             inner = DATA if is_of_data(operation.type) else phase

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .tensorflow_again import Call
+    from .tensorflow_again import RepeatableCall
 
     Circumstance = tuple[str, int, dict[str, str]]  # what is told of it, the number of threads, variables
 
@@ -28,7 +28,7 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tensorflow_
 _WITHOUT, _LESS = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 
 
-class Kept:
+class KeptCalls:
     """The calls of this process that can be repeated elsewhere."""
 
     def __init__(self, run: str, helper: Callable[[int], object]) -> None:
@@ -39,7 +39,7 @@ class Kept:
         self._calls: list[dict[str, Any]] = []
         self._results: list[tuple[list[str], dict[str, Any]]] = []  # what came out here, and the line to go on with
 
-    def keep(self, call: Call, found: list[str], line: dict[str, Any]) -> None:
+    def keep(self, call: RepeatableCall, found: list[str], line: dict[str, Any]) -> None:
         """Keep a call, as far as there is room."""
         parts = [tensor.numpy().tobytes() for tensor in call.inputs]
         size = sum(map(len, parts))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Observer
-    from .tensorflow_confirm import Confirmer
+    from .tensorflow_confirm import TensorflowConfirmer
 
     Function = Callable[..., Any]
 
@@ -44,7 +44,7 @@ def observe(module: ModuleType, observer: Observer) -> None:
     tensorflow_eager.watch(observing.eager)
 
 
-class _Graph:
+class _GraphCounts:
     """A function or a part of a graph, and how often it was executed."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
@@ -60,36 +60,36 @@ class Tensorflow:
     def __init__(self, module: Any, observer: Observer) -> None:
         self._observer = observer
         self.version = str(getattr(module, "__version__", ""))
-        self._reader: tensorflow_graphs.Reader | None = None
+        self._reader: tensorflow_graphs.GraphReader | None = None
         self.busy = threading.local()  # so that what the observer executes itself is not observed
-        self._confirmer: Confirmer | None = None
+        self._confirmer: TensorflowConfirmer | None = None
         self.forget()
         self.eager = tensorflow_eager.EagerCalls(self, observer)
         if observer.confirm and self.version[:2] != "1." and _DOOR in sys.modules:
-            from .tensorflow_confirm import Confirmer
+            from .tensorflow_confirm import TensorflowConfirmer
 
-            self._confirmer = Confirmer(observer, self)
+            self._confirmer = TensorflowConfirmer(observer, self)
             observer.at_end(self._confirmer.finish)
 
     def forget(self) -> None:
         """At the beginning, and in a forked child: what the parent noted is the parent's."""
         self._lines: dict[object, dict[str, Any]] = {}
-        self._functions: dict[object, _Graph] = {}
-        self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _Graph]] = weakref.WeakKeyDictionary()
-        self._graphs: list[_Graph] = []
+        self._functions: dict[object, _GraphCounts] = {}
+        self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _GraphCounts]] = weakref.WeakKeyDictionary()
+        self._graphs: list[_GraphCounts] = []
         self._uncounted = -1  # the number of steps when a graph with an update was last executed
         if self._confirmer is not None:
             self._confirmer.forget()
 
     @property
-    def reader(self) -> tensorflow_graphs.Reader:
+    def reader(self) -> tensorflow_graphs.GraphReader:
         """The reader of graphs, made when TensorFlow knows its devices."""
         if self._reader is None:
-            self._reader = tensorflow_graphs.Reader(self.version, _default_device())
+            self._reader = tensorflow_graphs.GraphReader(self.version, _default_device())
         return self._reader
 
     @property
-    def confirmer(self) -> Confirmer | None:
+    def confirmer(self) -> TensorflowConfirmer | None:
         """What executes operators again, where that was asked for."""
         return self._confirmer
 
@@ -157,7 +157,7 @@ class Tensorflow:
             return None
         if len(self._functions) >= MAX_GRAPHS:
             return None
-        known = self._functions[name] = _Graph([])
+        known = self._functions[name] = _GraphCounts([])
         try:
             return self._read_function(function, known, inputs)
         finally:
@@ -165,14 +165,14 @@ class Tensorflow:
             self._graphs.append(known)  # counted from here on: what is read is written meanwhile
             self._step(known)
 
-    def _step(self, known: _Graph) -> None:
+    def _step(self, known: _GraphCounts) -> None:
         """A graph is executed. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
         if known.updates:
             if self._uncounted == self._observer.steps:
                 self._observer.step()
             self._uncounted = self._observer.steps
 
-    def _read_function(self, function: Any, known: _Graph, inputs: Any) -> Any:
+    def _read_function(self, function: Any, known: _GraphCounts, inputs: Any) -> Any:
         operations = tensorflow_graphs.graph_of(function).get_operations()
         if tensorflow_graphs.is_compiled(function):
             where = tensorflow_graphs.user_frames(tensorflow_graphs.frames_of(operations[-1])) if operations else []
@@ -181,7 +181,9 @@ class Tensorflow:
         found = self._read(known, operations)
         return None if self._confirmer is None else self._confirmer.function(function, inputs, found)
 
-    def _read(self, known: _Graph, operations: Iterable[Any], phase: str = "") -> list[tensorflow_graphs.Found]:
+    def _read(
+        self, known: _GraphCounts, operations: Iterable[Any], phase: str = ""
+    ) -> list[tensorflow_graphs.GraphOperator]:
         found, compiled = self.reader.operators(operations, phase)
         for one in found:
             one.line = self.line(one.line)
@@ -192,7 +194,7 @@ class Tensorflow:
         self._write_compiled(known, compiled)
         return found
 
-    def _write_compiled(self, known: _Graph, lines: list[dict[str, Any]]) -> None:
+    def _write_compiled(self, known: _GraphCounts, lines: list[dict[str, Any]]) -> None:
         for line in lines:
             self._observer.write("compiled", (line["name"], line["function"], str(line["where"])), line)
             known.lines.append(line)
@@ -203,7 +205,7 @@ class Tensorflow:
         graph = tensorflow_graphs.graph_of(function)
         if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
             return
-        known = self._functions[name] = _Graph([])
+        known = self._functions[name] = _GraphCounts([])
         self._read(known, graph.get_operations(), tensorflow_graphs.DATA)
 
     # Sessions
@@ -242,11 +244,11 @@ class Tensorflow:
         if self._observer.confirm:
             self._observer.note("operators that sessions of TensorFlow 1 run are named, but not executed again")
 
-    def _part(self, graph: Any, key: object) -> _Graph | None:
+    def _part(self, graph: Any, key: object) -> _GraphCounts | None:
         parts = self._sessions.setdefault(graph, {})
         known = parts.get(key)
         if known is None and len(self._graphs) < MAX_GRAPHS:
-            known = parts[key] = _Graph([])
+            known = parts[key] = _GraphCounts([])
             self._graphs.append(known)
         return known
 
@@ -271,7 +273,7 @@ class Tensorflow:
             options, graph = prepared._reprokit_options, prepared._session.graph
             names = [graph.get_operation_by_name(name.split(":")[0]) for name in [*options.fetch, *options.target]]
             self._say_not_repeated()
-            known = prepared._reprokit_graph = _Graph([])
+            known = prepared._reprokit_graph = _GraphCounts([])
             self._graphs.append(known)
             fed = {graph.get_operation_by_name(name.split(":")[0]) for name in options.feed}
             self._read(known, _needed(names, fed))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_confirm import Repeats
-    from .torch_operators import Record
+    from .torch_operators import CallRecord
 
 MAX_CALLS = 200
 MAX_BYTES = 256 << 20
@@ -25,7 +25,7 @@ _CAPPED = {
 }
 
 
-class Captured:
+class CapturedCalls:
     """The calls of this process whose inputs were kept."""
 
     def __init__(self, run: str, torch: Any, helper: Callable[[int], object]) -> None:
@@ -37,7 +37,7 @@ class Captured:
         self._files: dict[object, str] = {}
         self._bytes = 0
 
-    def keep(self, record: Record, repeats: Repeats, digest: bytes) -> None:
+    def keep(self, record: CallRecord, repeats: Repeats, digest: bytes) -> None:
         """Write the inputs of one call to a file, once for calls that differ only in their places."""
         if not record.operator.built_in:
             return
@@ -54,7 +54,7 @@ class Captured:
         if not any(line is record.confirmed for line in lines):
             lines.append(record.confirmed)
 
-    def _save(self, record: Record, repeats: Repeats) -> str | None:
+    def _save(self, record: CallRecord, repeats: Repeats) -> str | None:
         bytes_ = size(self._torch, (repeats.args, repeats.kwargs))
         if bytes_ > MAX_BYTES_OF_ONE or bytes_ + self._bytes > MAX_BYTES or len(self._files) >= MAX_CALLS:
             return None

@@ -9,7 +9,7 @@ import weakref
 
 from ..patching import replace
 from .torch_confirm import COMPILED
-from .torch_operators import Record
+from .torch_operators import CallRecord
 from .torch_places import Places
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ class Compiled:
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
-        self._known: dict[int, tuple[Callable[[], Any], Record]] = {}  # by id of the graph, while it lives
+        self._known: dict[int, tuple[Callable[[], Any], CallRecord]] = {}  # by id of the graph, while it lives
         self._number = 0
         self._forward: dict[object, list[Any]] = {}  # where a graph's forward half was called
 
@@ -73,7 +73,7 @@ class Compiled:
             record = observer.agent.attempt(self._note, graph, inputs)
         return self._call(record, graph, inputs, original)
 
-    def _call(self, record: Record | None, graph: Any, inputs: Any, original: Callable[..., Any]) -> Any:
+    def _call(self, record: CallRecord | None, graph: Any, inputs: Any, original: Callable[..., Any]) -> Any:
         confirmer = self._operators.confirmer
         if record is None or confirmer is None or not confirmer.is_due(record) or _is_cuda_graph(graph):
             return original(graph, inputs)
@@ -86,7 +86,7 @@ class Compiled:
             inputs.clear()  # as it would itself: their memory can go before the end
         return confirmer.call(record, function, values, {})
 
-    def _note(self, graph: Any, inputs: Any) -> Record:
+    def _note(self, graph: Any, inputs: Any) -> CallRecord:
         torch = self._operators.torch
         options = getattr(graph, "fx_kwargs", None) or {}
         phase = "backward" if options.get("is_backward") else "forward"
@@ -117,7 +117,7 @@ class Compiled:
         }
         self._number += 1
         key = (COMPILED, phase, self._number)
-        record = Record(GRAPH, line, key)
+        record = CallRecord(GRAPH, line, key)
         self._known[id(graph)] = (weakref.ref(graph), record)
         self._observer.write("compiled", key, line)
         return record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from .torch_captured import Captured
+from .torch_captured import CapturedCalls
 from .torch_inputs import Copier, Digester, States, compared, size
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Observer
-    from .torch_operators import Record
+    from .torch_operators import CallRecord
 
     Once = Callable[[], bytes]
 
@@ -43,7 +43,7 @@ _SHARED = tuple("framework version name overload phase device dtypes shapes attr
 _OF_MEMORY = ("aten::_pin_memory", "aten::set_")
 
 
-class Confirmer:
+class TorchConfirmer:
     """Repeats the calls of this process."""
 
     def __init__(self, observer: Observer, torch: Any, quiet: Callable[[bool], None], make: Callable[..., Any]) -> None:
@@ -53,11 +53,11 @@ class Confirmer:
         self._torch = torch
         self._digester = Digester(torch)
         self._spent = 0.0
-        self._captured = Captured(observer.run, torch, observer.helper)
+        self._captured = CapturedCalls(observer.run, torch, observer.helper)
 
     # The training's call
 
-    def call(self, record: Record, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, record: CallRecord, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the training's call, and repeat it if it is to be."""
         if not self.is_due(record):
             return self._make(function, args, kwargs)
@@ -69,7 +69,7 @@ class Confirmer:
         self._spent += time.monotonic() - begun
         return result
 
-    def _guarded(self, part: Callable[..., Any], record: Record, *arguments: Any) -> Any:
+    def _guarded(self, part: Callable[..., Any], record: CallRecord, *arguments: Any) -> Any:
         """Do a part of ours; what it raises is said of the call, and is not the training's."""
         torch = self._torch
         self._quiet(True)
@@ -83,7 +83,7 @@ class Confirmer:
         finally:
             self._quiet(False)
 
-    def is_due(self, record: Record) -> bool:
+    def is_due(self, record: CallRecord) -> bool:
         """Whether this call is to be executed again."""
         if not self._observer.collecting:
             return False
@@ -93,7 +93,9 @@ class Confirmer:
         calls = record.line["calls"]
         return calls in AGAIN and not line["problem"] and line["results"] == 1 and could_race(record.operator)
 
-    def _prepare(self, record: Record, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Repeats | None:
+    def _prepare(
+        self, record: CallRecord, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Repeats | None:
         """What is needed to make the call again; None where it must not be."""
         torch = self._torch
         line = self._line(record)
@@ -110,7 +112,7 @@ class Confirmer:
 
         return Repeats(torch, self._digester, operator, make, args, kwargs, changes)
 
-    def _line(self, record: Record) -> dict[str, Any]:
+    def _line(self, record: CallRecord) -> dict[str, Any]:
         if record.confirmed is None:
             line = {name: record.line[name] for name in _SHARED if name in record.line}
             line.update(repeats=0, results=0, threads={}, capabilities={}, problem="")
@@ -119,7 +121,7 @@ class Confirmer:
         confirmed: dict[str, Any] = record.confirmed
         return confirmed
 
-    def _why_not(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _why_not(self, record: CallRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         torch, operator = self._torch, record.operator
         namespace = operator.name.partition("::")[0]
         limit = MAX_SECONDS if could_race(operator) else MAX_SECONDS / 2
@@ -137,7 +139,7 @@ class Confirmer:
 
     # The repeats
 
-    def _repeat(self, record: Record, repeats: Repeats) -> None:
+    def _repeat(self, record: CallRecord, repeats: Repeats) -> None:
         line = record.confirmed
         racing = could_race(record.operator)
         is_known = any(part in record.operator.name for part in _RACING) or not record.operator.built_in

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Observer
-    from .torch_confirm import Confirmer
+    from .torch_confirm import TorchConfirmer
 
     Function = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def observe(module: ModuleType, observer: Observer) -> None:
         observer.parts["torch"].instrument_loader(module)
 
 
-class Record:
+class CallRecord:
     """One distinct call."""
 
     __slots__ = ("confirmed", "key", "line", "operator")
@@ -73,11 +73,11 @@ class TorchOperators:
         self.torch = torch
         self.signatures = Signatures(torch)
         self.watching = True
-        self.confirmer: Confirmer | None = None
+        self.confirmer: TorchConfirmer | None = None
         if observer.confirm > 0:
-            from .torch_confirm import Confirmer
+            from .torch_confirm import TorchConfirmer
 
-            self.confirmer = Confirmer(observer, torch, self.quiet, self.pass_on)
+            self.confirmer = TorchConfirmer(observer, torch, self.quiet, self.pass_on)
         self._mode_class = _make_mode_class(self, torch)
         self._thread = _local()  # .mode: the one of this thread
         self._operators: dict[Any, Operator] = {}
@@ -86,7 +86,7 @@ class TorchOperators:
         self._empty()
 
     def _empty(self) -> None:
-        self._records: dict[tuple[Any, ...], Record] = {}
+        self._records: dict[tuple[Any, ...], CallRecord] = {}
         self._variants: dict[tuple[Any, ...], int] = {}
         self._calls = self._steps = self._noted_steps = self._armed = self._passes = 0
         self._sampling: dict[str, object] = {"framework": "pytorch", "steps": 0, "observed": 0}
@@ -254,7 +254,7 @@ class TorchOperators:
                 raise
         return function(*with_tensors(self.torch, function, args), **kwargs)
 
-    def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
+    def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallRecord | None:
         operator = self._operators.get(function)
         if operator is None:
             if not hasattr(function, "_schema"):
@@ -281,7 +281,7 @@ class TorchOperators:
 
     def _new_record(
         self, operator: Operator, key: tuple[Any, ...], where: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Record | None:
+    ) -> CallRecord | None:
         function, phase, place, signature = key
         if signature[0] is not None and str(signature[0]).startswith("meta"):
             return None  # shapes only
@@ -304,7 +304,7 @@ class TorchOperators:
             "calls": 0,
             "where": where,
         }
-        record = self._records[key] = Record(operator, line, key)
+        record = self._records[key] = CallRecord(operator, line, key)
         self._records[group] = record
         self._is_new = True
         self.observer.write("operator", key, line)

@@ -52,7 +52,7 @@ PLACES = {
 }
 
 
-class NotApplied(Exception):
+class PatchUnfit(Exception):
     """Why a patch was left out, in words."""
 
 
@@ -72,7 +72,7 @@ class Tell:
         self.undo = function
 
 
-class Wanted:
+class PatchWish:
     """A patch that the plan asks for."""
 
     def __init__(self, entry: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Wanted:
 class Patches:
     """The patches of one process, applied as the modules that they are for come."""
 
-    def __init__(self, agent: Agent, wanted: list[Wanted]) -> None:
+    def __init__(self, agent: Agent, wanted: list[PatchWish]) -> None:
         self._agent = agent
         self._wanted = wanted
         self._undo: dict[str, list[Callable[[], None]]] = {}
@@ -102,7 +102,7 @@ class Patches:
             if name in patch.places:
                 self._agent.attempt(self._apply, patch, name, module)
 
-    def _apply(self, patch: Wanted, name: str, module: ModuleType) -> None:
+    def _apply(self, patch: PatchWish, name: str, module: ModuleType) -> None:
         tell = Tell()
         state, why = self._attempt(patch, name, module, tell)
         if tell.undo is not None:
@@ -110,7 +110,7 @@ class Patches:
         words = "; ".join([*tell.words, *([why] if why else [])])
         self._say(patch, name, state, words)
 
-    def _attempt(self, patch: Wanted, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
+    def _attempt(self, patch: PatchWish, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
         """The state that it comes to, and why."""
         version = _version(patch.framework, module)
         if patch.versions and version and not fits(version, patch.versions):
@@ -120,13 +120,13 @@ class Patches:
             return APPLIED, ""
         try:
             _function(place)(module, patch.value, tell)
-        except NotApplied as error:
+        except PatchUnfit as error:
             return REFUSED, str(error)
         except Exception as error:
             return REFUSED, f"it failed: {type(error).__name__}: {error}"
         return APPLIED, ""
 
-    def _say(self, patch: Wanted, module: str, state: str, why: str) -> None:
+    def _say(self, patch: PatchWish, module: str, state: str, why: str) -> None:
         fields = {"id": patch.id, "value": patch.value, "module": module, "state": state, "why": why[:1000]}
         self._agent.journal.write("patch", fields, aside=True)
 
@@ -145,7 +145,7 @@ def start(agent: Agent, plan: bytes) -> None:
     """Wait for the modules of the plan's patches."""
     import json
 
-    patches = Patches(agent, [Wanted(entry) for entry in json.loads(plan).get("patches", [])])
+    patches = Patches(agent, [PatchWish(entry) for entry in json.loads(plan).get("patches", [])])
     agent.patches = patches
     agent.listeners.append((patches.modules, patches.loaded))
 

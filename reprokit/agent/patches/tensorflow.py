@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import NotApplied
+from . import PatchUnfit
 from .swapping import all_of, swap
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def tf_threads(module: Any, value: str, tell: Tell) -> None:
     if session is not None:
         undos.append(swap(session.BaseSession, "__init__", _with_threads(module, count)))
     if not undos:
-        raise NotApplied("this TensorFlow has no setting for its threads")
+        raise PatchUnfit("this TensorFlow has no setting for its threads")
     tell.undo_by(all_of(undos))
 
 

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 
-from . import NotApplied
+from . import PatchUnfit
 from .swapping import all_of, swap
 
 TYPE_CHECKING = False
@@ -46,10 +46,10 @@ def _patch_function() -> Callable[[], None]:
     try:
         found = importlib.import_module("tfdeterminism")
     except ImportError as error:
-        raise NotApplied(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
+        raise PatchUnfit(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
     patch: Callable[[], None] | None = getattr(found, "patch", None)
     if patch is None:
-        raise NotApplied(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
+        raise PatchUnfit(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
     return patch
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import NotApplied
+from . import PatchUnfit
 from .swapping import all_of, swap
 
 TYPE_CHECKING = False
@@ -37,11 +37,11 @@ def _choose_deterministic(torch: Any, tell: Tell, fill: bool) -> None:
     """As use_deterministic_algorithms does, but without the second that it takes to import Inductor's settings."""
     filling = getattr(torch.utils, "deterministic", None)
     if fill and filling is None:
-        raise NotApplied("this PyTorch does not fill uninitialised memory (2.2 was the first); use torch-deterministic")
+        raise PatchUnfit("this PyTorch does not fill uninitialised memory (2.2 was the first); use torch-deterministic")
     try:
         torch._C._set_deterministic_algorithms(True, warn_only=True)
     except TypeError:
-        raise NotApplied("this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)") from None
+        raise PatchUnfit("this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)") from None
     if filling is not None:
         filling.fill_uninitialized_memory = fill
     _set_mkldnn(torch, True)

@@ -13,7 +13,7 @@ import inspect
 import sys
 from _thread import allocate_lock
 
-from . import NotApplied
+from . import PatchUnfit
 from .swapping import all_of
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def torch_operator(module: Any, value: str, tell: Tell) -> None:
 def _check(torch: Any) -> None:
     with_keyset = "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
     if not (with_keyset and hasattr(torch._ops.OpOverload, "redispatch")):
-        raise NotApplied("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
+        raise PatchUnfit("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
 
 
 def _override(torch: Any, library: Any, value: str, tell: Tell) -> None:
@@ -59,13 +59,13 @@ def _override(torch: Any, library: Any, value: str, tell: Tell) -> None:
     known = set(torch._C._dispatch_get_all_op_names())
     forms = _forms(torch, value, known)
     if not forms and space == "aten":
-        raise NotApplied(f"PyTorch {torch.__version__} has no operator {value}{_near(value, known)}")
+        raise PatchUnfit(f"PyTorch {torch.__version__} has no operator {value}{_near(value, known)}")
     if not forms:  # a registration may come before its operator
         tell(f"no library has brought {value} yet: it is patched when one does")
     once, mode = OneThread(torch), _mode(torch)
     for name in forms or [value]:
         if not _is_patched(torch, name):
-            kernel = Kernel(torch, name, once, mode)
+            kernel = OverloadKernel(torch, name, once, mode)
             library.impl(name.partition("::")[2], kernel, "BackendSelect", with_keyset=True)
 
 
@@ -75,10 +75,10 @@ def _forms(torch: Any, value: str, known: set[str]) -> list[str]:
     names = _named(value, known)
     own = [name for name in names if value in (name, name.partition(".")[0])]
     if any(has(name, "BackendSelect") and not _is_patched(torch, name) for name in own):
-        raise NotApplied(f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill")
+        raise PatchUnfit(f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill")
     on_devices = [name for name in names if any(has(name, device) for device in _DEVICES)]
     if not on_devices and any(has(name, "CompositeImplicitAutograd") for name in own):
-        raise NotApplied(f"{value} is made of other operators, which a profile shows: name those")
+        raise PatchUnfit(f"{value} is made of other operators, which a profile shows: name those")
     return on_devices or [name for name in names if has(name, "CompositeExplicitAutograd")]
 
 
@@ -108,7 +108,7 @@ def _near(value: str, known: set[str]) -> str:
     return ": is it " + " or ".join(names) + "?" if names else ""
 
 
-class Kernel:
+class OverloadKernel:
     """Stands before one overload: called perhaps a million times, so that each way through it is looked up once."""
 
     def __init__(self, torch: Any, name: str, once: OneThread, mode: DeterministicMode) -> None:

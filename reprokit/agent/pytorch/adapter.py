@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 
-class Adapter:
+class PytorchAdapter:
     """Watches a training by PyTorch."""
 
     def __init__(self, agent: Agent) -> None:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from reprokit.artifacts.compare import Options
+from reprokit.artifacts.compare import CompareOptions
 from reprokit.artifacts.formats.text import lines
 from reprokit.artifacts.parts import Source
 from reprokit.artifacts.values import difference
@@ -20,7 +20,7 @@ LONGEST_ROW = 1 << 20  # characters
 DELIMITERS = ",;\t|"
 
 
-def compare(name: str, left: Source, right: Source, options: Options) -> Difference:
+def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
     """The tree of two tables."""
     delimiter = _delimiter(left, options.limits.text)
     leaves: list[Difference] = []

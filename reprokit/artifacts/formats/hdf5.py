@@ -22,7 +22,7 @@ from typing import IO, Any
 from reprokit.artifacts import dtypes
 from reprokit.artifacts.formats import keras_config
 from reprokit.artifacts.parts import Limits, Noise, Part, Source, Tensor, Value
-from reprokit.artifacts.sources import BLOCK, File, exactly, piece
+from reprokit.artifacts.sources import BLOCK, FileSource, exactly, piece
 from reprokit.artifacts.unpacked import write
 from reprokit.errors import ArtifactDamaged
 
@@ -45,7 +45,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     if importlib.util.find_spec("h5py") is None:
         raise ArtifactDamaged("h5py is not installed: pip install h5py")
     with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
-        file = source if isinstance(source, File) else _copied(source, copy)
+        file = source if isinstance(source, FileSource) else _copied(source, copy)
         most = max(0, limits.unpacked - limits.spent.unpacked)
         process = _started(file, most, errors)
         try:
@@ -86,9 +86,9 @@ def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def _started(file: File | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(file: FileSource | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
-    fd = file.fd if isinstance(file, File) else file.fileno()
+    fd = file.fd if isinstance(file, FileSource) else file.fileno()
     command = [sys.executable, "-I", "-c", COMMAND, str(most), *filter(os.path.isabs, sys.path)]
     return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/")
 

@@ -9,7 +9,7 @@ from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.onnx_messages import PACKED, SCHEMA, TYPES
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
-from reprokit.artifacts.formats.typed_values import Listed, Values
+from reprokit.artifacts.formats.typed_values import TypedList, Values
 from reprokit.artifacts.parts import Limits, Part, Source, Value
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -19,12 +19,12 @@ MOST_ENTRIES = 16
 _ELSEWHERE = ("float32", "complex64", "string", "int64", "float64", "complex128", "uint32", "uint64")
 _NARROW = (f"{name}{PACKED_NAME}" if number in PACKED else name for number, name in TYPES.items())
 _VALUES = {
-    4: Listed("float", ("float32", "complex64")),
-    5: Listed("int32", tuple(name for name in _NARROW if name not in _ELSEWHERE)),
-    6: Listed("bytes", ()),
-    7: Listed("int64", ("int64",)),
-    10: Listed("double", ("float64", "complex128")),
-    11: Listed("uint64", ("uint32", "uint64")),
+    4: TypedList("float", ("float32", "complex64")),
+    5: TypedList("int32", tuple(name for name in _NARROW if name not in _ELSEWHERE)),
+    6: TypedList("bytes", ()),
+    7: TypedList("int64", ("int64",)),
+    10: TypedList("double", ("float64", "complex128")),
+    11: TypedList("uint64", ("uint32", "uint64")),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.formats.messages import Walker, schema, written
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
-from reprokit.artifacts.formats.typed_values import Listed, Values
+from reprokit.artifacts.formats.typed_values import TypedList, Values
 from reprokit.artifacts.parts import Blob, Limits, Part, Source, Value
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -242,17 +242,17 @@ def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
 
 
 _VALUES = {
-    5: Listed("float", ("float32",)),
-    6: Listed("double", ("float64",)),
-    7: Listed("int32", ("int32", "int16", "uint16", "int8", "uint8", "int4", "uint4", "int2", "uint2")),
-    8: Listed("bytes", ()),
-    9: Listed("float", ("complex64",)),
-    10: Listed("int64", ("int64",)),
-    11: Listed("bool", ("bool",)),
-    12: Listed("double", ("complex128",)),
-    13: Listed("int32", ("float16", "bfloat16")),
-    16: Listed("uint32", ("uint32",)),
-    17: Listed("uint64", ("uint64",)),
+    5: TypedList("float", ("float32",)),
+    6: TypedList("double", ("float64",)),
+    7: TypedList("int32", ("int32", "int16", "uint16", "int8", "uint8", "int4", "uint4", "int2", "uint2")),
+    8: TypedList("bytes", ()),
+    9: TypedList("float", ("complex64",)),
+    10: TypedList("int64", ("int64",)),
+    11: TypedList("bool", ("bool",)),
+    12: TypedList("double", ("complex128",)),
+    13: TypedList("int32", ("float16", "bfloat16")),
+    16: TypedList("uint32", ("uint32",)),
+    17: TypedList("uint64", ("uint64",)),
 }
 
 

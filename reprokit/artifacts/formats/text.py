@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from reprokit.artifacts.compare import Options
+from reprokit.artifacts.compare import CompareOptions
 from reprokit.artifacts.parts import Source
 from reprokit.artifacts.sources import BLOCK, Stream
 from reprokit.artifacts.values import difference, first_other
@@ -17,7 +17,7 @@ NAMED = 20  # lines that are named one by one
 CONTEXT = 40  # characters before the first difference of long lines
 
 
-def compare(name: str, left: Source, right: Source, options: Options) -> Difference:
+def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
     """The tree of two texts."""
     leaves: list[Difference] = []
     differing, counts = 0, [0, 0]

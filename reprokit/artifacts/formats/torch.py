@@ -9,7 +9,7 @@ from reprokit.artifacts.formats import torch_stream
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.formats.torch_objects import SHORT, unpickled
 from reprokit.artifacts.formats.torch_storages import Storage
-from reprokit.artifacts.formats.zip import Member
+from reprokit.artifacts.formats.zip import ZipMember
 from reprokit.artifacts.parts import Limits, Noise, Part, Source
 from reprokit.artifacts.sources import whole
 from reprokit.errors import ArtifactDamaged
@@ -60,7 +60,7 @@ def is_main(name: str) -> bool:
     return name == "data.pkl" or (name.endswith("/data.pkl") and name.count("/") == 1)
 
 
-def order_of(members: dict[str, Member]) -> str:
+def order_of(members: dict[str, ZipMember]) -> str:
     if "byteorder" not in members:
         return "little"
     order = whole(members["byteorder"].source, SHORT, "byteorder").decode("latin-1").strip()
@@ -69,7 +69,7 @@ def order_of(members: dict[str, Member]) -> str:
     return order
 
 
-def storages_of(name: str, members: dict[str, Member]) -> dict[str, Storage]:
+def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
     """The storages of a pickle, by key."""
     start = f"{name}/"
     return {

@@ -10,7 +10,7 @@ from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
 from reprokit.artifacts.formats.torch_storages import Storage, reference, text
 from reprokit.artifacts.formats.torch_tensors import TorchTensors
-from reprokit.artifacts.formats.zip import Member
+from reprokit.artifacts.formats.zip import ZipMember
 from reprokit.artifacts.parts import Limits, Part, Source
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -20,7 +20,7 @@ SHORT = 100
 
 
 def unpickled(
-    member: Member, storages: dict[str, Storage], limits: Limits, big_endian: bool, prefix: str
+    member: ZipMember, storages: dict[str, Storage], limits: Limits, big_endian: bool, prefix: str
 ) -> Iterator[Part]:
     """The objects of one pickle of an archive, then the rest of its storages."""
     size = sum(storage.source.size for storage in storages.values())

@@ -20,7 +20,7 @@ MOST_REPEATED = 1 << 20  # elements that a single value may stand for
 
 
 @dataclass(frozen=True)
-class Listed:
+class TypedList:
     """A list of a message: of which type its numbers are, and the elements of which types stand there."""
 
     type: str
@@ -34,9 +34,9 @@ class Values:
         self.walker, self.path = walker, path
         self.raw: Field | None = None
         self.others: list[Field] = []  # fields that are shown as they are
-        self._lists: dict[Listed, list[Field]] = {}
+        self._lists: dict[TypedList, list[Field]] = {}
 
-    def add(self, listed: Listed, found: Field) -> None:
+    def add(self, listed: TypedList, found: Field) -> None:
         """A number of a list, or several that are packed."""
         self._lists.setdefault(listed, []).append(found)
 

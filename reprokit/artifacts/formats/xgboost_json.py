@@ -30,7 +30,7 @@ SMALLEST = 1e-290  # of normal doubles, with room
 
 
 @dataclass
-class Level:
+class JsonLevel:
     """An array or object that is being read."""
 
     path: str
@@ -38,13 +38,13 @@ class Level:
     done: int = 0
 
 
-class Reader:
+class JsonReader:
     """One pass over a text."""
 
     def __init__(self, text: str, limits: Limits):
         self.text, self.limits = text, limits
         self.at = 0
-        self.levels: list[Level] = []
+        self.levels: list[JsonLevel] = []
         self.names: dict[str, int] = {}
 
     def fail(self, what: str) -> ArtifactDamaged:
@@ -78,7 +78,7 @@ class Reader:
             raise self.fail(f"there is no {character!r}")
         self.at += 1
 
-    def next_in(self, level: Level) -> str | None:
+    def next_in(self, level: JsonLevel) -> str | None:
         """The path of the next value in an array or object; None at its end."""
         if self.peek() == ("}" if level.is_object else "]"):
             self.at += 1
@@ -118,7 +118,7 @@ class Reader:
             if len(self.levels) >= self.limits.nesting:
                 raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")
             self.at += 1
-            self.levels.append(Level(path, first == "{"))
+            self.levels.append(JsonLevel(path, first == "{"))
         elif first == '"':
             yield Value(self.name(path), repr(self.string()))
         else:
@@ -165,4 +165,4 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         text = whole(source, limits.header).decode("utf-8")
     except UnicodeError:
         raise ArtifactDamaged("it is not in UTF-8") from None
-    return Reader(text, limits).parts()
+    return JsonReader(text, limits).parts()

@@ -28,7 +28,7 @@ ROOT = "(root)"
 
 
 @dataclass
-class Level:
+class UbjsonLevel:
     """An array or object that is being read."""
 
     path: str
@@ -38,13 +38,13 @@ class Level:
     done: int = 0
 
 
-class Reader:
+class UbjsonReader:
     """One pass over a document."""
 
     def __init__(self, source: Source, limits: Limits):
         self.source, self.limits = source, limits
         self.cursor = ForwardReader(source, "the document")
-        self.levels: list[Level] = []
+        self.levels: list[UbjsonLevel] = []
         self.names: dict[str, int] = {}
         self.read = 0
 
@@ -75,7 +75,7 @@ class Reader:
             found = self.cursor.read(1)
         return found
 
-    def next_in(self, level: Level) -> tuple[str, bytes] | None:
+    def next_in(self, level: UbjsonLevel) -> tuple[str, bytes] | None:
         """The path and the type of the next thing in an array or object; None at its end."""
         if level.count is not None and level.done == level.count:
             return None
@@ -130,7 +130,7 @@ class Reader:
     def open(self, path: str, is_object: bool) -> Iterator[Part]:
         if len(self.levels) >= self.limits.nesting:
             raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")
-        level = Level(path, is_object)
+        level = UbjsonLevel(path, is_object)
         self.optimised(level)
         if level.type in NUMBERS and not is_object:
             yield self.tensor(path, level)
@@ -139,7 +139,7 @@ class Reader:
         else:
             self.levels.append(level)
 
-    def optimised(self, level: Level) -> None:
+    def optimised(self, level: UbjsonLevel) -> None:
         """The type and the count of a container, where it has them."""
         if self.source.read(self.cursor.at, 1) == b"$":
             self.cursor.read(1)
@@ -150,7 +150,7 @@ class Reader:
         elif level.type:
             raise self.fail("a container has a type but no count")
 
-    def tensor(self, path: str, level: Level) -> Tensor:
+    def tensor(self, path: str, level: UbjsonLevel) -> Tensor:
         dtype, form = NUMBERS[level.type]
         count = level.count or 0
         found = self.cursor.skip(count * struct.calcsize(form))
@@ -159,4 +159,4 @@ class Reader:
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Every value by its path."""
-    return Reader(source, limits).parts()
+    return UbjsonReader(source, limits).parts()

@@ -27,7 +27,7 @@ _METHODS = {8: DEFLATED, 12: BZIP2}
 
 
 @dataclass(frozen=True)
-class Member:
+class ZipMember:
     """One member: where it stands, and what its container says of it."""
 
     name: str
@@ -67,14 +67,14 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         yield part(member)
 
 
-def part(member: Member) -> Part:
+def part(member: ZipMember) -> Part:
     """A member as a part."""
     if member.is_directory:
         return Value(member.name, "directory")
     return Within(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
 
 
-def noise(found: Iterable[Member]) -> Iterator[Noise]:
+def noise(found: Iterable[ZipMember]) -> Iterator[Noise]:
     """What the container says of its members besides their bytes."""
     members_by_name = sorted(found, key=lambda member: member.name)
     yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
@@ -90,7 +90,7 @@ def _digest(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def members(source: Source, limits: Limits) -> list[Member]:
+def members(source: Source, limits: Limits) -> list[ZipMember]:
     """All members in the order of the directory; they must not overlap, nor leave the archive."""
     count, start, end = _directory(source)
     if end - start > limits.header or count > limits.parts:
@@ -201,11 +201,11 @@ def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int,
     return found[0], found[1], found[2]
 
 
-def _member(source: Source, entry: _Entry, limit: int, limits: Limits) -> Member:
+def _member(source: Source, entry: _Entry, limit: int, limits: Limits) -> ZipMember:
     name = entry.raw_name.decode("utf-8" if entry.flags & _UTF8 else "cp437", "surrogateescape")
     start, end = _place(source, entry, name, limit)
     is_directory = name.endswith("/") and entry.size == 0
-    return Member(
+    return ZipMember(
         name=name,
         source=_contents(source, entry, name, start, limits),
         crc=entry.crc,

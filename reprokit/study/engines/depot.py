@@ -44,7 +44,7 @@ def is_url(place: str) -> bool:
 
 def opened(place: str) -> Depot:
     """The depot at a path or a URL, which need not exist yet."""
-    return Store(place) if is_url(place) else Directory(Path(place))
+    return DepotStore(place) if is_url(place) else DepotDirectory(Path(place))
 
 
 def below(place: str, name: str) -> str:
@@ -83,7 +83,7 @@ def _probe(depot: Depot, place: str) -> None:
         raise StoreUnreachable(f"the store {place} does not give back what was written into it")
 
 
-class Directory:
+class DepotDirectory:
     """A directory that all machines reach by the same path."""
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +133,7 @@ class Directory:
             (self._path / name).unlink()
 
 
-class Store:
+class DepotStore:
     """Files below a URL that fsspec reaches: an object store, a server, a directory."""
 
     def __init__(self, url: str) -> None:

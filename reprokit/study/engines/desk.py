@@ -17,12 +17,12 @@ from reprokit.errors import CannotWriteRun, ReprokitError, StudyDamaged
 from reprokit.launch.messages import warn
 from reprokit.study import attempt as attempts
 from reprokit.study import predictions
-from reprokit.study.attempt import PairTask, Report, Task
+from reprokit.study.attempt import PairReport, PairTask, Task
 from reprokit.study.engines import depot as depots
 from reprokit.study.engines import work
 from reprokit.study.engines.engine import PairListener, Stop, continued
 from reprokit.study.engines.local import MAX_LOG
-from reprokit.study.engines.work import BEAT, CLAIM, ENDED, ORDER, REPORT, STOP, Claim, Ended, Order
+from reprokit.study.engines.work import BEAT, CLAIM, ENDED, ORDER, REPORT, STOP, Claim, JobEnd, Order
 from reprokit.study.results import MAX_VALUES, PairResult, RunResult
 from reprokit.study.store import LOGS, PREDICTIONS, STUDY, name_of, read_study
 
@@ -105,29 +105,29 @@ class Desk:
         """Who has begun a job."""
         return _read(self.depot.get(f"{name}.{CLAIM}", MAX_SMALL), Claim)
 
-    def ended(self, name: str) -> Ended | None:
+    def ended(self, name: str) -> JobEnd | None:
         """What a job said at its end."""
-        return _read(self.depot.get(f"{name}.{ENDED}", MAX_SMALL), Ended)
+        return _read(self.depot.get(f"{name}.{ENDED}", MAX_SMALL), JobEnd)
 
     def beat(self, name: str) -> bytes | None:
         """The last sign of life."""
         return self.depot.get(f"{name}.{BEAT}", 100)
 
-    def report(self, name: str, task: PairTask) -> Report:
+    def report(self, name: str, task: PairTask) -> PairReport:
         """What came of a job so far, as far as it is an answer to its order."""
         data = self.depot.get(f"{name}.{REPORT}", work.MAX_REPORT) or b""
         if len(data) > work.MAX_REPORT:
             warn(f"{name}: its report is larger than {work.MAX_REPORT} bytes, and was not read")
-            return Report()
-        found = _read(data, Report) or Report()
+            return PairReport()
+        found = _read(data, PairReport) or PairReport()
         parts = [task.first, task.second] if task.made is None else [task.second]
         runs = [_checked(run, one) for run, one in zip(found.runs, parts, strict=False) if _is_of(run, one)]
         if len(runs) != len(found.runs):
             warn(f"{name}: its report tells of another run, and was not used")
-            return Report(runs=runs[:0])
+            return PairReport(runs=runs[:0])
         is_whole = len(runs) == len(parts) and found.pair is not None
         pair = found.pair if is_whole and _names(found.pair) == (task.first.setup, task.first.pair) else None
-        return Report(runs=runs, pair=pair)
+        return PairReport(runs=runs, pair=pair)
 
     def fetch(self, name: str, run: RunResult) -> None:
         """Bring here what a run predicted and printed."""
@@ -177,7 +177,9 @@ class Desk:
         finally:
             self.forget(name)
 
-    def _told(self, name: str, task: PairTask, report: Report, listener: PairListener, lost: str) -> PairTask | None:
+    def _told(
+        self, name: str, task: PairTask, report: PairReport, listener: PairListener, lost: str
+    ) -> PairTask | None:
         runs = list(report.runs)
         if lost and report.pair is None and len(runs) + (task.made is not None) < 2:
             runs.append(attempts.lost(task.second if runs or task.made else task.first, lost))
@@ -195,7 +197,7 @@ class Desk:
         return rest
 
 
-def lost_words(claim: Claim, ended: Ended | None, words: str) -> str:
+def lost_words(claim: Claim, ended: JobEnd | None, words: str) -> str:
     """What is said of a run that has not come to its end."""
     if ended is not None:
         return _text(ended.words) or "it has ended without a word"

@@ -15,7 +15,7 @@ from reprokit.launch.messages import say, warn
 from reprokit.study.attempt import PairTask
 from reprokit.study.engines.desk import Desk, lost_words
 from reprokit.study.engines.engine import PairListener, Stop
-from reprokit.study.engines.work import NOW, UNLESS_BEGUN, Claim, Ended
+from reprokit.study.engines.work import NOW, UNLESS_BEGUN, Claim, JobEnd
 
 POLL: Final = 0.2  # seconds between two looks at what is under way
 GRACE: Final = 60.0  # seconds that jobs have to end when the study is interrupted
@@ -139,7 +139,7 @@ class Jobs:
                 self._cluster.cancel(name)
         self._working.clear()
 
-    def _left(self, name: str, *, is_dead: bool) -> tuple[Claim | None, Ended | None]:
+    def _left(self, name: str, *, is_dead: bool) -> tuple[Claim | None, JobEnd | None]:
         """What a job has left; a shared directory may show it only after a while."""
         deadline = time.monotonic() + (LATE if is_dead else SILENCE)
         while time.monotonic() < deadline and not self._asked:

@@ -37,7 +37,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 Quantity = str | int | float
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """engine.options of kind = "kubernetes" """
 
     image: Text  # has the training, and this version of reprokit
@@ -52,10 +52,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu: str = "nvidia.com/gpu"
 
 
-def options(settings: Engine) -> Options:
+def options(settings: Engine) -> KubernetesOptions:
     """The options that Kubernetes needs; raises BadStudy."""
     try:
-        found = msgspec.convert(settings.options, Options)
+        found = msgspec.convert(settings.options, KubernetesOptions)
     except msgspec.ValidationError as error:
         raise BadStudy(f'engine.options of kind = "kubernetes": {error}') from None
     if not os.path.isabs(found.directory):
@@ -159,7 +159,7 @@ def _job(name: str, count: int, place: str, settings: Engine) -> dict[str, Any]:
     }
 
 
-def _container(place: str, found: Options, settings: Engine) -> dict[str, Any]:
+def _container(place: str, found: KubernetesOptions, settings: Engine) -> dict[str, Any]:
     amounts = {"cpu": found.cpu, "memory": found.memory, found.gpu: found.gpus}
     resources = {name: str(amount) for name, amount in amounts.items() if amount}
     return {

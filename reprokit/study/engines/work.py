@@ -25,7 +25,7 @@ from reprokit.launch.environment import inherited
 from reprokit.launch.interruption import WATCHED, Interrupted
 from reprokit.launch.personality import end_with_parent
 from reprokit.study import attempt as attempts
-from reprokit.study.attempt import INTERRUPTED, PairTask, Report, Task
+from reprokit.study.attempt import INTERRUPTED, PairReport, PairTask, Task
 from reprokit.study.engines import depot as depots
 from reprokit.study.engines.depot import Depot
 from reprokit.study.engines.engine import PairSchedule
@@ -63,7 +63,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     process: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Says that a job is over."""
 
     words: str = ""  # why not all of it was made
@@ -102,7 +102,7 @@ def perform(depot: Depot, name: str, data: bytes, worker: str) -> None:
         words = f"its worker was ended ({type(error).__name__}: {error})".replace(": )", ")")
         raise
     finally:
-        depot.put(f"{name}.{ENDED}", msgspec.json.encode(Ended(words=words)))
+        depot.put(f"{name}.{ENDED}", msgspec.json.encode(JobEnd(words=words)))
 
 
 @contextmanager
@@ -270,7 +270,7 @@ class _Reporter:
     """Writes down whatever has ended."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._report = file, Report()
+        self._file, self._report = file, PairReport()
 
     def run_ended(self, run: RunResult) -> None:
         """A run has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 from reprokit.verify.compare.processes import not_told_side
 
 Values = tuple[str, str, str]  # the fact's name, and what each run has
@@ -20,13 +20,13 @@ def facts(matched: Matched) -> Iterator[Values]:
         yield (name if count == 1 else f"{name} ({count} processes)"), left, right
 
 
-def _same(pair: Pair) -> Values:
+def _same(pair: SeriesPair) -> Values:
     line = pair.left.last if pair.left is not None else None
     text = ", ".join(f"{key} {_text(value)}" for key, value in (line or {}).get("facts", {}).items() if value != [])
     return f"compute.{pair.key.name}", text or "the same", text or "the same"
 
 
-def _different(pair: Pair) -> Iterator[Values]:
+def _different(pair: SeriesPair) -> Iterator[Values]:
     name = f"compute.{pair.key.name}"
     if pair.left is None or pair.right is None:
         yield name, "used" if pair.left else "", "used" if pair.right else ""

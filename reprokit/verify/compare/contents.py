@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reprokit import private_keys, rundir
-from reprokit.artifacts.compare import Options, Side, compare
-from reprokit.artifacts.sources import BLOCK, File
+from reprokit.artifacts.compare import CompareOptions, FileSide, compare
+from reprokit.artifacts.sources import BLOCK, FileSource
 from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile
@@ -21,7 +21,7 @@ LARGEST = 4 << 30  # bytes of a file whose digest is taken again
 
 
 @dataclass(frozen=True)
-class Contents:
+class OutputContents:
     """The outputs of two runs, as far as their bytes are still there."""
 
     left: RunDirectory
@@ -37,7 +37,10 @@ class Contents:
                 return None
             one.beside, other.beside = _Outputs(self.left, left.path, files), _Outputs(self.right, right.path, files)
             return compare(
-                name, Side(one, left.path), Side(other, right.path), Options.within(self.tolerance, self.tolerance)
+                name,
+                FileSide(one, left.path),
+                FileSide(other, right.path),
+                CompareOptions.within(self.tolerance, self.tolerance),
             )
         return None
 
@@ -49,13 +52,13 @@ class _Outputs:
     run: RunDirectory
     path: str
     files: ExitStack
-    opened: dict[str, File] = field(default_factory=dict)
+    opened: dict[str, FileSource] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    def open(self, name: str) -> File | None:
+    def open(self, name: str) -> FileSource | None:
         """The output of this name in the same directory."""
         if name not in self.opened and "/" not in name:
             outputs, path = self.run.outputs(), os.path.join(os.path.dirname(self.path), name)
@@ -66,7 +69,7 @@ class _Outputs:
         return self.opened.get(name)
 
 
-def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> File | None:
+def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
     """The file with the recorded digest, until those files are closed."""
     opened = found(run, file)
     if opened is not None:
@@ -74,7 +77,7 @@ def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> File | Non
     return opened
 
 
-def found(run: RunDirectory, file: OutputFile) -> File | None:
+def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
     """The run's own copy, else the file that the run wrote; of a private key neither."""
     if file.kept is not None:
         with suppress(OSError, ReprokitError):
@@ -87,8 +90,8 @@ def found(run: RunDirectory, file: OutputFile) -> File | None:
     return None
 
 
-def _with_digest(fd: int, file: OutputFile) -> File | None:
-    source = File(fd)
+def _with_digest(fd: int, file: OutputFile) -> FileSource | None:
+    source = FileSource(fd)
     with suppress(OSError):
         is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
         if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
@@ -97,7 +100,7 @@ def _with_digest(fd: int, file: OutputFile) -> File | None:
     return None
 
 
-def _digest(source: File) -> str:
+def _digest(source: FileSource) -> str:
     digest = hashlib.sha256()
     for at in range(0, source.size, BLOCK):
         digest.update(source.read(at, BLOCK))

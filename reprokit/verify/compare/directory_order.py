@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, Verdict, information
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 
 _ORDER = "the same names in another order: what goes through them as they come takes another turn"
 _NAMES = "other names were listed"
@@ -25,7 +25,7 @@ def compare(matched: Matched) -> Iterator[Difference]:
     yield from dict.fromkeys(_leaf(pair) for pair in pairs if pair.position is not None)
 
 
-def _leaf(pair: Pair) -> Difference:
+def _leaf(pair: SeriesPair) -> Difference:
     left, right = pair.left_line, pair.right_line
     name = f"listing of {pair.key.name}"
     return information(name, _short(left), _short(right), _meaning(left, right), can_change_results=True)

@@ -18,7 +18,7 @@ Labels = Callable[[list[Any]], str] | None  # None where a prediction is its val
 
 
 @dataclass(frozen=True)
-class Place:
+class PredictionPair:
     """A prediction on both sides: which one it is, from 0, and what stands there."""
 
     number: int
@@ -33,12 +33,12 @@ class Inconsistencies:
     compared: int = 0
     labels: int = 0  # predictions with another label
     bits: int = 0  # predictions with other bits
-    first_label: Place | None = None
-    first_bits: Place | None = None
+    first_label: PredictionPair | None = None
+    first_bits: PredictionPair | None = None
     beyond: int = 0  # of those with other bits, the ones that no tolerance accepts
-    first_beyond: Place | None = None
+    first_beyond: PredictionPair | None = None
     largest: float = 0.0  # difference of two numbers; NaN against a number is infinite
-    largest_place: Place | None = None
+    largest_place: PredictionPair | None = None
 
     def add(self, other: Inconsistencies) -> None:
         """Take in what came out of the next pair of columns."""
@@ -54,8 +54,8 @@ class Inconsistencies:
         self.beyond += other.beyond
 
 
-def _moved(place: Place, by: int) -> Place:
-    return Place(place.number + by, place.left, place.right)
+def _moved(place: PredictionPair, by: int) -> PredictionPair:
+    return PredictionPair(place.number + by, place.left, place.right)
 
 
 def compare(
@@ -131,17 +131,17 @@ def _note(
     """One prediction whose bits differ."""
     found.bits += 1
     if found.first_bits is None:
-        found.first_bits = Place(number, *_told_apart(left, right))
+        found.first_bits = PredictionPair(number, *_told_apart(left, right))
     labels = (label(left), label(right)) if label is not None else None
     if labels is None or labels[0] != labels[1]:
         found.labels += 1
         if found.first_label is None:
-            found.first_label = Place(number, *(labels or _told_apart(left, right)))
+            found.first_label = PredictionPair(number, *(labels or _told_apart(left, right)))
     if near is None or not near(left, right):
         found.beyond += 1
         if found.first_beyond is None:
             apart = labels if labels is not None and labels[0] != labels[1] else _told_apart(left, right)
-            found.first_beyond = Place(number, *apart)
+            found.first_beyond = PredictionPair(number, *apart)
 
 
 def _near(tolerance: Tolerance, dtype: str, label: Labels, left: list[Any], right: list[Any]) -> bool:
@@ -165,7 +165,7 @@ def _measure(found: Inconsistencies, left: list[Any], right: list[Any], each: in
     largest = max(distances)
     if largest > found.largest:
         position = distances.index(largest)
-        place = Place(found.compared + position // each, repr(left[position]), repr(right[position]))
+        place = PredictionPair(found.compared + position // each, repr(left[position]), repr(right[position]))
         found.largest, found.largest_place = largest, place
 
 

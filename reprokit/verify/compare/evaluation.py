@@ -14,14 +14,14 @@ from reprokit.difference import Difference, Verdict, compared, group
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
 from reprokit.verify.compare import disagreement
-from reprokit.verify.compare.disagreement import Inconsistencies, Place
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.disagreement import Inconsistencies, PredictionPair
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 from reprokit.verify.compare.metrics import EVALUATION, share
 from reprokit.verify.compare.series_leaves import leaf, title
 from reprokit.verify.compare.tolerances import Near, judged, number
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.columns import Column
-from reprokit.verify.read.metric_lines import Evaluation, shown
+from reprokit.verify.read.metric_lines import EvaluationLine, shown
 from reprokit.verify.read.scan import collect
 
 Runs = tuple[RunDirectory, RunDirectory]
@@ -31,14 +31,14 @@ SHOWN = 5  # labels of a set that are named
 
 
 @dataclass
-class Side:
+class EvaluationSide:
     """What the lines of one series of one run come to."""
 
     predictions: int = 0
     accuracy: list[int] = field(default_factory=lambda: [0, 0])
     classes: Counts = field(default_factory=dict)
 
-    def add(self, line: Evaluation) -> None:
+    def add(self, line: EvaluationLine) -> None:
         self.predictions += line.predictions.shape[0]
         for position, count in enumerate(line.accuracy or ()):
             self.accuracy[position] += count
@@ -49,16 +49,16 @@ class Side:
 
 
 @dataclass
-class Found:
+class EvaluationMatch:
     """What came out of comparing one series, line by line."""
 
-    left: Side = field(default_factory=Side)
-    right: Side = field(default_factory=Side)
+    left: EvaluationSide = field(default_factory=EvaluationSide)
+    right: EvaluationSide = field(default_factory=EvaluationSide)
     predictions: Inconsistencies = field(default_factory=Inconsistencies)
     truth: Inconsistencies = field(default_factory=Inconsistencies)
-    unknown: list[tuple[str, Evaluation, Evaluation]] = field(default_factory=list)  # what differs was not kept
+    unknown: list[tuple[str, EvaluationLine, EvaluationLine]] = field(default_factory=list)  # what differs was not kept
     types: list[tuple[str, str]] = field(default_factory=list)
-    errors: list[tuple[int, Evaluation, Evaluation]] = field(default_factory=list)  # by call
+    errors: list[tuple[int, EvaluationLine, EvaluationLine]] = field(default_factory=list)  # by call
     has_error: bool = False
     near: Tolerance | None = None  # of predictions
     scores: Tolerance | None = None
@@ -81,7 +81,7 @@ def compare(runs: Runs, matched: Matched, near: Near | None = None) -> Differenc
     return group("evaluation metrics", tuple(children), _headline(children))
 
 
-def _differs(pair: Pair) -> bool:
+def _differs(pair: SeriesPair) -> bool:
     return pair.left is not None and pair.right is not None and not pair.same
 
 
@@ -89,7 +89,7 @@ def _count(series: object) -> int:
     return int(getattr(series, "count", 0))
 
 
-def _equal(pair: Pair) -> Difference:
+def _equal(pair: SeriesPair) -> Difference:
     """A series that is the same on both sides, or that only one has."""
     result = leaf(pair, EVALUATION["evaluation"])
     if result.verdict is not Verdict.IDENTICAL:
@@ -109,11 +109,11 @@ def _headline(children: list[Difference]) -> str:
     return "; ".join(next(one for one in told if len(one) == most)) + others
 
 
-def _group(pair: Pair, runs: Runs, left: list[Raw], right: list[Raw], near: Near | None) -> Difference:
+def _group(pair: SeriesPair, runs: Runs, left: list[Raw], right: list[Raw], near: Near | None) -> Difference:
     """What of a series differs, in causal order."""
     name = title(pair.key, "predictions of")
     accepted = near.tolerances.of if near is not None else {}
-    found = Found(near=accepted.get("predictions"), scores=accepted.get("scores"))
+    found = EvaluationMatch(near=accepted.get("predictions"), scores=accepted.get("scores"))
     _walk(found, runs, left, right)
     children = [
         *_calls(pair),
@@ -130,7 +130,7 @@ def _group(pair: Pair, runs: Runs, left: list[Raw], right: list[Raw], near: Near
     return group(name, tuple(children))
 
 
-def _walk(found: Found, runs: Runs, left: list[Raw], right: list[Raw]) -> None:
+def _walk(found: EvaluationMatch, runs: Runs, left: list[Raw], right: list[Raw]) -> None:
     for call, (one, other) in enumerate(zip_longest(left, right)):
         a, b = _line(one), _line(other)
         if a is not None:
@@ -141,11 +141,11 @@ def _walk(found: Found, runs: Runs, left: list[Raw], right: list[Raw]) -> None:
             _compare_lines(found, runs, call, a, b)
 
 
-def _line(raw: Raw | None) -> Evaluation | None:
-    return msgspec.convert(raw, Evaluation) if raw is not None else None
+def _line(raw: Raw | None) -> EvaluationLine | None:
+    return msgspec.convert(raw, EvaluationLine) if raw is not None else None
 
 
-def _compare_lines(found: Found, runs: Runs, call: int, left: Evaluation, right: Evaluation) -> None:
+def _compare_lines(found: EvaluationMatch, runs: Runs, call: int, left: EvaluationLine, right: EvaluationLine) -> None:
     found.has_error = found.has_error or left.error is not None or right.error is not None
     if _bits(left) != _bits(right):
         found.errors.append((call, left, right))
@@ -156,11 +156,13 @@ def _compare_lines(found: Found, runs: Runs, call: int, left: Evaluation, right:
     _compare_columns(found, "predictions", runs, left, right)
 
 
-def _bits(line: Evaluation) -> object:
+def _bits(line: EvaluationLine) -> object:
     return line.error and (line.error.dtype, line.error.bits)
 
 
-def _compare_columns(found: Found, side: str, runs: Runs, left: Evaluation, right: Evaluation) -> None:
+def _compare_columns(
+    found: EvaluationMatch, side: str, runs: Runs, left: EvaluationLine, right: EvaluationLine
+) -> None:
     """Row for row where both were kept, and are of one type."""
     one, other = getattr(left, side), getattr(right, side)
     count = min(one.shape[0], other.shape[0])
@@ -181,19 +183,19 @@ def _compare_columns(found: Found, side: str, runs: Runs, left: Evaluation, righ
         result.add(disagreement.compare(*columns, form, None if is_truth else left.labels, tolerance))
 
 
-def _kind(column: metric_lines.Column) -> tuple[str, list[int]]:
+def _kind(column: metric_lines.ColumnFacts) -> tuple[str, list[int]]:
     """The type of a column, of texts whatever their width."""
     return ("U" if column.dtype.startswith("U") else column.dtype), column.shape[1:]
 
 
-def _type(line: Evaluation) -> str:
+def _type(line: EvaluationLine) -> str:
     """What a line's predictions are, in words."""
     of_truth = f", true values {line.truth.dtype} {line.truth.shape[1:]}" if line.truth is not None else ""
     names = f" of {', '.join(line.labels[:SHOWN])}" if line.labels else ""
     return f"{line.task} by {line.form}{names}, {line.predictions.dtype} {line.predictions.shape[1:]}{of_truth}"
 
 
-def _calls(pair: Pair) -> Iterator[Difference]:
+def _calls(pair: SeriesPair) -> Iterator[Difference]:
     texts = f"{_count(pair.left)} calls", f"{_count(pair.right)} calls"
     if texts[0] != texts[1]:
         yield Difference(
@@ -201,7 +203,7 @@ def _calls(pair: Pair) -> Iterator[Difference]:
         )
 
 
-def _number(found: Found, name: str) -> Iterator[Difference]:
+def _number(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     counts = found.left.predictions, found.right.predictions
     if counts[0] != counts[1]:
         meaning = f"{name} differ in number: {counts[0]} against {counts[1]}"
@@ -210,7 +212,7 @@ def _number(found: Found, name: str) -> Iterator[Difference]:
         )
 
 
-def _truth(found: Found, name: str) -> Iterator[Difference]:
+def _truth(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     truth = found.truth
     unknown = [lines for side, *lines in found.unknown if side == "truth"]
     place = truth.first_label or truth.first_bits
@@ -226,7 +228,7 @@ def _not_kept(name: str, left: object, right: object) -> Difference:
     return Difference(name, Verdict.DIFFERENT, *digests, "which of them differ is unknown, as not all were kept")
 
 
-def _predictions(found: Found, name: str) -> Iterator[Difference]:
+def _predictions(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     predictions = found.predictions
     unknown = [lines for side, *lines in found.unknown if side == "predictions"]
     place = predictions.first_label or predictions.first_bits
@@ -247,12 +249,12 @@ def _predictions(found: Found, name: str) -> Iterator[Difference]:
         yield Difference("largest difference", _verdict(found), place.left, place.right, meaning, is_sentence=True)
 
 
-def _verdict(found: Found) -> Verdict:
+def _verdict(found: EvaluationMatch) -> Verdict:
     """Of predictions whose bits differ."""
     return Verdict.DIFFERENT if found.predictions.beyond else Verdict.TOLERATED
 
 
-def _beyond(found: Found) -> str:
+def _beyond(found: EvaluationMatch) -> str:
     """What a tolerance makes of predictions whose bits differ, in words."""
     if found.near is None:
         return ""
@@ -262,7 +264,7 @@ def _beyond(found: Found) -> str:
     return f"; {found.predictions.beyond} are beyond {found.near}, first {_at(place)}"
 
 
-def _score(leaf: Difference, found: Found, *pairs: tuple[float, float], dtype: str = "float64") -> Difference:
+def _score(leaf: Difference, found: EvaluationMatch, *pairs: tuple[float, float], dtype: str = "float64") -> Difference:
     """The leaf of scores that differ, tolerated where all of them are near enough."""
     near = found.scores
     if near is None or leaf.verdict is not Verdict.DIFFERENT:
@@ -294,11 +296,11 @@ def _inconsistent(found: Inconsistencies, name: str) -> str:
     return text if found.bits == found.labels else f"{text}; {found.bits} are not bit for bit equal"
 
 
-def _at(place: Place) -> str:
+def _at(place: PredictionPair) -> str:
     return f"at number {place.number}: {place.left} against {place.right}"
 
 
-def _classes(found: Found) -> Iterator[Difference]:
+def _classes(found: EvaluationMatch) -> Iterator[Difference]:
     left, right = found.left.classes, found.right.classes
     for one, other, side in ((left, right, "left"), (right, left, "right")):
         only = [label for label in one if label not in other]
@@ -323,7 +325,7 @@ def _classes(found: Found) -> Iterator[Difference]:
         yield Difference("per-class accuracy", Verdict.IDENTICAL, text, text)
 
 
-def _accuracy(found: Found) -> Iterator[Difference]:
+def _accuracy(found: EvaluationMatch) -> Iterator[Difference]:
     left, right = found.left.accuracy, found.right.accuracy
     if left[1] or right[1]:
         texts = share(*left) if left[1] else "", share(*right) if right[1] else ""
@@ -333,7 +335,7 @@ def _accuracy(found: Found) -> Iterator[Difference]:
         yield _score(result, found, (left[0] / left[1], right[0] / right[1])) if both else result
 
 
-def _errors(found: Found) -> Iterator[Difference]:
+def _errors(found: EvaluationMatch) -> Iterator[Difference]:
     if not found.errors:
         if found.has_error:
             yield Difference("mean absolute error", Verdict.IDENTICAL, "the same", "the same")

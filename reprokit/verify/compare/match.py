@@ -11,18 +11,27 @@ from reprokit.rundir import RunDirectory
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.columns import Checker
 from reprokit.verify.read.normalization import ORDER, Normalisations
-from reprokit.verify.read.scan import MAX_SORTED, Key, Process, Scan, Series, collect, order_of, scan
+from reprokit.verify.read.scan import (
+    MAX_SORTED,
+    Scan,
+    ScannedProcess,
+    ScannedSeries,
+    SeriesKey,
+    collect,
+    order_of,
+    scan,
+)
 
 Raw = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Pair:
+class SeriesPair:
     """One series of both runs and, where they differ, the first position and its lines."""
 
-    key: Key
-    left: Series | None
-    right: Series | None
+    key: SeriesKey
+    left: ScannedSeries | None
+    right: ScannedSeries | None
     position: int | None = None  # of the first line that differs
     left_line: Raw | None = None
     right_line: Raw | None = None
@@ -38,18 +47,18 @@ class Matched:
 
     left: Scan
     right: Scan
-    pairs: tuple[Pair, ...]  # in order of process, kind and name
+    pairs: tuple[SeriesPair, ...]  # in order of process, kind and name
 
-    def of(self, *kinds: str) -> Iterator[Pair]:
+    def of(self, *kinds: str) -> Iterator[SeriesPair]:
         """The pairs of these kinds, process by process, in the order of the kinds."""
         for kind in kinds:
             yield from (pair for pair in self.pairs if pair.key.kind == kind)
 
-    def unknown(self) -> Iterator[Pair]:
+    def unknown(self) -> Iterator[SeriesPair]:
         """The pairs of kinds that this version does not know: compared all the same."""
         return (pair for pair in self.pairs if pair.key.kind not in {*metric_lines.KINDS, metric_lines.END_WEIGHTS})
 
-    def process(self, name: str) -> tuple[Process | None, Process | None]:
+    def process(self, name: str) -> tuple[ScannedProcess | None, ScannedProcess | None]:
         """The process of this name in both runs."""
         return self.left.processes.get(name), self.right.processes.get(name)
 
@@ -63,14 +72,14 @@ def match(left: RunDirectory, right: RunDirectory, normalisations: Normalisation
     found = collect(left, spans), collect(right, spans)
     pairs = []
     for key in keys:
-        pair = Pair(key, *both[key])
+        pair = SeriesPair(key, *both[key])
         if key in spans:
             pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalisations)
         pairs.append(pair)
     return Matched(*scans, tuple(pairs))
 
 
-def _span(left: Series | None, right: Series | None) -> range | None:
+def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:
     """Where the lines lie among which the first difference is, None where there is none."""
     if left is None or right is None:
         return None
@@ -84,7 +93,7 @@ def _span(left: Series | None, right: Series | None) -> range | None:
     return None
 
 
-def _end(left: Series, right: Series, start: int) -> int:
+def _end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
     """The end of the chunk that begins at start, in the series where it is longer."""
     ends = []
     for series in (left, right):
@@ -93,7 +102,9 @@ def _end(left: Series, right: Series, start: int) -> int:
     return max(ends)
 
 
-def _located(pair: Pair, start: int, left: list[Raw], right: list[Raw], normalisations: Normalisations) -> Pair:
+def _located(
+    pair: SeriesPair, start: int, left: list[Raw], right: list[Raw], normalisations: Normalisations
+) -> SeriesPair:
     """The pair with the first difference among the lines collected from start on."""
     assert pair.left is not None
     assert pair.right is not None

@@ -10,9 +10,9 @@ import msgspec
 
 from reprokit.difference import Difference, group
 from reprokit.verify.compare.match import Matched, Raw
-from reprokit.verify.compare.series_leaves import Point, Wording, leaf, nothing, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf, nothing, numbered
 from reprokit.verify.compare.tolerances import Near
-from reprokit.verify.read.metric_lines import Value, shown
+from reprokit.verify.read.metric_lines import MetricValue, shown
 
 
 def compare(matched: Matched, near: Near | None = None) -> Difference:
@@ -25,7 +25,7 @@ def compare(matched: Matched, near: Near | None = None) -> Difference:
 
 def text(value: Any) -> str:
     """A value as it stands in a line, for people."""
-    return shown(msgspec.convert(value, Value))
+    return shown(msgspec.convert(value, MetricValue))
 
 
 def _told_apart(left: Any, right: Any) -> tuple[str, str]:
@@ -46,11 +46,11 @@ def _place(line: Raw, position: int) -> str:
     return ", ".join(parts) or f"value {position + 1}"
 
 
-def _value_point(left: Raw, right: Raw, position: int) -> Point:
+def _value_point(left: Raw, right: Raw, position: int) -> LinePoint:
     places = _place(left, position), _place(right, position)
     if places[0] != places[1]:
-        return Point(f"value {position + 1}", *places)
-    return Point(places[0], *_told_apart(left["value"], right["value"]))
+        return LinePoint(f"value {position + 1}", *places)
+    return LinePoint(places[0], *_told_apart(left["value"], right["value"]))
 
 
 def _named_values(left: Raw, right: Raw) -> Iterator[tuple[str, Any, Any]]:
@@ -69,23 +69,23 @@ def _bits(value: Any) -> Any:
     return value
 
 
-def _epoch_point(left: Raw, right: Raw, position: int) -> Point:
+def _epoch_point(left: Raw, right: Raw, position: int) -> LinePoint:
     where = numbered("epoch")(left, position)
     if left["epoch"] != right["epoch"]:
-        return Point(f"value {position + 1}", f"epoch {left['epoch']}", f"epoch {right['epoch']}")
+        return LinePoint(f"value {position + 1}", f"epoch {left['epoch']}", f"epoch {right['epoch']}")
     for name, one, other in _named_values(left, right):
         pair = _told_apart(one, other)
-        return Point(where, f"{name} {pair[0]}", f"{name} {pair[1]}")
-    return Point(where, f"{left['steps']} steps", f"{right['steps']} steps")
+        return LinePoint(where, f"{name} {pair[0]}", f"{name} {pair[1]}")
+    return LinePoint(where, f"{left['steps']} steps", f"{right['steps']} steps")
 
 
-def _scores_point(left: Raw, right: Raw, position: int) -> Point:
+def _scores_point(left: Raw, right: Raw, position: int) -> LinePoint:
     for name, one, other in _named_values(left, right):
-        return Point(name, *_told_apart(one, other))
+        return LinePoint(name, *_told_apart(one, other))
     return _other_point(left, right, position)
 
 
-def _history_point(left: Raw, right: Raw, position: int) -> Point:
+def _history_point(left: Raw, right: Raw, position: int) -> LinePoint:
     """The earliest epoch in which any metric differs, and the metric."""
     found: list[tuple[int, str, Any, Any]] = []
     for name, one, other in _named_values(left, right):
@@ -97,11 +97,11 @@ def _history_point(left: Raw, right: Raw, position: int) -> Point:
         return _other_point(left, right, position)
     epoch, name, a, b = min(found, key=lambda entry: entry[0])
     pair = _told_apart(a, b)
-    return Point(f"epoch {epoch}", f"{name} {pair[0]}", f"{name} {pair[1]}")
+    return LinePoint(f"epoch {epoch}", f"{name} {pair[0]}", f"{name} {pair[1]}")
 
 
-def _predict_point(left: Raw, right: Raw, position: int) -> Point:
-    return Point(f"call {position + 1}", _prediction(left), _prediction(right))
+def _predict_point(left: Raw, right: Raw, position: int) -> LinePoint:
+    return LinePoint(f"call {position + 1}", _prediction(left), _prediction(right))
 
 
 def _prediction(line: Raw) -> str:
@@ -123,12 +123,12 @@ def share(right: int, total: int) -> str:
     return f"{right / total:.6g} ({right} of {total})"
 
 
-def _other_point(left: Raw, right: Raw, position: int) -> Point:
+def _other_point(left: Raw, right: Raw, position: int) -> LinePoint:
     """For keys that this version does not know: the first one that differs."""
     for key in sorted({*left, *right} - {"k", "p", "n", "t"}):
         if left.get(key) != right.get(key):
-            return Point(f"line {position + 1}", f"{key} {left.get(key)}", f"{key} {right.get(key)}")
-    return Point(f"line {position + 1}", "", "")
+            return LinePoint(f"line {position + 1}", f"{key} {left.get(key)}", f"{key} {right.get(key)}")
+    return LinePoint(f"line {position + 1}", "", "")
 
 
 def _value(line: Raw) -> str:

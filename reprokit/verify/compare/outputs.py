@@ -10,7 +10,7 @@ from itertools import zip_longest
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.tolerance import Tolerance
-from reprokit.verify.compare.contents import Contents
+from reprokit.verify.compare.contents import OutputContents
 from reprokit.verify.read import trackers
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations
 from reprokit.verify.read.scan import natural
@@ -22,7 +22,7 @@ def compare(
     left: OutputsFile | None,
     right: OutputsFile | None,
     normalisations: Normalisations,
-    contents: Contents | None = None,
+    contents: OutputContents | None = None,
 ) -> Difference:
     """One leaf a file, matched by its path; of files that differ what differs in them, as far as contents are there."""
     if left is None or right is None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Side, Verdict, compared, group, information, missing
-from reprokit.verify.compare.match import Matched, Pair
-from reprokit.verify.read.scan import Process, natural
+from reprokit.verify.compare.match import Matched, SeriesPair
+from reprokit.verify.read.scan import ScannedProcess, natural
 
 
 def compare(matched: Matched) -> Difference:
@@ -17,7 +17,7 @@ def compare(matched: Matched) -> Difference:
     return group("processes", children)
 
 
-def _process(name: str, left: Process | None, right: Process | None) -> Iterator[Difference]:
+def _process(name: str, left: ScannedProcess | None, right: ScannedProcess | None) -> Iterator[Difference]:
     title = f"process {name}"
     if left is None or right is None:
         yield missing(title, _state(left), _state(right))
@@ -35,7 +35,7 @@ def _process(name: str, left: Process | None, right: Process | None) -> Iterator
         yield information(title, _state(left), _state(right), meaning)
 
 
-def ended_in_one(name: str, left: Process | None, right: Process | None) -> Side | None:
+def ended_in_one(name: str, left: ScannedProcess | None, right: ScannedProcess | None) -> Side | None:
     """The run in which a process ended early that came to its end in the other, and is no mere helper."""
     if left is None or right is None or left.ended == right.ended:
         return None
@@ -49,7 +49,7 @@ def _is_helper(name: str) -> bool:
     return "/" in name
 
 
-def _state(process: Process | None) -> str:
+def _state(process: ScannedProcess | None) -> str:
     if process is None:
         return ""
     if process.was_stopped:
@@ -57,13 +57,13 @@ def _state(process: Process | None) -> str:
     return "ended normally" if process.ended else "did not end normally"
 
 
-def _lost(process: Process) -> str:
+def _lost(process: ScannedProcess) -> str:
     if process.whole:
         return f"{process.count} lines"
     return f"{process.count} lines, {process.lost} lost" if process.lost else f"{process.count} lines, wrongly numbered"
 
 
-def is_cut_short(name: str, process: Process | None, other: Process | None) -> bool:
+def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:
     """Whether a helper lacks the lines of its end, as something else of its run stopped it before.
 
     One that recorded no metric may have been stopped by anybody.
@@ -73,7 +73,7 @@ def is_cut_short(name: str, process: Process | None, other: Process | None) -> b
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 
 
-def not_told_side(matched: Matched, pair: Pair) -> str | None:
+def not_told_side(matched: Matched, pair: SeriesPair) -> str | None:
     """The side that lacks what processes write at their end, where its process was stopped before."""
     left, right = matched.process(pair.key.process)
     if pair.right is None and is_cut_short(pair.key.process, right, left):
@@ -83,7 +83,7 @@ def not_told_side(matched: Matched, pair: Pair) -> str | None:
     return None
 
 
-def not_told(matched: Matched, pair: Pair, result: Difference) -> Difference:
+def not_told(matched: Matched, pair: SeriesPair, result: Difference) -> Difference:
     """The leaf of such a thing: not compared where one side was stopped before."""
     side = not_told_side(matched, pair)
     if side is None:

@@ -6,9 +6,9 @@ from collections.abc import Set
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, group
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import Point, Wording, leaf
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf
 
 _IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
 
@@ -18,15 +18,15 @@ def compare(matched: Matched, idle: Set[tuple[str, str]] = frozenset()) -> Diffe
     return group("random states", tuple(_state(matched, pair, idle) for pair in matched.of("random_state")))
 
 
-def _state(matched: Matched, pair: Pair, idle: Set[tuple[str, str]]) -> Difference:
+def _state(matched: Matched, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Difference:
     result = leaf(pair, _WORDING)
     if (pair.key.process, _IN_TRAILS.get(pair.key.name, pair.key.name)) in idle:
         result = replace(result, role=Role.IDLE)
     return not_told(matched, pair, result)
 
 
-def _point(left: Raw, right: Raw, position: int) -> Point:
-    return Point("the end", left["digest"], right["digest"])
+def _point(left: Raw, right: Raw, position: int) -> LinePoint:
+    return LinePoint("the end", left["digest"], right["digest"])
 
 
 _WORDING = Wording("random state", "digest", _point, lambda line, position: "the end", lambda line: str(line["digest"]))

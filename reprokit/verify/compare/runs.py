@@ -31,7 +31,7 @@ from reprokit.verify.compare import (
     trails,
     weights,
 )
-from reprokit.verify.compare.contents import Contents
+from reprokit.verify.compare.contents import OutputContents
 from reprokit.verify.compare.match import Matched, match
 from reprokit.verify.compare.tolerances import Near, judged
 from reprokit.verify.compare.verdict_rows import overall
@@ -111,7 +111,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         evaluation.compare((left, right), matched, near),
         *in_files,
         random_states.compare(matched, trail.idle),
-        outputs.compare(*files, normalisations, Contents(left, right, accepted.get("outputs"))),
+        outputs.compare(*files, normalisations, OutputContents(left, right, accepted.get("outputs"))),
         *snapshots.compare(left, right),
         status.compare(left.run, right.run),
         status.times(left.run, right.run, normalisations),

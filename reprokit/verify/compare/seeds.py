@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
 from reprokit.verify.compare.match import Matched, Raw
-from reprokit.verify.compare.series_leaves import Point, Wording, counted, leaf
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, counted, leaf
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES, Normalisations
 from reprokit.verify.read.scan import Replaced, Scan, natural
 
@@ -54,8 +54,8 @@ def summary(scan: Scan) -> Iterator[str]:
         yield f"process {process}: {count} replaced by the recorded, first {in_words(found)}"
 
 
-def _point(left: Raw, right: Raw, position: int) -> Point:
-    return Point(_place(left, position), _call(left), _call(right))
+def _point(left: Raw, right: Raw, position: int) -> LinePoint:
+    return LinePoint(_place(left, position), _call(left), _call(right))
 
 
 def _call(line: Raw) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reprokit.difference import Difference, Side, Verdict, missing
-from reprokit.verify.compare.match import Pair, Raw
-from reprokit.verify.read.scan import Key, Series
+from reprokit.verify.compare.match import Raw, SeriesPair
+from reprokit.verify.read.scan import ScannedSeries, SeriesKey
 
 KINDS = {"record": "recording", "replay": "replay", "run": "run"}  # of runs
 
 
 @dataclass(frozen=True)
-class Point:
+class LinePoint:
     """Where two lines differ and what stands there on each side."""
 
     where: str
@@ -27,18 +27,18 @@ class Wording:
 
     noun: str  # "loss"; "" where the series' own name says it
     unit: str  # "step": what the lines are counted in
-    point: Callable[[Raw, Raw, int], Point]  # the first difference of two lines at this position
+    point: Callable[[Raw, Raw, int], LinePoint]  # the first difference of two lines at this position
     place: Callable[[Raw, int], str]  # where a line stands, for a line that only one side has
     last: Callable[[Raw], str]  # the last line, for a summary; may be empty
 
 
-def title(key: Key, noun: str) -> str:
+def title(key: SeriesKey, noun: str) -> str:
     """The name of a series for people."""
     name = noun if noun and noun == key.name else f"{noun} {key.name}".strip()
     return f"{name} of process {key.process}"
 
 
-def leaf(pair: Pair, wording: Wording) -> Difference:
+def leaf(pair: SeriesPair, wording: Wording) -> Difference:
     """What came out of comparing one series."""
     name = title(pair.key, wording.noun)
     left, right = _summary(pair.left, wording), _summary(pair.right, wording)
@@ -56,7 +56,7 @@ def leaf(pair: Pair, wording: Wording) -> Difference:
     return Difference(name, Verdict.DIFFERENT, point.left, point.right, meaning, is_sentence=True)
 
 
-def _ends_early(pair: Pair, wording: Wording, name: str) -> Difference:
+def _ends_early(pair: SeriesPair, wording: Wording, name: str) -> Difference:
     line = pair.left_line if pair.left_line is not None else pair.right_line
     assert line is not None
     assert pair.position is not None
@@ -66,7 +66,7 @@ def _ends_early(pair: Pair, wording: Wording, name: str) -> Difference:
     return Difference(name, Verdict.DIFFERENT, *counts, meaning, is_sentence=True, lacking=side)
 
 
-def _counted(series: Series | None, wording: Wording) -> str:
+def _counted(series: ScannedSeries | None, wording: Wording) -> str:
     return counted(series.count, wording.unit) if series is not None else ""
 
 
@@ -76,11 +76,11 @@ def counted(number: int, unit: str) -> str:
     return f"{number} {first}{'' if number == 1 else 's'} {rest}".rstrip()
 
 
-def _summary(series: Series | None, wording: Wording) -> str:
+def _summary(series: ScannedSeries | None, wording: Wording) -> str:
     return summary(series, wording) if series is not None else ""
 
 
-def summary(series: Series, wording: Wording) -> str:
+def summary(series: ScannedSeries, wording: Wording) -> str:
     """How many lines, and the last of them."""
     last = wording.last(series.last) if series.last is not None else ""
     if last and series.count == 1:

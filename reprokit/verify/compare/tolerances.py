@@ -11,10 +11,10 @@ from typing import Any
 from reprokit.difference import Difference, Verdict
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances, ulps
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 from reprokit.verify.compare.series_leaves import Wording, leaf, title
-from reprokit.verify.read.metric_lines import Value, shown
-from reprokit.verify.read.scan import Key, collect, order_of
+from reprokit.verify.read.metric_lines import MetricValue, shown
+from reprokit.verify.read.scan import SeriesKey, collect, order_of
 
 QUANTITY = {"loss": "loss", "log": "metrics", "epoch": "metrics", "history": "metrics", "evaluate": "scores"}
 
@@ -40,16 +40,16 @@ class Near:
 
     def __init__(self, runs: tuple[RunDirectory, RunDirectory], matched: Matched, tolerances: Tolerances):
         self.tolerances = tolerances
-        wanted: dict[Key, range] = {}
+        wanted: dict[SeriesKey, range] = {}
         for pair in matched.of(*QUANTITY):
             if self._of(pair) is not None and pair.left is not None and pair.right is not None and not pair.same:
                 wanted[pair.key] = range(max(pair.left.count, pair.right.count))
         self._lines = [collect(run, wanted) for run in runs]
 
-    def _of(self, pair: Pair) -> Tolerance | None:
+    def _of(self, pair: SeriesPair) -> Tolerance | None:
         return self.tolerances.of.get(QUANTITY.get(pair.key.kind, ""))
 
-    def leaf(self, pair: Pair, wording: Wording) -> Difference:
+    def leaf(self, pair: SeriesPair, wording: Wording) -> Difference:
         """The leaf of a series: bit for bit, and where that differs, within the tolerance or beyond it."""
         bitwise, tolerance = leaf(pair, wording), self._of(pair)
         if tolerance is None or not bitwise.verdict.differs or pair.left is None or pair.right is None:
@@ -93,7 +93,7 @@ def _frame(line: Raw) -> Raw:
     return {key: value for key, value in line.items() if key not in _APART}
 
 
-def _values(line: Raw) -> Iterator[tuple[str, Value]]:
+def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
     """Every value of a line, by what tells it from the others."""
     if "value" in line:
         yield "", _value(line["value"])
@@ -104,8 +104,8 @@ def _values(line: Raw) -> Iterator[tuple[str, Value]]:
             yield f", {name}", _value(value)
 
 
-def _value(raw: dict[str, Any]) -> Value:
-    return Value(**{key: raw[key] for key in ("dtype", "bits", "decimal", "text") if key in raw})
+def _value(raw: dict[str, Any]) -> MetricValue:
+    return MetricValue(**{key: raw[key] for key in ("dtype", "bits", "decimal", "text") if key in raw})
 
 
 def _place(line: Raw, number: int) -> str:
@@ -113,7 +113,7 @@ def _place(line: Raw, number: int) -> str:
     return ", ".join(parts) or f"line {number + 1}"
 
 
-def _add(found: _Found, where: str, left: Value, right: Value, tolerance: Tolerance) -> None:
+def _add(found: _Found, where: str, left: MetricValue, right: MetricValue, tolerance: Tolerance) -> None:
     found.values += 1
     if (left.dtype, left.bits) == (right.dtype, right.bits) and (left.bits or left == right):
         return
@@ -130,7 +130,7 @@ def _add(found: _Found, where: str, left: Value, right: Value, tolerance: Tolera
         found.place = f"the largest distance is {apart:.6g}, {units} ULP, at {where}"
 
 
-def number(value: Value) -> float | None:
+def number(value: MetricValue) -> float | None:
     """The number that a value is; None for texts and truth values."""
     if value.dtype in _FLOATS and value.bits is not None:
         return float(struct.unpack(_FLOATS[value.dtype], bytes.fromhex(value.bits))[0])

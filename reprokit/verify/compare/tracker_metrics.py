@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from reprokit.artifacts import logged
-from reprokit.artifacts.logged import Logged, Point, kind_of
+from reprokit.artifacts.logged import Logged, LogPoint, kind_of
 from reprokit.difference import Difference, Side, Verdict, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
@@ -43,20 +43,20 @@ class Name(NamedTuple):
 
 
 @dataclass
-class Found:
+class TrackerMetrics:
     """The metrics in the files of one run."""
 
-    series: dict[Name, list[Point]] = field(default_factory=dict)
+    series: dict[Name, list[LogPoint]] = field(default_factory=dict)
     trackers: dict[str, str] = field(default_factory=dict)  # by place
     problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more than was read
     unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing of it was read
     digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
 
 
-def read(run: RunDirectory, outputs: OutputsFile | None) -> Found:
+def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
     """The series in the outputs of a run whose bytes are still there."""
     normalisations = Normalisations()
-    found, several = Found(), defaultdict(list)
+    found, several = TrackerMetrics(), defaultdict(list)
     room = MOST_POINTS
     files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
     for number, file in enumerate(sorted(files, key=lambda file: file.path)):
@@ -80,7 +80,7 @@ def read(run: RunDirectory, outputs: OutputsFile | None) -> Found:
     return found
 
 
-def _join(found: Found, name: Name, pieces: list[list[Point]]) -> None:
+def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> None:
     """Files of one directory: TensorBoard goes on in the next; of other trackers each is a run of its own."""
     if found.trackers[name.place] == logged.TENSORBOARD:
         found.series[name] = [point for piece in pieces for point in piece]
@@ -112,7 +112,7 @@ def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
     return None
 
 
-def compare(left: Found, right: Found, tolerance: Tolerance | None = None) -> tuple[Difference, ...]:
+def compare(left: TrackerMetrics, right: TrackerMetrics, tolerance: Tolerance | None = None) -> tuple[Difference, ...]:
     """The category, a leaf a series; none where neither run has such files."""
     if not (left.trackers or right.trackers):
         return ()
@@ -130,7 +130,7 @@ def compared(category: Difference) -> bool:
     return category.name == CATEGORY and category.verdict is not Verdict.NOT_RECORDED
 
 
-def _unread(left: Found, right: Found) -> Iterator[Difference]:
+def _unread(left: TrackerMetrics, right: TrackerMetrics) -> Iterator[Difference]:
     """The places of which one side was not read, and those of the same bytes that cannot be read to their end."""
     places = {*left.unread, *right.unread, *left.problems, *right.problems}
     for place in sorted(places, key=natural):
@@ -141,14 +141,16 @@ def _unread(left: Found, right: Found) -> Iterator[Difference]:
             yield Difference(place, Verdict.NOT_RECORDED, detail=f"not compared: {why}")
 
 
-def _cut(left: Found, right: Found, skipped: set[str]) -> Iterator[Difference]:
+def _cut(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iterator[Difference]:
     """What stands behind the damage in a file, or beyond the bounds, is not known."""
     for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
         problem = left.problems.get(place) or right.problems[place]
         yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
 
 
-def _leaf(name: Name, left: list[Point] | None, right: list[Point] | None, tolerance: Tolerance | None) -> Difference:
+def _leaf(
+    name: Name, left: list[LogPoint] | None, right: list[LogPoint] | None, tolerance: Tolerance | None
+) -> Difference:
     texts = summary(left), summary(right)
     if left is None or right is None:
         return missing(str(name), *texts, f"only the {'right' if left is None else 'left'} run logged it")
@@ -166,7 +168,7 @@ def _leaf(name: Name, left: list[Point] | None, right: list[Point] | None, toler
 
 
 def _different(
-    name: Name, left: list[Point], right: list[Point], one: Point, other: Point, tolerance: Tolerance | None
+    name: Name, left: list[LogPoint], right: list[LogPoint], one: LogPoint, other: LogPoint, tolerance: Tolerance | None
 ) -> Difference:
     if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
         count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])
@@ -184,7 +186,7 @@ def _different(
 def tolerance_of(tolerance: Tolerance) -> Any:
     """Whether two points are accepted for the same."""
 
-    def accepts(one: Point, other: Point) -> bool:
+    def accepts(one: LogPoint, other: LogPoint) -> bool:
         if one == other:
             return True
         numbers = one.number, other.number
@@ -195,7 +197,7 @@ def tolerance_of(tolerance: Tolerance) -> Any:
     return accepts
 
 
-def summary(points: list[Point] | None) -> str:
+def summary(points: list[LogPoint] | None) -> str:
     """How many values, and the last of them."""
     if not points:
         return ""
@@ -203,7 +205,7 @@ def summary(points: list[Point] | None) -> str:
     return f"{count}, last {points[-1]} at step {points[-1].step}"
 
 
-def document(found: Found) -> list[dict[str, Any]]:
+def document(found: TrackerMetrics) -> list[dict[str, Any]]:
     """The series as a JSON document has them: first and last value of each."""
     return [
         {
@@ -218,6 +220,6 @@ def document(found: Found) -> list[dict[str, Any]]:
     ]
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: LogPoint) -> dict[str, Any]:
     bits = point.bits if point.number is None else point.bits[::-1]
     return {"step": point.step, "dtype": point.dtype, "bits": bits.hex(), "text": str(point)}

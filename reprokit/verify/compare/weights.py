@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, Verdict, compared, group, missing
-from reprokit.verify.compare.match import Matched, Pair, Raw
+from reprokit.verify.compare.match import Matched, Raw, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import Point, Wording, leaf, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf, numbered
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
@@ -19,7 +19,7 @@ def compare(matched: Matched) -> Difference:
     return group("weights", tuple(children))
 
 
-def _end(pair: Pair) -> Difference:
+def _end(pair: SeriesPair) -> Difference:
     """One object at the end: a group of its tensors where they are known."""
     summary = leaf(pair, _END)
     if pair.left is None or pair.right is None or pair.left.count != 1 or pair.right.count != 1:
@@ -51,29 +51,29 @@ def _tensor(tensor: list[object] | None) -> str:
     return f"{dtype} {shape} {digest}"
 
 
-def _trail_point(left: Raw, right: Raw, position: int) -> Point:
+def _trail_point(left: Raw, right: Raw, position: int) -> LinePoint:
     where = numbered("epoch")(left, position)
     if left.get("epoch") != right.get("epoch"):
-        return Point(f"digest {position + 1}", where, numbered("epoch")(right, position))
+        return LinePoint(f"digest {position + 1}", where, numbered("epoch")(right, position))
     if left.get("epoch") != position:  # as where each of several loaders counts its own
         where = f"{where} (digest {position + 1})"
-    return Point(where, left["digest"], right["digest"])
+    return LinePoint(where, left["digest"], right["digest"])
 
 
-def _end_point(left: Raw, right: Raw, position: int) -> Point:
+def _end_point(left: Raw, right: Raw, position: int) -> LinePoint:
     """The first tensor that differs, or else the digest."""
     for child in _tensors(left, right, "") if left.get("tensors") and right.get("tensors") else ():
         if child.verdict is not Verdict.IDENTICAL:
-            return Point(f"tensor {child.name}", child.left or "absent", child.right or "absent")
-    return Point("the end", f"{left.get('class')} {left['digest']}", f"{right.get('class')} {right['digest']}")
+            return LinePoint(f"tensor {child.name}", child.left or "absent", child.right or "absent")
+    return LinePoint("the end", f"{left.get('class')} {left['digest']}", f"{right.get('class')} {right['digest']}")
 
 
 def _digest(line: Raw) -> str:
     return str(line["digest"])
 
 
-def _steps_point(left: Raw, right: Raw, position: int) -> Point:
-    return Point("the end", _steps(left), _steps(right))
+def _steps_point(left: Raw, right: Raw, position: int) -> LinePoint:
+    return LinePoint("the end", _steps(left), _steps(right))
 
 
 def _steps(line: Raw) -> str:

@@ -46,7 +46,7 @@ class Column:
     """Rows that a line of kind evaluation tells of, and where they stand."""
 
     run: RunDirectory
-    facts: metric_lines.Column
+    facts: metric_lines.ColumnFacts
 
     @property
     def path(self) -> str:
@@ -115,8 +115,8 @@ class Checker:
         self._checked: set[tuple[str | None, int | None, str]] = set()
         self._bytes = 0
 
-    def __call__(self, line: metric_lines.Line | None) -> None:
-        if isinstance(line, metric_lines.Evaluation):
+    def __call__(self, line: metric_lines.MetricLine | None) -> None:
+        if isinstance(line, metric_lines.EvaluationLine):
             for facts in (line.predictions, line.truth):
                 if facts is not None and facts.file is not None:
                     self._check(Column(self._run, facts))

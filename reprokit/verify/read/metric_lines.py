@@ -24,7 +24,7 @@ Whole = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 _FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MetricValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A number, truth value or text of a metric; floating-point numbers by their bits."""
 
     dtype: str
@@ -52,7 +52,7 @@ def _fits(code: str, bits: str, decimal: float | None) -> bool:
         return False
 
 
-class Line(msgspec.Struct, frozen=True, tag_field="k"):
+class MetricLine(msgspec.Struct, frozen=True, tag_field="k"):
     """What every line has."""
 
     p: str
@@ -60,7 +60,7 @@ class Line(msgspec.Struct, frozen=True, tag_field="k"):
     t: float
 
 
-class Agent(Line, frozen=True, tag="agent"):
+class AgentStarted(MetricLine, frozen=True, tag="agent"):
     """A Python process started."""
 
     python: str
@@ -71,14 +71,14 @@ class Agent(Line, frozen=True, tag="agent"):
     agent: int
 
 
-class Framework(Line, frozen=True, tag="framework"):
+class Framework(MetricLine, frozen=True, tag="framework"):
     """A framework was imported."""
 
     name: str
     version: str
 
 
-class Seed(Line, frozen=True, tag="seed"):
+class SeedLine(MetricLine, frozen=True, tag="seed"):
     """The script, or a library, seeded a generator."""
 
     call: str
@@ -89,7 +89,7 @@ class Seed(Line, frozen=True, tag="seed"):
     asked: str | None = None
 
 
-class SeedCount(Line, frozen=True, tag="seed_count"):
+class SeedCount(MetricLine, frozen=True, tag="seed_count"):
     """A place seeded so often that not every call has a line."""
 
     call: str
@@ -98,38 +98,38 @@ class SeedCount(Line, frozen=True, tag="seed_count"):
     count: Count
 
 
-class Loss(Line, frozen=True, tag="loss"):
+class Loss(MetricLine, frozen=True, tag="loss"):
     """A loss on which backward() was called."""
 
     name: str
     step: Count
-    value: Value
+    value: MetricValue
 
 
-class Epoch(Line, frozen=True, tag="epoch"):
+class EpochLine(MetricLine, frozen=True, tag="epoch"):
     """An epoch ended."""
 
     name: str
     epoch: Count
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
     steps: Count | None
 
 
-class History(Line, frozen=True, tag="history"):
+class History(MetricLine, frozen=True, tag="history"):
     """fit returned."""
 
     name: str
-    values: dict[str, list[Value]]
+    values: dict[str, list[MetricValue]]
 
 
-class Evaluate(Line, frozen=True, tag="evaluate"):
+class Evaluate(MetricLine, frozen=True, tag="evaluate"):
     """evaluate returned."""
 
     name: str
-    values: dict[str, Value]
+    values: dict[str, MetricValue]
 
 
-class Predict(Line, frozen=True, tag="predict"):
+class Predict(MetricLine, frozen=True, tag="predict"):
     """predict returned."""
 
     name: str
@@ -138,7 +138,7 @@ class Predict(Line, frozen=True, tag="predict"):
     dtype: Any
 
 
-class Column(msgspec.Struct, frozen=True):
+class ColumnFacts(msgspec.Struct, frozen=True):
     """Predictions or true values: their type, and where they stand if they were kept."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=40)]
@@ -156,7 +156,7 @@ class ClassCount(msgspec.Struct, frozen=True, array_like=True):
     all: Whole
 
 
-class Evaluation(Line, frozen=True, kw_only=True, tag="evaluation"):
+class EvaluationLine(MetricLine, frozen=True, kw_only=True, tag="evaluation"):
     """What a model predicted, and how it compares with what was true."""
 
     name: str
@@ -164,16 +164,16 @@ class Evaluation(Line, frozen=True, kw_only=True, tag="evaluation"):
     task: Annotated[str, msgspec.Meta(pattern="^(classification|regression)$")]
     form: Annotated[str, msgspec.Meta(pattern="^(labels|scores|probability|multilabel|values)$")]
     why: str
-    predictions: Column
-    truth: Column | None = None
+    predictions: ColumnFacts
+    truth: ColumnFacts | None = None
     accuracy: tuple[Part, Whole] | None = None
     classes: list[ClassCount] | None = None
-    error: Value | None = None
+    error: MetricValue | None = None
     labels: list[str] | None = None
     problem: str = ""
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True):
+class TensorLine(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of a model or optimizer."""
 
     name: str
@@ -182,40 +182,40 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
     digest: Digest
 
 
-class Weights(Line, frozen=True, kw_only=True, tag="weights"):
+class Weights(MetricLine, frozen=True, kw_only=True, tag="weights"):
     """The weights of a model, or the state of an optimizer, at an epoch or at the end."""
 
     at: Annotated[str, msgspec.Meta(pattern="^(epoch|end)$")]
     epoch: Count | None = None
     object: str
     digest: Digest
-    tensors: list[Tensor] | None = None
+    tensors: list[TensorLine] | None = None
 
 
-class Optimizer(Line, frozen=True, kw_only=True, tag="optimizer"):
+class Optimizer(MetricLine, frozen=True, kw_only=True, tag="optimizer"):
     """How many steps an optimizer took."""
 
     object: str
     steps: Count | None
 
 
-class RandomState(Line, frozen=True, tag="random_state"):
+class RandomState(MetricLine, frozen=True, tag="random_state"):
     """The state of a random generator at the end."""
 
     name: str
     digest: Digest
 
 
-class Log(Line, frozen=True, kw_only=True, tag="log"):
+class Log(MetricLine, frozen=True, kw_only=True, tag="log"):
     """The script called reprokit.log."""
 
     name: str
     step: int | None = None
     epoch: int | None = None
-    value: Value
+    value: MetricValue
 
 
-class Compute(Line, frozen=True, tag="compute"):
+class Compute(MetricLine, frozen=True, tag="compute"):
     """What of the machine a library used: counts of threads, the code that it chose."""
 
     name: str
@@ -223,7 +223,7 @@ class Compute(Line, frozen=True, tag="compute"):
     facts: dict[str, bool | int | str | list[str] | None]
 
 
-class Listing(Line, frozen=True, tag="listing"):
+class Listing(MetricLine, frozen=True, tag="listing"):
     """A directory was listed."""
 
     name: str
@@ -233,7 +233,7 @@ class Listing(Line, frozen=True, tag="listing"):
     whole: bool
 
 
-class Variable(Line, frozen=True, tag="variable"):
+class Variable(MetricLine, frozen=True, tag="variable"):
     """The user's code asked for an environment variable."""
 
     name: str
@@ -244,7 +244,7 @@ class Variable(Line, frozen=True, tag="variable"):
     undigested: bool = False  # its value was asked for, and there was no key
 
 
-class Tracker(Line, frozen=True, tag="tracker"):
+class Tracker(MetricLine, frozen=True, tag="tracker"):
     """A run of an experiment tracker was opened: never compared."""
 
     name: str
@@ -253,13 +253,13 @@ class Tracker(Line, frozen=True, tag="tracker"):
     group: str
 
 
-class Warned(Line, frozen=True, tag="warning"):
+class Warned(MetricLine, frozen=True, tag="warning"):
     """The agent stepped aside."""
 
     text: str
 
 
-class Patched(Line, frozen=True, tag="patch"):
+class PatchedLine(MetricLine, frozen=True, tag="patch"):
     """A patch was applied, or not; run.json says what it came to in the run."""
 
     id: str
@@ -268,7 +268,7 @@ class Patched(Line, frozen=True, tag="patch"):
     why: str
 
 
-class CaptureMissing(Line, frozen=True, tag="capture_unavailable"):
+class CaptureMissing(MetricLine, frozen=True, tag="capture_unavailable"):
     """Steps of a framework could not be captured: never compared, run.json has the sum of it."""
 
     framework: str
@@ -276,28 +276,28 @@ class CaptureMissing(Line, frozen=True, tag="capture_unavailable"):
     reason: str
 
 
-class End(Line, frozen=True, tag="end"):
+class End(MetricLine, frozen=True, tag="end"):
     """The process ended normally."""
 
 
-KINDS: dict[str, type[Line]] = {
-    "agent": Agent,
+KINDS: dict[str, type[MetricLine]] = {
+    "agent": AgentStarted,
     "framework": Framework,
-    "seed": Seed,
+    "seed": SeedLine,
     "seed_count": SeedCount,
     "loss": Loss,
-    "epoch": Epoch,
+    "epoch": EpochLine,
     "history": History,
     "evaluate": Evaluate,
     "predict": Predict,
-    "evaluation": Evaluation,
+    "evaluation": EvaluationLine,
     "weights": Weights,
     "optimizer": Optimizer,
     "random_state": RandomState,
     "log": Log,
     "compute": Compute,
     "listing": Listing,
-    "patch": Patched,
+    "patch": PatchedLine,
     "capture_unavailable": CaptureMissing,
     "tracker": Tracker,
     "variable": Variable,
@@ -313,7 +313,7 @@ _COMMON = ("k", "p", "n", "t")
 _VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
 
 
-def checked(raw: dict[str, Any]) -> Line | None:
+def checked(raw: dict[str, Any]) -> MetricLine | None:
     """The line as a struct; None for a kind that this version does not know.
 
     Raises RunDamaged for a line that does not hold what its kind must.
@@ -328,7 +328,7 @@ def checked(raw: dict[str, Any]) -> Line | None:
         line = msgspec.convert(raw, KINDS[kind])
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
         raise RunDamaged(f"{' '.join(str(error).split())}; the run cannot be used") from None
-    if isinstance(line, Agent) and line.agent > FORMAT:
+    if isinstance(line, AgentStarted) and line.agent > FORMAT:
         raise RunTooNew(f"written by an agent of format {line.agent}, this reprokit reads up to {FORMAT}")
     return line
 
@@ -371,7 +371,7 @@ def _exact(value: Any) -> Any:
     return value
 
 
-def shown(value: Value) -> str:
+def shown(value: MetricValue) -> str:
     """A value for people: its shortest decimal and, where it has any, its bits."""
     code = _FLOATS.get(value.dtype)
     if value.bits is None:

@@ -32,7 +32,7 @@ MAX_VALUES = 1000  # of one of them
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
 
 
-class Key(NamedTuple):
+class SeriesKey(NamedTuple):
     """Names a series: what one process says about one thing."""
 
     process: str  # identity; "0 (second start)" for a second incarnation
@@ -51,7 +51,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() and part.isascii() else (1, 0, part) for part in parts if part)
 
 
-class Series:
+class ScannedSeries:
     """The lines of one key: their number, their chunk digests and the last of them."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Series:
 
 
 @dataclass
-class Process:
+class ScannedProcess:
     """One process of a run, as far as its lines tell."""
 
     count: int = 0  # of its lines
@@ -97,7 +97,7 @@ class Process:
     ended: bool = False
     was_stopped: bool = False  # by a signal of another process of the run, before it came to its end
     outcomes: bool = False  # it recorded losses, weights or the like: no mere helper
-    agent: metric_lines.Agent | None = None
+    agent: metric_lines.AgentStarted | None = None
 
     @property
     def whole(self) -> bool:
@@ -115,7 +115,7 @@ class Replaced:
     """The seeds of a process that were given the recorded value in a replay."""
 
     count: int
-    first: metric_lines.Seed
+    first: metric_lines.SeedLine
 
 
 @dataclass
@@ -146,8 +146,8 @@ class VariableStates:
 class Scan:
     """What metrics.jsonl holds, in bounded memory."""
 
-    series: dict[Key, Series] = field(default_factory=dict)
-    processes: dict[str, Process] = field(default_factory=dict)
+    series: dict[SeriesKey, ScannedSeries] = field(default_factory=dict)
+    processes: dict[str, ScannedProcess] = field(default_factory=dict)
     frameworks: dict[str, set[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kept: int = 0
@@ -165,13 +165,13 @@ class _Incarnations:
     """Gives the lines of a second process of the same identity a name of their own."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[Process]] = {}
+        self._known: dict[str, list[ScannedProcess]] = {}
 
-    def assign(self, identity: str, number: int) -> tuple[str, Process]:
+    def assign(self, identity: str, number: int) -> tuple[str, ScannedProcess]:
         known = self._known.setdefault(identity, [])
         index = self._index(known, number)
         if index == len(known):
-            known.append(Process())
+            known.append(ScannedProcess())
         process = known[index]
         process.count += 1
         process.total += number
@@ -182,7 +182,7 @@ class _Incarnations:
         return (identity if index == 0 else f"{identity} (start {index + 1})"), process
 
     @staticmethod
-    def _index(known: list[Process], number: int) -> int:
+    def _index(known: list[ScannedProcess], number: int) -> int:
         if number == 0:
             return len(known) - 1 if known and not known[-1].began else len(known)
         for index in range(len(known) - 1, -1, -1):
@@ -191,16 +191,16 @@ class _Incarnations:
         return max(0, len(known) - 1)
 
 
-class Place(NamedTuple):
+class NamedLine(NamedTuple):
     """A line with the names under which it is compared."""
 
-    key: Key
-    process: Process
+    key: SeriesKey
+    process: ScannedProcess
     raw: dict[str, Any]
-    line: metric_lines.Line | None  # None for a kind that this version does not know
+    line: metric_lines.MetricLine | None  # None for a kind that this version does not know
 
 
-def read(run: RunDirectory) -> Iterator[Place]:
+def read(run: RunDirectory) -> Iterator[NamedLine]:
     """The lines of a run, checked, with their keys."""
     incarnations = _Incarnations()
     for number, raw in enumerate(run.metrics(), 1):
@@ -209,18 +209,20 @@ def read(run: RunDirectory) -> Iterator[Place]:
         except ReprokitError as error:
             raise type(error)(f"{run.path / METRICS}, line {number}: {error}") from None
         label, process = incarnations.assign(raw["p"], raw["n"])
-        yield Place(_key(label, raw), process, raw, line)
+        yield NamedLine(_key(label, raw), process, raw, line)
 
 
-def _key(label: str, raw: dict[str, Any]) -> Key:
+def _key(label: str, raw: dict[str, Any]) -> SeriesKey:
     kind = raw["k"]
     if kind in ("weights", "optimizer"):
-        return Key(label, metric_lines.END_WEIGHTS if raw.get("at") == "end" else kind, raw["object"])
-    return Key(label, kind, raw.get("thread", "") if kind == "seed" else str(raw.get("name", "")))
+        return SeriesKey(label, metric_lines.END_WEIGHTS if raw.get("at") == "end" else kind, raw["object"])
+    return SeriesKey(label, kind, raw.get("thread", "") if kind == "seed" else str(raw.get("name", "")))
 
 
 def scan(
-    run: RunDirectory, normalisations: Normalisations, check: Callable[[metric_lines.Line | None], None] | None = None
+    run: RunDirectory,
+    normalisations: Normalisations,
+    check: Callable[[metric_lines.MetricLine | None], None] | None = None,
 ) -> Scan:
     """One pass over metrics.jsonl; what it refers to can be checked with each line."""
     result = Scan()
@@ -238,20 +240,20 @@ def scan(
     return result
 
 
-def _note(result: Scan, place: Place) -> bool:
+def _note(result: Scan, place: NamedLine) -> bool:
     """Take in a line that is no member of a series."""
     line = place.line
     if isinstance(line, metric_lines.Loss):
         return False
-    if isinstance(line, metric_lines.Agent):
+    if isinstance(line, metric_lines.AgentStarted):
         place.process.agent = line
     elif isinstance(line, metric_lines.End):
         place.process.ended = True
     elif isinstance(line, metric_lines.Framework):
         result.frameworks.setdefault(line.name, set()).add(line.version)
-    elif isinstance(line, (metric_lines.SeedCount, metric_lines.Patched)):
+    elif isinstance(line, (metric_lines.SeedCount, metric_lines.PatchedLine)):
         return True
-    elif isinstance(line, metric_lines.Seed):
+    elif isinstance(line, metric_lines.SeedLine):
         _note_replaced(result, place.key.process, line)
         return False
     elif isinstance(line, metric_lines.Tracker):
@@ -268,7 +270,7 @@ def _note(result: Scan, place: Place) -> bool:
     return True
 
 
-def _note_replaced(result: Scan, process: str, line: metric_lines.Seed) -> None:
+def _note_replaced(result: Scan, process: str, line: metric_lines.SeedLine) -> None:
     if line.asked is None:
         return
     if process in result.replaced:
@@ -277,13 +279,13 @@ def _note_replaced(result: Scan, process: str, line: metric_lines.Seed) -> None:
         result.replaced[process] = Replaced(1, line)
 
 
-def _append(run: RunDirectory, result: Scan, place: Place, normalisations: Normalisations) -> None:
+def _append(run: RunDirectory, result: Scan, place: NamedLine, normalisations: Normalisations) -> None:
     series = result.series.get(place.key)
     if series is None:
         if len(result.series) >= MAX_SERIES:
             name = printable(place.key.name, 60)
             raise RunDamaged(f"{run.path / METRICS} holds more than {MAX_SERIES} series, like {name}")
-        series = result.series[place.key] = Series()
+        series = result.series[place.key] = ScannedSeries()
         place.process.outcomes = place.process.outcomes or place.key.kind in metric_lines.OUTCOMES
     data = metric_lines.content(place.raw, normalisations)
     series.add(data, order_of(place.raw))
@@ -295,7 +297,7 @@ def _append(run: RunDirectory, result: Scan, place: Place, normalisations: Norma
     _keep(result, series, place.raw, len(data))
 
 
-def _keep(result: Scan, series: Series, raw: dict[str, Any], size: int) -> None:
+def _keep(result: Scan, series: ScannedSeries, raw: dict[str, Any], size: int) -> None:
     """Hold the first and the last line of a series, within bounds, for people to look at."""
     is_first = series.count == 1
     if not is_first:
@@ -313,12 +315,12 @@ def order_of(raw: dict[str, Any]) -> tuple[int, int]:
     return (epoch if type(epoch) is int else -1, step if type(step) is int else -1)
 
 
-def collect(run: RunDirectory, wanted: dict[Key, range]) -> dict[Key, list[dict[str, Any]]]:
+def collect(run: RunDirectory, wanted: dict[SeriesKey, range]) -> dict[SeriesKey, list[dict[str, Any]]]:
     """The lines at these positions of these series, as many as fit into memory; a second pass.
 
     The first pass has checked every line, so this one need not.
     """
-    found: dict[Key, list[dict[str, Any]]] = {key: [] for key in wanted}
+    found: dict[SeriesKey, list[dict[str, Any]]] = {key: [] for key in wanted}
     positions = dict.fromkeys(wanted, 0)
     incarnations = _Incarnations()
     room = MAX_KEPT

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reprokit import entropy
-from reprokit.entropy.askers import Asked, Asker, Asking, ProcessAsked, who_asked
+from reprokit.entropy.askers import Asker, Asking, ProcessAsked, RequestTotals, who_asked
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import RunError
 from reprokit.rundir import ENTROPY, RunDirectory
@@ -26,7 +26,7 @@ TITLES = Cells(("bytes", "requests", "withheld", "source", "call site", "threads
 
 
 @dataclass(frozen=True)
-class Report:
+class EntropyRequests:
     """A run and its askers."""
 
     directory: RunDirectory
@@ -35,11 +35,11 @@ class Report:
     warnings: list[str]
 
 
-def report(path: Path) -> Report:
+def report(path: Path) -> EntropyRequests:
     """Read a run's entropy files; raises a RunError where that is impossible."""
     directory = RunDirectory(path)
     asking = who_asked(path / ENTROPY)
-    return Report(directory, asking, _symbols(asking), list(_damage(directory)))
+    return EntropyRequests(directory, asking, _symbols(asking), list(_damage(directory)))
 
 
 def _damage(directory: RunDirectory) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _symbols(asking: Asking) -> dict[Asker, str]:
     return names
 
 
-def document(found: Report) -> dict[str, Any]:
+def document(found: EntropyRequests) -> dict[str, Any]:
     """Everything as a JSON document; reprokit/schemas/show-entropy.schema.json describes it."""
     run, asking = found.directory.run, found.asking
     return {
@@ -101,15 +101,15 @@ def _process(process: ProcessAsked) -> dict[str, Any]:
     }
 
 
-def _asker(asker: Asker, asked: Asked, symbols: dict[Asker, str]) -> dict[str, Any]:
+def _asker(asker: Asker, asked: RequestTotals, symbols: dict[Asker, str]) -> dict[str, Any]:
     facts = {**msgspec.to_builtins(asker), "match": asker.match or None, "symbol": symbols.get(asker)}
     return {**facts, **msgspec.to_builtins(asked)}
 
 
-def ordered(rows: dict[Asker, Asked]) -> list[tuple[Asker, Asked]]:
+def ordered(rows: dict[Asker, RequestTotals]) -> list[tuple[Asker, RequestTotals]]:
     """The largest first; equal ones by name, so that two readings are the same."""
 
-    def order(row: tuple[Asker, Asked]) -> tuple[Any, ...]:
+    def order(row: tuple[Asker, RequestTotals]) -> tuple[Any, ...]:
         return (-row[1].bytes, -row[1].requests, *msgspec.structs.astuple(row[0]))
 
     return sorted(rows.items(), key=order)
@@ -121,12 +121,12 @@ class _Group:
 
     asker: Asker  # the first of them
     symbol: str
-    asked: Asked = field(default_factory=Asked)
+    asked: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
     processes: set[tuple[str, int]] = field(default_factory=set)
 
 
-def _groups(found: Report) -> list[_Group]:
+def _groups(found: EntropyRequests) -> list[_Group]:
     groups: dict[tuple[str, ...], _Group] = {}
     for asker, asked in found.asking.rows.items():
         key = (asker.program, asker.module, str(asker.offset), asker.source, asker.match)
@@ -137,7 +137,7 @@ def _groups(found: Report) -> list[_Group]:
     return sorted(groups.values(), key=lambda group: (-group.asked.bytes, -group.asked.requests, group.asker.module))
 
 
-def print_report(found: Report) -> None:
+def print_report(found: EntropyRequests) -> None:
     """A table on a terminal, with its first rows; every row in a pipe."""
     total, asking = found.asking.total, found.asking
     number = len(asking.processes) + asking.processes_left_out
@@ -216,7 +216,7 @@ def _told(asking: Asking) -> Iterator[str]:
         yield f"and {more} more were told such numbers (--json has them all)"
 
 
-def _notes(found: Report) -> Iterator[str]:
+def _notes(found: EntropyRequests) -> Iterator[str]:
     if found.directory.run.keyed:
         yield "a keyed run: requests are counted by process only"
     unrecorded = sum(process.unrecorded for process in found.asking.processes)

@@ -17,25 +17,25 @@ from reprokit.verify.compare.metrics import WORDINGS, text
 from reprokit.verify.compare.status import failed, seconds
 from reprokit.verify.compare.verdict_rows import shortened
 from reprokit.verify.read.metric_lines import END_WEIGHTS, Tracker
-from reprokit.verify.read.scan import Key, Series
-from reprokit.verify.show.summary import Summary, not_covered, warnings
+from reprokit.verify.read.scan import ScannedSeries, SeriesKey
+from reprokit.verify.show.summary import RunSummary, not_covered, warnings
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 SHOWN = 6  # things of a kind on one screen
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: RunSummary) -> None:
     """Print it: the state first, so that nobody overlooks that a run is not whole."""
     style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
     print_rows(headline(summary), [Cells(row) for row in rows(summary)], style=style)
 
 
-def headline(summary: Summary) -> str:
+def headline(summary: RunSummary) -> str:
     """What run it is, and how it ended."""
     return f"{series_leaves.KINDS[summary.run.kind]} {summary.directory.path}: {summary.state}"
 
 
-def rows(summary: Summary) -> list[tuple[str, str]]:
+def rows(summary: RunSummary) -> list[tuple[str, str]]:
     """The lines behind the headline, each with its label, which stands once where several follow each other."""
     sections = [*_what(summary), *_environment(summary)]
     sections += [
@@ -50,7 +50,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     return [(label, shortened(line)) for label, (_, line) in zip(labels, sections, strict=True)]
 
 
-def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
+def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
     for one in summary.run.captures_unavailable:
         yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
     found = files.of_run(summary.directory)
@@ -59,11 +59,11 @@ def _captured(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "snapshots", f"and {len(found) - SHOWN} more"
 
 
-def _unwell(summary: Summary) -> bool:
+def _unwell(summary: RunSummary) -> bool:
     return summary.directory.unfinished or failed(summary.run)
 
 
-def _what(summary: Summary) -> Iterator[tuple[str, str]]:
+def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
     run = summary.run
     yield "command", shlex.join(run.command)
     yield "directory", run.working_directory
@@ -71,7 +71,7 @@ def _what(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "started", f"{run.started}{lasted}, on {run.host}, by reprokit {run.reprokit}"
 
 
-def _environment(summary: Summary) -> Iterator[tuple[str, str]]:
+def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Machine, system, and what the training ran on: a line each."""
     facts = summary.environment
     cpu, system = _object(facts, "cpu"), _object(facts, "system")
@@ -114,7 +114,7 @@ def _randomization(run: RunFile) -> str:
     return f"address randomisation {run.address_randomization.words}" if run.address_randomization else ""
 
 
-def _entropy(summary: Summary) -> Iterator[tuple[str, str]]:
+def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
     run, profile = summary.run, summary.run.profile
     if run.replay_of is not None:
         yield "entropy", f"replay of {run.replay_of.path}"
@@ -152,7 +152,7 @@ def proof_in_words(proof: Proof) -> str:
     return "; ".join(part for part in (found if proof.requests else "", proof.problem) if part)
 
 
-def _results(summary: Summary) -> Iterator[tuple[str, str]]:
+def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Metrics, weights, outputs."""
     if summary.epochs:
         yield "metrics", series_leaves.counted(summary.epochs, "epoch")
@@ -173,7 +173,7 @@ def _results(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
 
 
-def _in_files(summary: Summary) -> Iterator[str]:
+def _in_files(summary: RunSummary) -> Iterator[str]:
     """The metrics that experiment trackers wrote, and what of them cannot be read."""
     found = summary.logged
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
@@ -194,7 +194,7 @@ def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
         yield label, f"and {len(everything) - SHOWN} more (--json has them all)"
 
 
-def _loss(key: Key, series: Series) -> str:
+def _loss(key: SeriesKey, series: ScannedSeries) -> str:
     name = series_leaves.title(key, WORDINGS[key.kind].noun)
     if series.first is None or series.last is None or series.count == 1:
         return f"{name}: {series_leaves.summary(series, WORDINGS[key.kind])}"
@@ -202,11 +202,11 @@ def _loss(key: Key, series: Series) -> str:
     return f"{name}: {count}, first {text(series.first['value'])}, last {text(series.last['value'])}"
 
 
-def _last(key: Key, series: Series) -> str:
+def _last(key: SeriesKey, series: ScannedSeries) -> str:
     return f"{series_leaves.title(key, WORDINGS[key.kind].noun)}: {series_leaves.summary(series, WORDINGS[key.kind])}"
 
 
-def _digest(key: Key, series: Series) -> str:
+def _digest(key: SeriesKey, series: ScannedSeries) -> str:
     line = series.last or {}
     tensors = f", {len(line['tensors'])} tensors" if line.get("tensors") else ""
     return f"{line.get('class', '')} {key.name} of process {key.process}: {line.get('digest', '')}{tensors}".strip()
@@ -216,7 +216,7 @@ def _output(file: OutputFile) -> str:
     return f"{file.path}: {file.size} bytes {file.digest or file.note}".strip()
 
 
-def _caveats(summary: Summary) -> Iterator[tuple[str, str]]:
+def _caveats(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _limited("changed", iter(summary.run.changed))
     yield from _limited("warning", iter(warnings(summary)))
     yield from _limited("not covered", not_covered(summary))

@@ -21,7 +21,7 @@ KINDS = {"record": "recording", "replay": "replay", "run": "run"}
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedRun:
     """A run, or why it cannot be read."""
 
     path: Path
@@ -38,7 +38,7 @@ class Listed:
         return "failed to start" if self.run.run.status == FAILED else ended(self.run.run) or "did not come to its end"
 
 
-def runs(directory: Path) -> list[Listed]:
+def runs(directory: Path) -> list[ListedRun]:
     """The runs right below a directory, the newest first; those that cannot be read come last."""
     try:
         with os.scandir(directory) as entries:
@@ -49,22 +49,22 @@ def runs(directory: Path) -> list[Listed]:
     return sorted(found, key=lambda one: (one.run is not None, one.run.run.started if one.run else ""), reverse=True)
 
 
-def _read(directory: Path, names: list[str]) -> Iterator[Listed]:
+def _read(directory: Path, names: list[str]) -> Iterator[ListedRun]:
     for name in names:
         path = directory / name
         if os.path.lexists(path / RUN):
             try:
-                yield Listed(path, RunDirectory(path))
+                yield ListedRun(path, RunDirectory(path))
             except RunError as error:
-                yield Listed(path, None, str(error))
+                yield ListedRun(path, None, str(error))
 
 
-def document(found: list[Listed]) -> dict[str, Any]:
+def document(found: list[ListedRun]) -> dict[str, Any]:
     """The list as a JSON document."""
     return {"format": FORMAT, "runs": [_entry(one) for one in found]}
 
 
-def _entry(one: Listed) -> dict[str, Any]:
+def _entry(one: ListedRun) -> dict[str, Any]:
     if one.run is None:
         return {"path": str(one.path), "problem": one.problem}
     run = one.run.run
@@ -74,17 +74,17 @@ def _entry(one: Listed) -> dict[str, Any]:
     return {"path": str(one.path), "state": one.state, **facts, **times, "replay_of": replay_of}
 
 
-def print_runs(directory: Path, found: list[Listed]) -> None:
+def print_runs(directory: Path, found: list[ListedRun]) -> None:
     """Print it."""
     print_rows(headline(directory, found), [Cells(cells(one), _style(one)) for one in found])
 
 
-def headline(directory: Path, found: list[Listed]) -> str:
+def headline(directory: Path, found: list[ListedRun]) -> str:
     """How many there are."""
     return f"{directory}: {len(found)} run{'' if len(found) == 1 else 's'}"
 
 
-def cells(one: Listed) -> tuple[str, ...]:
+def cells(one: ListedRun) -> tuple[str, ...]:
     """When, name, kind, how long, how it ended, and what was run."""
     if one.run is None:
         return "", one.path.name, "", "", one.problem, ""
@@ -93,7 +93,7 @@ def cells(one: Listed) -> tuple[str, ...]:
     return run.started, one.path.name, KINDS.get(run.kind, run.kind), lasted, one.state, shlex.join(run.command)
 
 
-def _style(one: Listed) -> str:
+def _style(one: ListedRun) -> str:
     if one.run is None or failed(one.run.run) or one.run.unfinished:
         return "bold red"
     return "yellow" if one.run.in_progress else "green"

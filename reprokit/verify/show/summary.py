@@ -25,7 +25,7 @@ from reprokit.verify.compare.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalisations
-from reprokit.verify.read.scan import Key, Scan, Series, scan
+from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
 from reprokit.verify.show.trail_summary import Holding, holdings
 from reprokit.verify.show.trail_summary import document as trails_document
 
@@ -34,7 +34,7 @@ MAX_ENTROPY_FILES = 100_000
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """One run, read once."""
 
     directory: RunDirectory
@@ -49,7 +49,7 @@ class Summary:
     findings: FindingsFile | None = None
 
     @cached_property
-    def logged(self) -> tracker_metrics.Found:
+    def logged(self) -> tracker_metrics.TrackerMetrics:
         """The metrics in the files that experiment trackers wrote."""
         return tracker_metrics.read(self.directory, self.outputs)
 
@@ -74,7 +74,7 @@ class Summary:
             return "failed to start"
         return ended(self.run) or f"{NO_END}; what it had recorded is shown"
 
-    def series(self, *kinds: str) -> Iterator[tuple[Key, Series]]:
+    def series(self, *kinds: str) -> Iterator[tuple[SeriesKey, ScannedSeries]]:
         """The series of these kinds, in the order of the kinds, then of processes and names."""
         for kind in kinds:
             found = [key for key in self.scan.series if key.kind == kind]
@@ -91,7 +91,7 @@ def _longest(history: Raw | None) -> int:
     return max((len(values) for values in (history or {}).get("values", {}).values()), default=0)
 
 
-def summarise(path: Path) -> Summary:
+def summarise(path: Path) -> RunSummary:
     """Read a run; raises a RunError where that is impossible."""
     directory = RunDirectory(path)
     in_progress = directory.in_progress or _is_still_written(directory)
@@ -101,7 +101,7 @@ def summarise(path: Path) -> Summary:
     trails, problems = holdings(directory, in_progress=in_progress)
     found = _findings(directory, problems)
     entropy_facts = _entropy(path / ENTROPY)
-    return Summary(directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found)
+    return RunSummary(directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found)
 
 
 def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
@@ -131,7 +131,7 @@ def _entropy(path: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def not_covered(summary: Summary) -> Iterator[str]:
+def not_covered(summary: RunSummary) -> Iterator[str]:
     """What the run's record does not hold, and why."""
     run = summary.run
     yield from _uncovered(summary)
@@ -154,7 +154,7 @@ def not_covered(summary: Summary) -> Iterator[str]:
     yield from (f"the content of outputs: {text}" for text in summary.outputs.not_compared)
 
 
-def _uncovered(summary: Summary) -> Iterator[str]:
+def _uncovered(summary: RunSummary) -> Iterator[str]:
     """Entropy that nobody recorded. Without the shim, the supervisor did where it was on."""
     run = summary.run
     is_on = run.supervisor is not None and run.supervisor.is_on
@@ -176,13 +176,13 @@ def _fresh(directory: Path) -> int:
         return 0
 
 
-def warnings(summary: Summary) -> list[str]:
+def warnings(summary: RunSummary) -> list[str]:
     """The launcher's warnings and the agent's, each once."""
     said = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage(summary)]))
     return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
 
 
-def _damage(summary: Summary) -> Iterator[str]:
+def _damage(summary: RunSummary) -> Iterator[str]:
     """What is wrong with the random profile and with what the run kept, if it has ended."""
     if summary.in_progress:
         return
@@ -198,7 +198,7 @@ def _damage(summary: Summary) -> Iterator[str]:
             yield f"{run.path / problem.name} {problem.what}"
 
 
-def document(summary: Summary) -> dict[str, Any]:
+def document(summary: RunSummary) -> dict[str, Any]:
     """The summary as a JSON document; the profile's key, which is secret, is left out."""
     run = msgspec.to_builtins(summary.run)
     del run["key"]
@@ -228,13 +228,13 @@ def document(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _process(name: str, summary: Summary) -> dict[str, Any]:
+def _process(name: str, summary: RunSummary) -> dict[str, Any]:
     process = summary.scan.processes[name]
     python = f"{process.agent.implementation} {process.agent.python}" if process.agent is not None else None
     return {"identity": name, "python": python, "ended": process.ended, "lines": process.count, "lost": process.lost}
 
 
-def _series(key: Key, series: Series) -> dict[str, Any]:
+def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
     kind, at = (key.kind, None) if key.kind != END_WEIGHTS else ("weights", "end")
     line = {"process": key.process, "kind": kind, "name": key.name, "lines": series.count}
     return {**line, "at": at, "first": series.first, "last": series.last}
