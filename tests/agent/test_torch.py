@@ -367,7 +367,8 @@ for number, loader in enumerate(loaders):
     assert [line["digest"] for line in outcome.of("weights", at="epoch", object="model#0")] == expected
 
 
-@pytest.mark.parametrize("method", rest_slow(["fork", "spawn"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loader_workers_do_not_report_the_parents_models(training: Training, method: str) -> None:
     outcome = training.run(
         HEAD

@@ -17,7 +17,7 @@ from reprokit.agent.patches import torch as switches
 from reprokit.agent.patches import torch_operators as operators
 from reprokit.patches import parse
 from tests.agent.training import Outcome, Training
-from tests.support import Reprokit, rest_slow
+from tests.support import Reprokit
 
 pytestmark = pytest.mark.torch
 
@@ -55,8 +55,9 @@ def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) ->
     assert reprokit.run("verify", "first", "second").returncode == 1
 
 
+@pytest.mark.slow
 @two_processors
-@pytest.mark.parametrize("patch", rest_slow(["torch-operator=aten::index_put_", "torch-deterministic", "threads=1"]))
+@pytest.mark.parametrize("patch", ["torch-operator=aten::index_put_", "torch-deterministic", "threads=1"])
 def test_the_backward_of_indexing_repeats(reprokit: Reprokit, patch: str) -> None:
     recorded, replayed = digests(reprokit, "--patch", patch)
     assert recorded == replayed
@@ -303,7 +304,8 @@ def test_a_number_of_workers_decides_what_is_drawn(tmp_path: Path) -> None:
     assert two == also_two
 
 
-@pytest.mark.parametrize("workers", rest_slow([0, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_workers_are_as_many_as_the_patch_says(tmp_path: Path, workers: int) -> None:
     patch = f"torch-loader={workers}"
     first, second = drawn(tmp_path, [1, 0], patch)

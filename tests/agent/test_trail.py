@@ -488,6 +488,7 @@ for a, b in workers:
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_a_trail_of_its_own(tmp_path: Path) -> None:
     training = Trailed(tmp_path)
     outcome = training.run(HEAD + FORKED)

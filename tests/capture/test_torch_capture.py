@@ -213,6 +213,7 @@ def test_the_training_stops(tmp_path: Path) -> None:
     assert not list((tmp_path / "whole").iterdir())
 
 
+@pytest.mark.slow
 def test_scripts_guard_their_own_trainings(tmp_path: Path) -> None:
     """Each check is in the script; see there."""
     script = str(TRAININGS / "pytorch_guarded.py")

@@ -205,7 +205,8 @@ def bad_sample(steps: Steps) -> int:
     return indices.index(50)
 
 
-@pytest.mark.parametrize("name", rest_slow(LOOPS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOOPS)
 def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -> None:
     steps = captured(tmp_path, LOOPS[name])
     result, _ = steps.redo("explain", script(LOOPS[name]))

@@ -50,6 +50,7 @@ def test_results_that_arrive_as_they_are_ready_are_put_in_order(reprokit: Reprok
     assert "unordered\\_results.py:19 in \\<module\\>" in found.story
 
 
+@pytest.mark.slow
 @pytest.mark.xgboost
 def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "xgboost_linear")
