@@ -44,7 +44,7 @@ NOISE = frozenset(
     }
 )  # directories in which programs keep their own things
 NOISE_SUFFIXES = (".pyc", ".pyo")
-CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so")  # of programs' own files: no data, and no results to look into
+CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so", ".o", ".a")  # of programs: no data, and no results
 
 
 class WrittenNames(msgspec.Struct, frozen=True):

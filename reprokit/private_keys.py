@@ -11,6 +11,8 @@ HEAD = 64 << 10  # bytes that are looked at: keys in text can follow comments an
 
 _LENGTH = rb"(?:[\x00-\x7f]|\x81.|\x82..|\x83...|\x80)"  # of DER, or indefinite
 _OID = rb"\x06.(?:\x2a\x86\x48\x86\xf7\x0d\x01|\x2a\x86\x48\xce|\x2b\x65|\x2b\x81\x04)"  # PKCS, X9.62, RFC 8410, SEC 2
+_FIRST_BYTES = tuple(bytes([byte]) for byte in b"\xfe\xce\x03\x30\x94\x95\x9c\x9d\xc5\xc7")  # of what _magics matches
+_WORDS = (b"KEY", b"Key", b"key", b"AGE-PLUGIN-")  # each line that _lines matches has one; far faster to look for
 
 
 @cache
@@ -48,7 +50,9 @@ def _magics() -> re.Pattern[bytes]:
 
 def holds_private_key(head: bytes) -> bool:
     """Whether a file that begins so is a private key, or a store of keys."""
-    return _magics().match(head) is not None or _lines().search(head) is not None
+    if head.startswith(_FIRST_BYTES) and _magics().match(head):
+        return True
+    return any(word in head for word in _WORDS) and _lines().search(head) is not None
 
 
 def is_private_key(file: IO[bytes]) -> bool:
