@@ -7,6 +7,7 @@ next, and tells what came of them; the launcher reads the result and the progres
 from __future__ import annotations
 
 import os
+import sys
 
 from . import checks
 from .bisection import Search
@@ -243,6 +244,12 @@ class RedoDriver:
             text = " ".join(str(error).split())[:500]
             words = f"the step could not be executed again: {type(error).__name__}: {text}"
         return self.trouble(words)
+
+    def require_end(self) -> None:
+        """End the process of a script that has caught the exception by which it was to end."""
+        if self.is_done:
+            sys.stdout.flush()
+            os._exit(0)
 
     def trouble(self, text: str) -> NoReturn:
         """End the process, as the step cannot be done again."""

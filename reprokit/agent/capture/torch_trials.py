@@ -1,0 +1,312 @@
+"""The trials of a captured step of PyTorch: each begins with the snapshot's state and ends at the update."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from _thread import _local
+
+from .reading import SnapshotError
+from .redo import EXPLAIN, MINIMISE
+from .settings import LOSS_ABOVE
+from .torch_batches import Batch, Turn, leaves_out, shares, turns
+from .torch_fit import UnfitError
+from .torch_outcome import Step
+from .trigger import ACTIVATION, LOSS, Trigger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .reading import SnapshotFile
+    from .redo import RedoDriver
+    from .torch_explain import Explaining
+    from .torch_fit import Built
+
+MAX_WITHOUT = 1000  # turns of the script's loop in a row that come to nothing
+MAX_PASSED = 10_000
+NO_FETCH = "the script's step took no batch from a DataLoader, from which the snapshot's came"
+NO_LOADER = (
+    "no DataLoader gave the batch: what the script computed with besides its model's arguments and its functions' "
+    "variables is its own"
+)
+NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
+NOT_CUT_BATCH = "a batch whose tensors are of several lengths is one sample here"
+NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
+OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of them needs no sample"
+
+
+class CapturedStep:
+    """What the snapshot has of the step; raises SnapshotError where it cannot be done again."""
+
+    def __init__(self, file: SnapshotFile, built: Built, trigger: Trigger) -> None:
+        self.header = file.header
+        self.trigger = trigger
+        if self.header.get("sharded"):
+            raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
+        entries = self.header.get("batches") or []
+        self.turns = turns([Batch(entry, built.reader.value) for entry in entries])
+        loops = self.header.get("loops")
+        self.loops: dict[str, Any] = loops if isinstance(loops, dict) else {}
+        self.of = sum(turn.samples for turn in self.turns)
+        self.indices = [index for turn in self.turns for index in turn.indices]
+        for turn in self.turns:
+            if turn.fetched is not None and turn.fetched.is_empty:
+                classes = ", ".join(turn.fetched.left_out)
+                raise SnapshotError(f"nothing of the batch was kept, but for its class: {classes}")
+        if trigger.updates is not None:
+            raise SnapshotError("the snapshot is of a state some updates before the one that did it, and has no batch")
+
+    @property
+    def is_about_loss(self) -> bool:
+        """Whether what was captured is known before the gradients are."""
+        return self.trigger.condition == LOSS_ABOVE or self.trigger.kind in (LOSS, ACTIVATION)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Classes of what was not kept of the batch."""
+        return [name for turn in self.turns for name in turn.left_out]
+
+
+class TrialState(enum.Enum):
+    """How far a trial has come."""
+
+    WAITING = 0  # for a batch, or a module's call
+    UNUSED = 1  # what was handed over was only used without gradients: by an evaluation
+    BEGUN = 2  # the script works on it with the snapshot's state
+    CALLED = 3  # and has called a module
+
+
+WAITING, UNUSED, BEGUN, CALLED = TrialState
+
+
+class TrialInputs:
+    """What a trial gives to the script, and how much of it was given."""
+
+    def __init__(self, parts: list[tuple[Turn, list[int]]]) -> None:
+        self.fetched = [(turn.fetched, own) for turn, own in parts if turn.fetched is not None]
+        self.called = [(batch, own) for turn, own in parts for batch in turn.called]
+        self.targets = [(batch, own) for turn, own in parts for batch in turn.targets]
+        self.variables = [(batch, own) for turn, own in parts for batch in turn.variables]
+        self.judged = 0  # losses whose target was replaced
+        self.handed = 0  # batches that the loop was given
+        self.calls = 0  # of modules, whose arguments were replaced
+        self.tensors: list[tuple[str, Any]] = []  # of batches, for who asks where values came from
+
+
+class Trial:
+    """One attempt of the step, from the batch that the loop is given to the update that it does not make."""
+
+    def __init__(self, samples: list[int], parts: list[tuple[Turn, list[int]]]) -> None:
+        self.samples = samples
+        self.inputs = TrialInputs(parts)
+        self.state = WAITING
+        self.evaluated: Any = None  # whose batches seem to be for an evaluation that leaves gradients on
+        self.is_put = False  # the state was, when the batch was handed over
+        self.part: str | None = None  # of the optimizer's step, which was made
+        self.passes = 0  # backward
+        self.root: Any = None  # the module that was called first, since the last backward pass
+        self.losses: list[Any] = []
+        self.not_finite: list[Trigger] = []  # modules' outputs, and parameters that the update has made so
+        self.updated: list[Any] = []  # those parameters themselves
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the script works with the snapshot's state."""
+        return self.state in (BEGUN, CALLED)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all that the loop was given went into gradients."""
+        return self.passes >= len(self.inputs.fetched)
+
+
+class RedoThread(_local):
+    """Where one thread is."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of calls of modules
+        self.fetching = False
+        self.in_backward = False
+        self.in_closure = False
+        self.in_step = False  # which calls its closure
+        self.stepped = False  # the scaler called the optimizer
+        self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
+
+
+class Trials:
+    """The trials of this process."""
+
+    def __init__(self, torch: Any, driver: RedoDriver, built: Built, captured: CapturedStep) -> None:
+        self.torch = torch
+        self.driver = driver
+        self.built = built
+        self.captured = captured
+        self.is_ahead = False  # the script was given batches before it used those before them
+        self.is_attached = True
+        self._without = 0  # turns of the loop since a trial ended
+        self._passed = 0  # updates of other optimizers
+        self._failed_part: list[int] | None = None  # with which the script cannot make the step
+        self.trial: Trial
+        self._explaining: Explaining | None
+        self._next()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the script's step is watched."""
+        return self.is_attached and not self.driver.is_done
+
+    def _next(self) -> None:
+        captured, driver = self.captured, self.driver
+        if any(turn.is_whole for turn in captured.turns) and driver.mode == MINIMISE:
+            driver.problem(NOT_CUT_BATCH)
+        samples = driver.next(captured.of, captured.indices, lambda part: leaves_out(captured.turns, part))
+        self.trial = Trial(list(samples), shares(captured.turns, samples))
+        self._explaining = None
+
+    def put(self) -> None:
+        """Put the state in where the batch is handed over, unless the script has its models to make yet."""
+        try:
+            self.built.put()
+            self.trial.is_put = True
+        except (UnfitError, SnapshotError):
+            self.trial.is_put = False
+
+    def begin(self) -> None:
+        """Put the snapshot's state into what the script built."""
+        trial = self.trial
+        if not trial.is_put:
+            try:
+                self.built.put()
+            except (UnfitError, SnapshotError) as error:
+                self.driver.trouble(str(error))
+        trial.is_put = False
+        if self.driver.trials:
+            self.built.forget_gradients()
+        self.driver.running(trial.samples)
+        trial.state, trial.part = BEGUN, None
+        trial.inputs.calls = trial.inputs.judged = trial.passes = 0
+        trial.losses.clear()
+        if self.driver.mode == EXPLAIN:
+            self.explain()
+        self.built.put_random()
+
+    def unused(self) -> None:
+        """What was handed over was used by an evaluation that left gradients on, or an error was passed by."""
+        self.trial.state = UNUSED
+        self._without += 1
+        if self._without >= MAX_WITHOUT:
+            self.failed("no backward pass came")
+
+    def step(self) -> Step:
+        """Return what was seen so far."""
+        return Step(self.torch, self.trial.losses, self.built.gradients(), self.trial.not_finite)
+
+    def is_seen(self) -> bool:
+        """Whether what was captured is there again."""
+        return self.trial.is_begun and self.step().again(self.captured.trigger) is not None
+
+    def arrived(self, optimizer: Any) -> None:
+        """Take it that the script is at an update."""
+        trial = self.trial
+        if not trial.is_begun:
+            self._without += 1
+            if not self.driver.trials and self._without >= MAX_WITHOUT:
+                self.driver.trouble(NO_FETCH if trial.inputs.fetched and not trial.inputs.handed else NO_FORWARD)
+        elif self.built.is_held_back(optimizer) or self.is_seen():
+            self.conclude()
+        else:
+            trial.state = WAITING  # the snapshot's step began after this optimizer's update
+            self.built.put_random(self.captured.header.get("random_after_update"))
+            self._passed += 1
+            if self._passed >= MAX_PASSED:
+                self.driver.trouble("the optimizer whose step was captured makes none in this script")
+
+    def conclude(self, ended: str | None = None) -> None:
+        """The trial has come to its end."""
+        if self._explaining is not None:
+            self._explaining.end()
+        step, trial, driver = self.step(), self.trial, self.driver
+        outcome = step.outcome()
+        self._without, self._failed_part = 0, None
+        about = self.built.about()
+        different = outcome.compared(self.captured.header, about)["gradients"]["different"]
+        is_same = outcome.again(self.captured.trigger) is not None and not different
+        if not (trial.inputs.fetched or driver.is_begun or is_same):
+            driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
+        if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
+            driver.problem(OTHER_RANKS)
+        left_out = self.captured.left_out
+        if left_out and not is_same and driver.mode != MINIMISE:
+            driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
+        driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(step))
+        if ended is None and self.is_ahead:
+            driver.go_on_in_another_process()  # what it works on next is of this trial
+        elif ended is None:
+            self._next()
+
+    def failed(self, why: str) -> None:
+        """Take a part of the batch with which the script cannot make the step; it may pass errors by and go on."""
+        if self.driver.mode == MINIMISE:
+            self._failed_part, self._without = self.trial.samples, 0
+            self.driver.failed(self.trial.samples, self.captured.of, why)
+            self._next()
+
+    def explain(self) -> None:
+        """Watch operators from here on, and know what there is by name."""
+        from .torch_explain import Explaining, NotSupportedError
+
+        if self._explaining is None:
+            try:
+                self._explaining = Explaining(self.torch)
+            except NotSupportedError as error:
+                return self.driver.problem(str(error))
+            self._explaining.begin()
+        self._explaining.know(self.built.layers(), [*self.built.known(), *self.trial.inputs.tensors])
+        return None
+
+    def _cause(self, step: Step) -> dict[str, Any]:
+        if self._explaining is None:
+            return {}
+        targets = self.trial.updated or step.bad_losses or [step.gradients[name] for name in step.bad]
+        found = self._explaining.cause(targets, self.captured.of)
+        rows = [] if found is None else found["samples"]
+        if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.of:
+            assert found is not None
+            found["indices"] = [self.captured.indices[row] for row in rows]
+        return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
+
+    def ended(self) -> None:
+        """The script has ended by itself: within a trial, before the first, or between two."""
+        if not self.is_active:
+            return
+        trial, driver, why = self.trial, self.driver, _exception()
+        if trial.is_begun and (trial.losses or driver.mode == EXPLAIN):
+            driver.problem(f"the script ended before its update{why}")
+            self.conclude(f"the script ended{why}")
+        elif trial.is_begun:
+            driver.problem(f"the script ended before its backward pass{why}")
+            if driver.mode == MINIMISE:
+                driver.failed(trial.samples, self.captured.of, f"the script ended{why}")
+            else:
+                driver.write({"reproduced": False, "problems": driver.problems})
+        elif trial.inputs.handed and why and driver.mode == MINIMISE and len(trial.samples) < self.captured.of:
+            self._failed_part = trial.samples  # before it called its model
+            driver.failed(trial.samples, self.captured.of, f"the script ended{why}")
+        if self.is_active and driver.trials and driver.mode == MINIMISE:
+            part = self._failed_part
+            if why and part is not None and 1 < len(part) < self.captured.of:
+                driver.fill(part)  # it has ended by what a smaller batch raises
+            driver.write({"again": True})
+
+
+def _are_several(torch: Any) -> bool:
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def _exception() -> str:
+    value = getattr(sys, "last_value", None)
+    return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
