@@ -126,8 +126,13 @@ class Rejections:
         self.capture = capture
         self.random: RandomStates | None = None  # of Python and NumPy, once TensorFlow is there
         self._conditions = capture.settings.conditions
-        self._training = training
+        self.training = training
         self._handler = handler
+
+    def keep_random(self) -> None:
+        """Hold the random states as they are now."""
+        if self.random is not None:
+            self.random.keep()
 
     def handle(
         self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any
@@ -151,10 +156,10 @@ class Rejections:
         found.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
         found.losses = known.last_losses()
         found.random, found.eager = ({} if self.random is None else self.random.kept()), eager_state()
-        found.optimizers = self._training.optimizers()
+        found.optimizers = self.training.optimizers()
         if call is None or call.model is None:
             found.others = [
-                plain(variable) for entry in self._training.order if entry is not known for variable in entry.alive
+                plain(variable) for entry in self.training.order if entry is not known for variable in entry.alive
             ]
         if call is not None:
             found.model = call.model
@@ -201,7 +206,7 @@ class Rejections:
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
             found.held = {int(key): value for key, value in seen["held"].items()}
-            self.end_behind(site, found, loops=loops, call=self._training.call_with(seen["given"]))
+            self.end_behind(site, found, loops=loops, call=self.training.call_with(seen["given"]))
 
         return on_host, seen
 
@@ -247,7 +252,7 @@ class Rejections:
         self, site: UpdateSite, found: RejectedStep, *, loops: bool, call: OutermostCall | None = None
     ) -> None:
         """Handle what was found; the training ends when its call has come back, or at once where a graph loops."""
-        call = call or self._training.current()
+        call = call or self.training.current()
         if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
             return
         if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
