@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from reprokit.agent.capture.header import SnapshotHeader
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_header
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
-from reprokit.agent.capture.trigger import Trigger, in_words
+from reprokit.agent.capture.trigger import in_words
 from reprokit.model.run import SnapshotFacts
 from reprokit.rundir import SNAPSHOTS, RunDirectory
 
@@ -25,7 +25,6 @@ __all__ = [
     "of_run",
     "partials",
     "read_header",
-    "trigger_of",
 ]
 
 MAX_SNAPSHOTS = 10_000
@@ -70,17 +69,12 @@ def _facts(directory: Path, name: str) -> SnapshotFacts:
         header = read_header(str(directory / name))
     except (SnapshotError, OSError) as error:
         return SnapshotFacts(name=name, problem=str(error))
-    step = header.get("step")
+    facts = SnapshotHeader.read(header)
     return SnapshotFacts(
         name=name,
         process=str(header.get("process") or ""),
-        step=step if isinstance(step, int) and 0 <= step < LARGEST_STEP else 0,
-        trigger=trigger_of(header),
+        step=facts.step if facts.step < LARGEST_STEP else 0,
+        trigger=in_words(facts.trigger),
         digest=str(header.get("digest")),
-        began_here=Trigger.read(header.get("trigger")).began_here,
+        began_here=facts.trigger.began_here,
     )
-
-
-def trigger_of(header: dict[str, Any]) -> str:
-    """Why the step was captured, in words."""
-    return in_words(Trigger.read(header.get("trigger")))

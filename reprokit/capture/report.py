@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reprokit.agent.capture import trees
+from reprokit.agent.capture.header import SnapshotHeader
 from reprokit.agent.capture.reading import SnapshotFile
-from reprokit.capture.files import trigger_of
+from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.printable import printable
 from reprokit.screen import Cells, print_rows
 
@@ -23,8 +24,7 @@ Rows = Iterator[tuple[str, str]]
 
 def print_snapshot(file: SnapshotFile) -> None:
     """Print what a snapshot holds."""
-    header = file.header
-    headline = f"snapshot {file.path}: step {header.get('step')}: {trigger_of(header)}"
+    headline = f"snapshot {file.path}: step {file.facts.step}: {in_words(file.facts.trigger)}"
     _print(headline, _of_snapshot(file), "bold red")
 
 
@@ -36,20 +36,20 @@ def document(file: SnapshotFile) -> dict[str, Any]:
 
 def print_result(found: Mapping[str, Any], mode: str) -> None:
     """Print what came of a step that was done again."""
-    trigger = _object(found, "trigger")
+    trigger = in_words(Trigger.read(found["trigger"])) if found.get("trigger") else ""
     different = _list(_object(found, "gradients"), "different")
     if found.get("reproduced") and different:
-        rest = found.get("words") if mode == "explain" else trigger_of({"trigger": trigger})
+        rest = found.get("words") if mode == "explain" else trigger
         headline, style = f"reproduced with other gradients than captured: {rest}", "bold yellow"
     elif not found.get("reproduced"):
-        rest = f"; instead: {trigger_of({'trigger': trigger})}" if trigger else ""
+        rest = f"; instead: {trigger}" if trigger else ""
         headline, style = f"not reproduced{rest}", "bold yellow"
     elif mode == "explain" and found.get("words"):
         headline, style = str(found["words"]), "bold red"
     elif mode == "minimise":
         headline, style = _smallest(found), "bold red"
     else:
-        headline, style = f"reproduced: {trigger_of({'trigger': trigger})}", "bold red"
+        headline, style = f"reproduced: {trigger}", "bold red"
     _print(headline, _of_result(found, mode), style)
 
 
@@ -64,49 +64,50 @@ def _print(headline: str, rows: Rows, style: str) -> None:
 
 
 def _of_snapshot(file: SnapshotFile) -> Rows:
-    header = file.header
-    yield "written by", _joined([*_pairs(_object(header, "versions")), f"process {header.get('process') or '0'}"])
+    header = file.facts
+    yield "written by", _joined([*_pairs(header.versions), f"process {file.header.get('process') or '0'}"])
     yield "step", _joined(_step(header))
-    for trigger in _objects(header, "also")[:SHOWN]:
-        yield "also", trigger_of({"trigger": trigger})
-    yield from (("where", line) for line in _places(_object(header, "trigger").get("where")))
+    for trigger in header.also[:SHOWN]:
+        yield "also", in_words(trigger)
+    yield from (("where", line) for line in _places(list(header.trigger.where)))
     yield from (("model", line) for line in _models(header))
     yield from (("optimizer", line) for line in _optimizers(header))
-    yield from (("batch", line) for line in _batches(file))
-    yield "random", _joined(sorted(_object(header, "random"))) or "no state was kept"
+    yield from (("batch", line) for line in _batches(file, header))
+    yield "random", _joined(sorted(header.random)) or "no state was kept"
     yield "gradients", _gradients(header)
-    losses = [_number(text) for text in _list(header, "losses")[-SHOWN:]]
+    losses = [_number(text) for text in header.losses[-SHOWN:]]
     if losses:
         yield "last losses", ", ".join(losses)
-    yield from (("note", str(note)) for note in _list(header, "notes")[:SHOWN])
+    yield from (("note", note) for note in header.notes[:SHOWN])
     size = sum(len(tensor.data) for tensor in file.tensors.values())
     yield "holds", f"{len(file.tensors)} tensors, {size:,} bytes; all digests fit"
 
 
-def _step(header: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{header.get('step')} (steps begin with 0)"
-    for key, words in (("epoch", "epoch"), ("steps_in_epoch", "steps in it"), ("rank", "rank"), ("world", "of ranks")):
-        if header.get(key) is not None:
-            yield f"{words} {header[key]}"
-    loss = _object(header, "loss").get("value")
+def _step(header: SnapshotHeader) -> Iterator[str]:
+    yield f"{header.step} (steps begin with 0)"
+    known = {"epoch": header.epoch, "steps in it": header.steps_in_epoch, "rank": header.rank, "of ranks": header.world}
+    for words, number in known.items():
+        if number is not None:
+            yield f"{words} {number}"
+    loss = (header.loss or {}).get("value")
     if loss is not None:
         yield f"loss {_number(loss)}"
 
 
-def _models(header: Mapping[str, Any]) -> Iterator[str]:
-    for model in _objects(header, "models")[:SHOWN]:
+def _models(header: SnapshotHeader) -> Iterator[str]:
+    for model in header.models[:SHOWN]:
         count = len(_object(model, "tensors"))
         yield f"{model.get('name')}: {model.get('class')}, {count} tensor{'s' if count != 1 else ''}"
 
 
-def _optimizers(header: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("optimizers", "scalers", "schedules"):
-        for entry in _objects(header, key)[:SHOWN]:
-            yield f"{entry.get('name') or key}: {entry.get('class')}"
+def _optimizers(header: SnapshotHeader) -> Iterator[str]:
+    for kind in ("optimizers", "scalers", "schedules"):
+        for entry in getattr(header, kind)[:SHOWN]:
+            yield f"{entry.get('name') or kind}: {entry.get('class')}"
 
 
-def _batches(file: SnapshotFile) -> Iterator[str]:
-    for batch in _objects(file.header, "batches")[:SHOWN]:
+def _batches(file: SnapshotFile, header: SnapshotHeader) -> Iterator[str]:
+    for batch in header.batches[:SHOWN]:
         names = trees.refers(batch.get("value"))
         tensors = [file.tensors[name] for name in names[:MAX_SHAPES] if name in file.tensors]
         shapes = [f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
@@ -118,10 +119,10 @@ def _batches(file: SnapshotFile) -> Iterator[str]:
         yield _joined([f"from {batch.get('from')}{loader}", samples, *shapes, *more, *left_out])
 
 
-def _gradients(header: Mapping[str, Any]) -> str:
-    bad = sorted(_object(header, "gradients"))
+def _gradients(header: SnapshotHeader) -> str:
+    bad = sorted(header.gradients)
     names = ", ".join(bad[:NAMES]) + (", ..." if len(bad) > NAMES else "")
-    return f"{len(bad)} of {len(_object(header, 'gradient_digests'))} are not finite" + (f": {names}" if bad else "")
+    return f"{len(bad)} of {len(header.gradient_digests)} are not finite" + (f": {names}" if bad else "")
 
 
 # A result

@@ -9,7 +9,7 @@ from typing import Any
 
 from reprokit.agent.capture import trees
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile
-from reprokit.agent.capture.trigger import Trigger, in_words
+from reprokit.agent.capture.trigger import in_words
 from reprokit.capture.arrays import Arrays
 from reprokit.errors import BadSnapshot
 
@@ -32,37 +32,36 @@ class Snapshot:
     @property
     def framework(self) -> str:
         """pytorch, tensorflow or keras."""
-        return str(self.header.get("framework"))
+        return self._file.facts.framework
 
     @property
     def step(self) -> int:
         """How many steps the optimizer had made before."""
-        with self._told("number of steps"):
-            return int(self.header.get("step") or 0)
+        return self._file.facts.step
 
     @property
     def trigger(self) -> str:
         """Why it was captured, in words."""
-        return in_words(Trigger.read(self.header.get("trigger")))
+        return in_words(self._file.facts.trigger)
 
     @property
     def batches(self) -> list[Any]:
         """What went into the step, built as the script had it, with NumPy arrays for its tensors."""
         with self._told("batches"):
-            return [trees.unpack(batch["value"], self._leaf) for batch in self.header.get("batches") or []]
+            return [trees.unpack(batch["value"], self._leaf) for batch in self._file.facts.batches]
 
     @property
     def gradients(self) -> dict[str, Any]:
         """The gradients that were not finite, by parameter."""
         with self._told("gradients"):
-            found = self.header.get("gradients") or {}
+            found = self._file.facts.gradients
             return {name: self.tensors[found[name]] for name in found}
 
     @property
     def losses(self) -> list[float]:
         """The last losses, up to the captured step's."""
         with self._told("losses"):
-            return [float.fromhex(text) for text in self.header.get("losses") or []]
+            return [float.fromhex(text) for text in self._file.facts.losses]
 
     def restore(self, model: Any, optimizer: Any = None) -> list[str]:
         """Put the state into a model, and into its optimizer (or a list of them); returns what could not be put back.

@@ -8,8 +8,8 @@ import mmap
 import os
 import stat
 
+from .header import SnapshotHeader
 from .store import COMPLEX, FORMAT, HEADER, MAX_HEADER, MAX_TENSORS, SIZES, TENSORS, comparable_digest, seal
-from .trigger import Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class SnapshotFile:
         self.header = read_header(path)
         self.tensors = _tensors(path, self.header, check)
 
+    @property
+    def facts(self) -> SnapshotHeader:
+        """The header, typed."""
+        return SnapshotHeader.read(self.header)
+
 
 def read_header(path: str) -> dict[str, Any]:
     """snapshot.json, whose seal fits."""
@@ -63,16 +68,13 @@ def read_header(path: str) -> dict[str, Any]:
     return header
 
 
-def saved_optimizers(header: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def saved_optimizers(header: SnapshotHeader, count: int) -> list[dict[str, Any]]:
     """The optimizers for so many given ones: in order; where there are more, first those whose step was captured."""
-    saved = header.get("optimizers")
-    if not isinstance(saved, list) or not all(isinstance(entry, dict) for entry in saved):
-        raise SnapshotError("the snapshot has no list of optimizers")
+    saved, captured = list(header.optimizers), header.trigger.optimizers
     if count > len(saved):
         raise SnapshotError(f"the snapshot has {len(saved)} optimizers, not {count}")
-    captured = Trigger.read(header.get("trigger")).optimizers
     if count < len(saved):
-        saved = sorted(saved, key=lambda entry: entry.get("name") not in captured)
+        saved.sort(key=lambda entry: entry.get("name") not in captured)
     return saved[:count]
 
 

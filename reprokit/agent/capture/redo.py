@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from . import Capture
+    from .header import SnapshotHeader
 
     Samples = tuple[int, ...]
 
@@ -70,25 +71,24 @@ class StepOutcome:
         seen = again or next(iter(self.not_finite), None)
         return FINITE if seen is None else in_words(seen)
 
-    def compared(self, header: Mapping[str, Any], about: set[str] | None = None) -> dict[str, Any]:
+    def compared(self, header: SnapshotHeader, about: set[str] | None = None) -> dict[str, Any]:
         """Return gradients and loss beside the snapshot's, of all parameters or of these."""
         kept, bad = (
             {name: known[name] for name in known if about is None or name in about}
-            for known in (header.get("gradient_digests") or {}, header.get("gradients") or {})
+            for known in (header.gradient_digests, header.gradients)
         )
         same = {name for name in kept if self.digests.get(name) == kept[name]}
-        given_up = header.get("given_up") or ()
         different = [name for name in dict.fromkeys([*kept, *self.digests]) if name not in same]
         before = set(bad)
         return {
             "gradients": {
                 "equal": len(same),
-                "different": [name for name in different if name not in given_up][:MAX_DIFFERENT],
+                "different": [name for name in different if name not in header.given_up][:MAX_DIFFERENT],
                 "nonfinite_equal": before == self.bad_gradients and before <= same,
             },
             "loss": {
                 "value": None if self.loss is None else self.loss.hex(),
-                "equal": self.loss_digest != "" and self.loss_digest == (header.get("loss") or {}).get("digest"),
+                "equal": self.loss_digest != "" and self.loss_digest == (header.loss or {}).get("digest"),
             },
         }
 
@@ -127,15 +127,20 @@ class RedoDriver:
         """The snapshot, which is read when it is needed first; raises SnapshotError."""
         if self._file is None:
             file = SnapshotFile(self.path)
-            if not Trigger.read(file.header.get("trigger")).is_of_known_condition:
+            if not file.facts.trigger.is_of_known_condition:
                 raise SnapshotError("the snapshot does not say which condition held; capture the step again")
             self._file = file
         return self._file
 
     @property
+    def header(self) -> SnapshotHeader:
+        """What the snapshot says of the step."""
+        return self.file.facts
+
+    @property
     def wanted(self) -> Trigger:
         """What the snapshot was written for."""
-        return Trigger.read(self.file.header.get("trigger"))
+        return self.header.trigger
 
     @property
     def is_begun(self) -> bool:
@@ -195,11 +200,11 @@ class RedoDriver:
 
         In the search for a smaller batch another trial follows; else the process ends with the result.
         """
-        outcome = outcome.named_as(list(self.file.header.get("gradient_digests") or ()))
+        outcome = outcome.named_as(list(self.header.gradient_digests))
         again = outcome.again(self.wanted)
         told = again or next(iter(outcome.not_finite), None)
         found: dict[str, Any] = {"reproduced": again is not None, "trigger": None if told is None else told.line()}
-        found.update(outcome.compared(self.file.header, about))
+        found.update(outcome.compared(self.header, about))
         self.trials += 1
         if self.mode == MINIMISE:
             if not self._known:

@@ -184,14 +184,14 @@ class TensorFlowRedo:
 
 def _number(file: SnapshotFile) -> int:
     """Which optimizer's step was captured."""
-    name = next(iter(Trigger.read(file.header.get("trigger")).optimizers), "").partition("#")[2]
+    name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0
 
 
 def _with_optimizers(file: SnapshotFile, count: int) -> Any:
     """The snapshot with so many optimizers, as the script may have fewer now: that of the step, and those before it."""
     view = copy.copy(file)
-    known = file.header.get("optimizers") or []
+    known = list(file.facts.optimizers)
     first = max(0, _number(file) - count + 1)
     view.header = {**file.header, "optimizers": known[first : first + count] or known[:count]}
     return view
@@ -369,7 +369,7 @@ def put_locals(values: Any) -> None:
 
 def entries(file: SnapshotFile) -> list[dict[str, Any]]:
     """What a snapshot says of the step's batches."""
-    return [entry for entry in file.header.get("batches") or [] if isinstance(entry, dict)]
+    return list(file.facts.batches)
 
 
 def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[Any, str, int]]:
@@ -407,7 +407,7 @@ def count_of(file: SnapshotFile) -> int:
 
 def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
     """The batches of several replicas as one, which their strategy takes apart again."""
-    if mode != REPRODUCE or any(entry.get("from") != FIT for entry in known) or file.header.get("world"):
+    if mode != REPRODUCE or any(entry.get("from") != FIT for entry in known) or file.facts.world:
         raise SnapshotError(NOT_AGAIN)
     tensorflow = sys.modules["tensorflow"]
     values = restore.batches(file)

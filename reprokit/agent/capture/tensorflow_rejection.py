@@ -69,7 +69,7 @@ class SnapshotHandler:
         conditions = self._capture.settings.conditions
         triggers = step.triggers(conditions)
         saved = self._capture.attempt(step.contents, conditions)
-        path = None if saved is None else self._capture.save(*saved)
+        path = None if saved is None else self._capture.save(saved[0].line(), saved[1])
         self._capture.captured(step.step, in_words(triggers[0]) if triggers else "it is not finite", path)
 
     def begins(self, step: TensorFlowStep) -> None:

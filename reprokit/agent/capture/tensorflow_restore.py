@@ -21,7 +21,7 @@ from .trees import BadTree, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from .reading import SnapshotFile, Tensor
@@ -33,14 +33,14 @@ def restore(file: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[s
     models = list(model) if isinstance(model, (list, tuple)) else [] if model is None else [model]
     put_models(file, models)
     if optimizers:
-        _put_entries(file, saved_optimizers(file.header, len(optimizers)), optimizers)
+        _put_entries(file, saved_optimizers(file.facts, len(optimizers)), optimizers)
     put_random(file)
-    return [str(note) for note in file.header.get("notes") or ()]
+    return list(file.facts.notes)
 
 
 def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
     """Put what a step wrote to besides models and optimizers, as far as the snapshot has it."""
-    entries = [entry for entry in _entries(file, "models") if entry.get("class") == VARIABLES]
+    entries = [entry for entry in file.facts.models if entry.get("class") == VARIABLES]
     names = distinct_names(moved)
     for entry in entries:
         tensors = entry.get("tensors")
@@ -51,7 +51,7 @@ def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
 
 def put_models(file: SnapshotFile, models: list[Any]) -> None:
     """Put the variables of models; a list of variables may stand for a model."""
-    entries = _entries(file, "models")
+    entries = file.facts.models
     if len(models) > len(entries):
         raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
     for entry, model in zip(entries, models):  # noqa: B905
@@ -64,7 +64,7 @@ def put_models(file: SnapshotFile, models: list[Any]) -> None:
 
 def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
     """Put the variables of optimizers, which must have been built."""
-    entries = _entries(file, "optimizers")
+    entries = file.facts.optimizers
     if len(optimizers) > len(entries):
         raise SnapshotError(f"the snapshot has {len(entries)} optimizers, not {len(optimizers)}")
     _put_entries(file, entries, optimizers)
@@ -81,13 +81,6 @@ def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
         return {name["text"]: node["tensor"] for name, node in entry["state"]["dict"]}
     except (KeyError, TypeError, ValueError):
         raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
-
-
-def _entries(file: SnapshotFile, key: str) -> list[dict[str, Any]]:
-    found = file.header.get(key)
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise SnapshotError(f"the snapshot has no list of {key}")
-    return found
 
 
 def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
@@ -179,16 +172,14 @@ def _tensor(file: SnapshotFile, name: Any) -> Tensor:
 
 def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
     """The batches as the step was given them."""
-    entries = _entries(file, "batches")
+    entries = file.facts.batches
     known = list(likes) + [None] * len(entries)
     return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]  # noqa: B905
 
 
 def put_random(file: SnapshotFile) -> None:
     """Put the random states of the start of the step."""
-    nodes = file.header.get("random")
-    if not isinstance(nodes, dict):
-        raise SnapshotError("the snapshot has no random states")
+    nodes = file.facts.random
     try:
         _put_python(file, nodes)
         _put_tensorflow(file, nodes.get("tensorflow"))
@@ -198,8 +189,7 @@ def put_random(file: SnapshotFile) -> None:
 
 def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
     """What operations drew whose random states nobody can read: their types, and arrays."""
-    nodes = file.header.get("random")
-    node = nodes.get("tensorflow") if isinstance(nodes, dict) else None
+    node = file.facts.random.get("tensorflow")
     value = value_of(file, node) if node is not None else {}
     try:
         return [(str(kind), numbers.numpy()) for kind, numbers in value.get("drawn") or ()]
@@ -207,7 +197,7 @@ def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
         raise SnapshotError("the random numbers of the snapshot cannot be read") from None
 
 
-def _put_python(file: SnapshotFile, nodes: dict[str, Any]) -> None:
+def _put_python(file: SnapshotFile, nodes: Mapping[str, Any]) -> None:
     if "python" in nodes:
         version, words, gauss = value_of(file, nodes["python"])
         sys.modules["random"].setstate((version, tuple(map(int, words.numpy())), gauss))

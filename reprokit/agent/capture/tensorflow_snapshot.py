@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import chain
 
 from . import checks
+from .header import SnapshotHeader
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
@@ -97,45 +98,46 @@ class RejectedStep:
         bad = [number for number in numbers if number - number != 0]
         return checks.loss(bad[0] if bad else max(numbers), above) if numbers else None
 
-    def contents(self, conditions: Conditions) -> tuple[dict[str, Any], list[Part]]:
+    def contents(self, conditions: Conditions) -> tuple[SnapshotHeader, list[Part]]:
         """Header and tensors of the snapshot."""
-        taking = TensorCollector()
-        triggers = self.triggers(conditions)
+        taking, triggers = TensorCollector(), self.triggers(conditions) or [Trigger(CONDITION)]
         number = next((n for n, one in enumerate(self.optimizers) if one is self.optimizer), 0)
-        trigger = triggers[0] if triggers else Trigger(CONDITION)
-        header: dict[str, Any] = {
-            "framework": "keras" if self.model is not None else "tensorflow",
-            "versions": _versions(),
-            "step": self.step,
-            "epoch": self.epoch,
-            "steps_in_epoch": self.steps_in_epoch,
-            "trigger": trigger.with_(optimizers=(f"optimizer#{number}",)).line(),
-            "also": [other.line() for other in triggers[1:]],
-            "models": self._models(taking),
-            "optimizers": take_optimizers(taking, self.optimizers, self.held),
-            "scalers": [],
-            "schedules": [],
-            "batches": [_batch(taking, place, *batch) for place, batch in enumerate(self.batches)],
-            "losses": [loss.hex() for loss in self.losses],
-            "random": take_random(taking, self.random, self.eager, self.held, self.drawn),
-            "precision": self._precision(),
-            "environment": {"deterministic": _deterministic()},
-        }
-        header.update(self._gradients(taking))
-        if self.place is not None:
-            header["rank"], header["world"] = self.place
-        for batch, replica in zip(header["batches"], self.replicas):  # noqa: B905
-            batch["replica"] = replica
-        if self.loss is not None:
-            header["loss"] = {
-                "value": float(as_array(self.loss).astype("float64").mean()).hex(),
-                "digest": digest(self.loss),
-            }
+        rank, world = self.place or (None, None)
+        header = SnapshotHeader(
+            framework="keras" if self.model is not None else "tensorflow",
+            versions=_versions(),
+            step=self.step,
+            epoch=self.epoch,
+            steps_in_epoch=self.steps_in_epoch,
+            rank=rank,
+            world=world,
+            trigger=triggers[0].with_(optimizers=(f"optimizer#{number}",)),
+            also=tuple(triggers[1:]),
+            models=tuple(self._models(taking)),
+            optimizers=tuple(take_optimizers(taking, self.optimizers, self.held)),
+            batches=tuple(self._batches(taking)),
+            losses=tuple([loss.hex() for loss in self.losses]),
+            loss=self._loss(),
+            random=take_random(taking, self.random, self.eager, self.held, self.drawn),
+            precision=self._precision(),
+            environment={"deterministic": _deterministic()},
+            **self._gradients(taking),
+        )
         if self.unreadable:
             names = ", ".join(self.unreadable[:8])
             self.notes.append(f"the random states of {len(self.unreadable)} operations cannot be read: {names}")
-        header["notes"] = self.notes + taking.notes
-        return header, taking.parts
+        return header.with_(notes=(*self.notes, *taking.notes)), taking.parts
+
+    def _batches(self, taking: TensorCollector) -> Iterator[dict[str, Any]]:
+        replicas: list[int | None] = [*self.replicas, *[None] * len(self.batches)]
+        for place, (batch, replica) in enumerate(zip(self.batches, replicas)):  # noqa: B905
+            entry = _batch(taking, place, *batch)
+            yield entry if replica is None else {**entry, "replica": replica}
+
+    def _loss(self) -> dict[str, Any] | None:
+        if self.loss is None:
+            return None
+        return {"value": float(as_array(self.loss).astype("float64").mean()).hex(), "digest": digest(self.loss)}
 
     def _models(self, taking: TensorCollector) -> list[dict[str, Any]]:
         models = [self.model] if self.model is not None else all_owners(self.variables, self.others)

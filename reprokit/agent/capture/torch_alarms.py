@@ -93,9 +93,9 @@ class Alarms:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             contents = training.snapshooter.contents(held, training.models(), step, triggers)
             header, parts = training.ranks.complete(*contents)
-        for note in left_out_of(header["batches"]):
+        for note in left_out_of(header.batches):
             self._capture.say_once(note)
-        return self._capture.save(header, parts)
+        return self._capture.save(header.line(), parts)
 
     def put_buffers_back(self, held: ThreadStep) -> None:
         """What the forward pass of a step that is left out has moved, unless an older state takes its place."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..pytorch.state import Modules, named_tensors, parts_of, unwrapped
-from .torch_state import Reader, put_model, put_optimizer, put_random, put_scaler, put_schedule
-from .trigger import Trigger
+from .torch_state import Reader, put_model, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Fit:
     def __init__(self, snapshot: SnapshotFile, modules: Sequence[Any]) -> None:
         self.models: list[Model] = []
         free = list(modules)
-        for entry in snapshot.header.get("models") or ():
+        for entry in snapshot.facts.models:
             model = _best(entry, snapshot, free)
             free = [module for module in free if module is not model.module]
             self.models.append(model)
@@ -121,7 +120,7 @@ class Built:
     ) -> None:
         self._torch = torch
         self._snapshot = snapshot
-        self._header = snapshot.header
+        self._header = snapshot.facts
         self._hooks = hooks
         self._modules = modules
         self._fit: Fit | None = None
@@ -147,16 +146,19 @@ class Built:
     def put(self) -> None:
         """Write the snapshot's state into all of it; raises UnfitError or SnapshotError where a model is another."""
         self.fit.put(self.reader)
-        self._put_parameters(self._header.get("parameters") or {})
+        self._put_parameters(self._header.parameters)
         for optimizer, entry in self._matched():
             self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
-        for kind, put in (("scalers", put_scaler), ("schedules", put_schedule)):
-            for owner, entry in zip(getattr(self._hooks, kind).alive(), self._header.get(kind) or []):  # noqa: B905
-                self._put_one(f"the state of a {type(owner).__name__}", put, owner, entry)
+        for made, kept in (
+            (self._hooks.scalers, self._header.scalers),
+            (self._hooks.schedules, self._header.schedules),
+        ):
+            for owner, entry in zip(made.alive(), kept):  # noqa: B905
+                self._put_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
 
     def put_random(self, states: Mapping[str, Any] | None = None) -> None:
         """Put the generators back, last of all: to these states, or to those of the first forward pass."""
-        put_random(self._torch, states or self._header.get("random") or {}, self.reader)
+        put_random(self._torch, states or self._header.random, self.reader)
 
     def forget_gradients(self) -> None:
         """Those of an earlier trial."""
@@ -186,7 +188,7 @@ class Built:
     def _matched(self) -> list[tuple[Any, Any]]:
         """Each optimizer of the snapshot with the script's own: the first that is left of its class and sizes."""
         found, left = [], self.optimizers
-        for entry in self._header.get("optimizers") or []:
+        for entry in self._header.optimizers:
             sizes = [len(names) for names in entry.get("parameters") or []]
             fitting = [one for one in left if [len(group["params"]) for group in one.param_groups] == sizes]
             best = [one for one in fitting if type(one).__name__ == entry.get("class")] or fitting
@@ -197,7 +199,7 @@ class Built:
 
     def held_back(self) -> list[Any]:
         """The optimizers that the captured step was about, first the one that was to update; none: unknown."""
-        wanted = Trigger.read(self._header.get("trigger")).optimizers
+        wanted = self._header.trigger.optimizers
         found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
         return [found[name] for name in dict.fromkeys(wanted) if name in found]
 

@@ -63,7 +63,7 @@ class RedoInputs:
         value = self._hand(batch, samples, self._like)
         if not trial.is_begun:
             trials.put()
-            if self._header.get("parameters") or not self._header.get("models"):
+            if self._header.parameters or not self._header.models:
                 trials.begin()  # parameters of no module may be used before one is called, if any will be
         self._built.put_random(batch.random or None)
         return value
@@ -159,8 +159,7 @@ class RedoInputs:
 
     def _is_evaluating(self, module: Any) -> bool:
         """Whether the module is not being trained, where the snapshot's models were."""
-        models = self._header.get("models") or []
-        flags = [(model.get("training") or {}).get("") for model in models]
+        flags = [(model.get("training") or {}).get("") for model in self._header.models]
         is_model = hasattr(module, "_modules")
         return (
             is_model and not module.training and bool(flags) and all(flags) and any(True for _ in module.parameters())

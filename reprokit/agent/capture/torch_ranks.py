@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from .header import SnapshotHeader
     from .store import Part
     from .trigger import Trigger
 
@@ -174,17 +175,20 @@ class Ranks:
 
     # The snapshot
 
-    def complete(self, header: dict[str, Any], parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
+    def complete(self, header: SnapshotHeader, parts: Sequence[Part]) -> tuple[SnapshotHeader, list[Part]]:
         """With this process's rank, and without the gradients that are no more what they were."""
         if not self.are_several:
             return header, list(parts)
         distributed, gone = self._torch.distributed, self._given_up
-        header = {**header, "rank": distributed.get_rank(), "world": distributed.get_world_size()}
-        for key in ("gradients", "gradient_digests"):
-            header[key] = {name: kept for name, kept in header[key].items() if name not in gone}
-        header["given_up"] = sorted(gone)
-        header["notes"] = [*header["notes"], *map(GIVEN_UP.format, sorted(gone))]
         files = {f"gradient.{name}" for name in gone}
+        header = header.with_(
+            rank=distributed.get_rank(),
+            world=distributed.get_world_size(),
+            gradients={name: kept for name, kept in header.gradients.items() if name not in gone},
+            gradient_digests={name: kept for name, kept in header.gradient_digests.items() if name not in gone},
+            given_up=tuple(sorted(gone)),
+            notes=(*header.notes, *map(GIVEN_UP.format, sorted(gone))),
+        )
         return header, [part for part in parts if part.name not in files]
 
     def wait(self) -> None:

@@ -8,6 +8,7 @@ from ..objects import ObjectFields
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
+from .header import SnapshotHeader
 from .torch_gradients import values_of
 from .torch_held import BatchRecord
 from .torch_state import (
@@ -15,10 +16,10 @@ from .torch_state import (
     digest,
     has_memory,
     on_this_side,
+    take_all,
     take_model,
     take_optimizer,
     take_random,
-    take_stateful,
 )
 from .trees import refers
 from .trigger import GRADIENT, PARAMETER
@@ -26,7 +27,7 @@ from .variables import of_loops, parts, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from .store import Part
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .trigger import Trigger
 
 MAX_TRIGGERS = 1000
+SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"
 MAX_CLASSES = 5  # of what is left out, that are named
 MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
 
@@ -112,35 +114,34 @@ class Snapshooter:
 
     def contents(
         self, held: ThreadStep, models: list[Any], step: int, triggers: list[Trigger]
-    ) -> tuple[dict[str, Any], list[Part]]:
+    ) -> tuple[SnapshotHeader, list[Part]]:
         """The header and the tensors of a snapshot of the start of this step."""
         tensors, names = Tensors(), Names(models, self._watched)
-        header = {
-            "framework": "pytorch",
-            "versions": _versions(self._torch),
-            "step": step,
-            "epoch": None if held.start.epoch is None else held.start.epoch.number,
-            "steps_in_epoch": None if held.start.epoch is None else held.start.epoch.steps,
-            "trigger": triggers[0].line(),
-            "also": [trigger.line() for trigger in triggers[1:]],
-            **self._training(tensors, names, held),
-            "batches": list(self._batches(tensors, held, models)),
-            "losses": [loss.hex() for loss in held.losses.finite()],
-            "random": take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
+        state, epoch = self._training(tensors, names, held), held.start.epoch
+        batches = tuple(self._batches(tensors, held, models))
+        is_updated = held.start.updated is not None and not held.batches.are_loaded
+        after_update = held.start.updated.states() if held.start.updated is not None and is_updated else {}
+        header = SnapshotHeader(
+            framework="pytorch",
+            versions=_versions(self._torch),
+            step=step,
+            epoch=None if epoch is None else epoch.number,
+            steps_in_epoch=None if epoch is None else epoch.steps,
+            trigger=triggers[0],
+            also=tuple(triggers[1:]),
+            batches=batches,
+            loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
+            losses=tuple([loss.hex() for loss in held.losses.finite()]),
+            loss=_loss(held),
+            random=take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
+            random_after_update=take_random(tensors, after_update, "random_after_update"),
+            environment=self._environment(),
+            sharded=tensors.has_shards or any(map(_is_sharded, models)),
+            **state,
             **self._gradients_of(tensors, names),
-            "loss": _loss(held),
-            "environment": self._environment(),
-            "precision": {},
-        }
-        if _are_of_script([batch["from"] for batch in header["batches"]]):
-            header["loops"] = of_loops(sys._getframe(1))
-        if held.start.updated is not None and not held.batches.are_loaded:
-            header["random_after_update"] = take_random(tensors, held.start.updated.states(), "random_after_update")
-        header["notes"] = [*tensors.notes, *left_out_of(header["batches"]), *_notes(held)]
-        if tensors.has_shards or any(map(_is_sharded, models)):
-            header["sharded"] = True
-            header["notes"].append("parameters, gradients and the optimizer's state are this rank's shards")
-        return header, tensors.parts
+        )
+        notes = [*tensors.notes, *left_out_of(batches), *_notes(held), *[SHARDS] * header.sharded]
+        return header.with_(notes=tuple(notes)), tensors.parts
 
     def _training(self, tensors: Tensors, names: Names, held: ThreadStep) -> dict[str, Any]:
         replaced = held.buffers.kept() if held.buffers.is_kept else {}
@@ -148,19 +149,20 @@ class Snapshooter:
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         return {
             "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
-            "models": [
-                take_model(tensors, number, model, name, replaced) for number, (model, name) in enumerate(names.models)
-            ],
-            "optimizers": [
-                take_optimizer(tensors, number, record.reference(), name, names.of(record))
-                for number, (record, name) in enumerate(names.optimizers)
-            ],
-            "scalers": [
-                take_stateful(tensors, "scaler", number, one) for number, one in enumerate(list(self._watched.scalers))
-            ],
-            "schedules": [
-                take_stateful(tensors, "schedule", number, one) for number, one in enumerate(self._schedules(names))
-            ],
+            "models": tuple(
+                [
+                    take_model(tensors, number, model, name, replaced)
+                    for number, (model, name) in enumerate(names.models)
+                ]
+            ),
+            "optimizers": tuple(
+                [
+                    take_optimizer(tensors, number, record.reference(), name, names.of(record))
+                    for number, (record, name) in enumerate(names.optimizers)
+                ]
+            ),
+            "scalers": take_all(tensors, "scaler", list(self._watched.scalers)),
+            "schedules": take_all(tensors, "schedule", self._schedules(names)),
         }
 
     def _schedules(self, names: Names) -> list[Any]:
@@ -293,7 +295,7 @@ def _loader(batch: BatchRecord) -> Any:
     return None if batch.source is None else id(batch.source.loader)
 
 
-def left_out_of(batches: list[dict[str, Any]]) -> list[str]:
+def left_out_of(batches: Sequence[dict[str, Any]]) -> list[str]:
     """What of the batches is not kept."""
     classes = list(dict.fromkeys(name for batch in batches for name in refers(batch["value"], ("left_out",))))
     more = f" and {len(classes) - MAX_CLASSES} more" if len(classes) > MAX_CLASSES else ""

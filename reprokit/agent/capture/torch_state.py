@@ -235,10 +235,11 @@ def _state_of(optimizer: Any) -> dict[str, Any]:
     return {"parameters": of_parameters, "other": others}
 
 
-def take_stateful(tensors: Tensors, kind: str, number: int, owner: Any) -> Node:
-    """A GradScaler or a schedule."""
-    state = tensors.pack(f"{kind}.{number}", owner.state_dict())
-    return {"name": f"{kind}#{number}", "class": type(owner).__name__, "state": state}
+def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
+    """GradScalers or schedules."""
+    states = [tensors.pack(f"{kind}.{number}", owner.state_dict()) for number, owner in enumerate(owners)]
+    named = enumerate(zip(owners, states))  # noqa: B905
+    return tuple([{"name": f"{kind}#{n}", "class": type(one).__name__, "state": state} for n, (one, state) in named])
 
 
 def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
@@ -415,9 +416,6 @@ def put_stateful(owner: Any, saved: Mapping[str, Any], reader: Reader) -> None:
         owner.load_state_dict(state)
 
 
-put_scaler = put_schedule = put_stateful
-
-
 def put_random(torch: Any, random: Mapping[str, Any], reader: Reader) -> None:
     """Put generators back to where they were; those of GPUs only where there are as many."""
     if "python" in random:
@@ -438,12 +436,12 @@ def put_random(torch: Any, random: Mapping[str, Any], reader: Reader) -> None:
 def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
     """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
     torch: Any = sys.modules["torch"]
-    reader, header = Reader(torch, snapshot.tensors), snapshot.header
-    put_model(model, _model_like(header.get("models") or [], model), reader)
+    reader, header = Reader(torch, snapshot.tensors), snapshot.facts
+    put_model(model, _model_like(header.models, model), reader)
     for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):  # noqa: B905
         put_optimizer(optimizer, entry_, reader)
-    put_random(torch, header.get("random") or {}, reader)
-    return [str(note) for note in header.get("notes") or []]
+    put_random(torch, header.random, reader)
+    return list(header.notes)
 
 
 def _model_like(saved: Sequence[Any], model: Any) -> Any:

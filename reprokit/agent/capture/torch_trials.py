@@ -40,14 +40,12 @@ class CapturedStep:
     """What the snapshot has of the step; raises SnapshotError where it cannot be done again."""
 
     def __init__(self, file: SnapshotFile, built: Built, trigger: Trigger) -> None:
-        self.header = file.header
+        self.header = file.facts
         self.trigger = trigger
-        if self.header.get("sharded"):
+        if self.header.sharded:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
-        entries = self.header.get("batches") or []
-        self.turns = turns([Batch(entry, built.reader.value) for entry in entries])
-        loops = self.header.get("loops")
-        self.loops: dict[str, Any] = loops if isinstance(loops, dict) else {}
+        self.turns = turns([Batch(entry, built.reader.value) for entry in self.header.batches])
+        self.loops = self.header.loops
         self.of = sum(turn.samples for turn in self.turns)
         self.indices = [index for turn in self.turns for index in turn.indices]
         for turn in self.turns:
@@ -217,7 +215,7 @@ class Trials:
             self.conclude()
         else:
             trial.state = WAITING  # the snapshot's step began after this optimizer's update
-            self.built.put_random(self.captured.header.get("random_after_update"))
+            self.built.put_random(self.captured.header.random_after_update)
             self._passed += 1
             if self._passed >= MAX_PASSED:
                 self.driver.trouble("the optimizer whose step was captured makes none in this script")
