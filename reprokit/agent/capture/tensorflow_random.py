@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from .wrapping import wrap
+from ..patching import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _MADE_BY = {
     "random_uniform_int": "RandomUniformInt",
     "truncated_normal": "TruncatedNormal",
 }
+MARK = "_reprokit_captures"  # of what is wrapped, once, beside what adapters of the agent wrap
 _TYPES = frozenset(_MADE_BY.values())
 
 
@@ -47,7 +48,7 @@ def watch_random_operations(drew: Function) -> None:
         return draw
 
     for name in _MADE_BY:
-        wrap(module, name, make)
+        replace(module, name, make, MARK)
 
 
 def drawing(graph: Any) -> list[Any]:

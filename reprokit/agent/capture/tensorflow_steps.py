@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from _thread import _local
 
+from ..patching import replace
+from .tensorflow_random import MARK
 from .tensorflow_state import generators, known_generators, plain, resource_id
-from .wrapping import wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def _nobody(_step: TensorFlowStep) -> None:
 
 def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
     """Put make(original) in the place of a method, once; autograph is to leave it as it is."""
-    wrap(owner, name, make)
+    replace(owner, name, make, MARK)
     if name in vars(owner):
         vars(owner)[name].autograph_info__ = None
 

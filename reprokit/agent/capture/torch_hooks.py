@@ -10,6 +10,7 @@ import inspect
 import sys
 import weakref
 
+from ..patching import replace
 from .torch_phases import parts_of_steps
 
 TYPE_CHECKING = False
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
         def scaled_step(self, original: Function, optimizer: Any) -> Any:
             """A GradScaler is to call an optimizer, or to leave it."""
+
+
+MARK = "_reprokit_redo"  # of what is wrapped here
 
 
 class Made:
@@ -228,11 +232,7 @@ def _make_target_mode(torch: Any, listener: Listener) -> Any:
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-    original = vars(owner).get(name)
-    if original is not None and not hasattr(original, "_reprokit_redo"):
-        wrapper: Any = functools.wraps(original)(make(original))
-        wrapper._reprokit_redo = True
-        setattr(owner, name, wrapper)
+    replace(owner, name, make, MARK)
 
 
 def _after(original: Function, then: Callable[[Any], object]) -> Function:
