@@ -52,13 +52,11 @@ class Search:
         self,
         count: int,
         reproduces: Callable[[Samples], bool],
-        told: Callable[[Samples, int, bool | None], object] | None = None,
         known: Iterable[Sequence[Any]] = (),
         max_trials: int = MAX_TRIALS,
     ) -> None:
         self._count = count
         self._reproduces = reproduces
-        self._told = told  # the smallest part so far, the number of trials, whether the last one did it
         self._max_trials = max_trials
         self.tried: dict[Samples, bool] = {tuple(samples): bool(did) for samples, did in known}
         self.trials = len(self.tried)
@@ -101,8 +99,6 @@ class Search:
                 raise _EnoughError
             self.trials += 1
             self.tried[samples] = self._reproduces(samples)
-            if self._told is not None:
-                self._told(samples if self.tried[samples] else self._best, self.trials, self.tried[samples])
         return self.tried[samples]
 
 

@@ -56,12 +56,12 @@ def _number(word: str, start: str) -> float:
 class Redo:
     """A captured step that this process is to do again, at its first step."""
 
-    def __init__(self, plan: Mapping[str, Any]) -> None:
-        self.mode: str = plan["mode"]  # "reproduce", "minimise" or "explain"
-        self.snapshot: str = plan["snapshot"]  # path of its directory
-        self.result: str = plan["result"]  # path of the JSON file to write
-        self.progress: str | None = plan.get("progress")  # path of a file to which a line a trial is added
-        self.trials: list[Any] = list(plan.get("trials") or ())
+    def __init__(self, mode: str, snapshot: str, result: str, progress: str | None = None, trials: Any = ()) -> None:
+        self.mode = mode  # "reproduce", "minimise" or "explain"
+        self.snapshot = snapshot  # path of its directory
+        self.result = result  # path of the JSON file to write
+        self.progress = progress  # path of a file to which a line a trial is added
+        self.trials: list[Any] = list(trials)
 
 
 class Settings:
@@ -95,14 +95,4 @@ class Settings:
     def of_plan(cls, plan: Mapping[str, Any]) -> Settings:
         """The settings that plan.json holds under "capture"."""
         redo = plan.get("redo")
-        return cls(
-            directory=plan["directory"],
-            action=plan.get("action", STOP),
-            max_snapshots=plan.get("max_snapshots", 3),
-            max_bytes=plan.get("max_bytes"),
-            fallback=plan.get("fallback"),
-            conditions=plan.get("conditions", ()),
-            rollback_every=plan.get("rollback_every", 100),
-            redo=None if redo is None else Redo(redo),
-            library=plan.get("library"),
-        )
+        return cls(**{**plan, "redo": None if redo is None else Redo(**redo)})

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     Pairs = list[tuple[Any, Any]]  # of gradient and variable
 
 LAST_LOSSES = 100
-MULTIPLIED = 512  # numbers from which on a product pays
-ROW = 64
-SMALL = 2.0**-32  # times as many of the largest numbers as a tensor has are no overflow
 
 
 class OptimizerMemory:
@@ -91,8 +88,8 @@ class UpdateTest:
         return self._good(self._summed)
 
     def in_xla(self) -> Any:
-        """Small sums tell it where XLA is fast at them; else each number is looked at."""
-        return self._good(self._multiplied)
+        """Each number is looked at."""
+        return self._good(self._each)
 
     def _good(self, all_finite: Function) -> Any:
         if self._allowed is None:
@@ -109,19 +106,6 @@ class UpdateTest:
         sums = [tensorflow.cast(tensorflow.reduce_sum(one), tensorflow.float32) for one in wide]
         good = tensorflow.math.is_finite(tensorflow.add_n(sums))
         good = branch(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
-        return tensorflow.logical_and(good, self._each(others)) if others else good
-
-    def _multiplied(self, tensors: list[Any]) -> Any:
-        """A product of matrices takes XLA a fifth of the time of a look at each number. No GPU's, as it may round."""
-        tensorflow = self._tensorflow
-        here = not tensorflow.config.list_logical_devices("GPU")
-        large = [one for one in tensors if here and _can_be_multiplied(tensorflow, one)]
-        if not large:
-            return self._each(tensors)
-        known = set(map(id, large))
-        others = [one for one in tensors if id(one) not in known]
-        sums = [tensorflow.cast(_small_sum(tensorflow, one), tensorflow.float32) for one in large]
-        good = tensorflow.math.is_finite(tensorflow.add_n(sums))
         return tensorflow.logical_and(good, self._each(others)) if others else good
 
     def _each(self, tensors: list[Any]) -> Any:
@@ -174,22 +158,6 @@ def _all_finite(tensorflow: Any, value: Any) -> Any:
     elif value.dtype.size == 1:
         value = tensorflow.cast(value, tensorflow.float32)
     return tensorflow.reduce_all(tensorflow.math.is_finite(value))
-
-
-def _can_be_multiplied(tensorflow: Any, value: Any) -> bool:
-    size = value.shape.num_elements()
-    return value.dtype is tensorflow.float32 and size is not None and MULTIPLIED <= size < 1 << 31
-
-
-def _small_sum(tensorflow: Any, value: Any) -> Any:
-    """A sum that is finite if and only if all numbers are: so small a part of each cannot overflow."""
-    width = 1
-    for size in reversed(value.shape.as_list()):
-        width *= size
-        if width >= ROW:
-            break
-    part = tensorflow.fill([width], tensorflow.constant(SMALL, value.dtype))
-    return tensorflow.reduce_sum(tensorflow.linalg.matvec(tensorflow.reshape(value, [-1, width]), part))
 
 
 class EagerTest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from inspect import CO_VARKEYWORDS
 
 from .torch_held import BEGUN, BETWEEN, FETCHING, LOOKED
 from .torch_watched import Epoch
@@ -12,7 +11,6 @@ from .torch_watched import Epoch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from .torch_alarms import Alarms
@@ -37,7 +35,6 @@ class Beginnings:
         self._armed = 0  # threads whose next module call is looked at
         self._hook = self._entered
         self._calls_often = False  # the root model, in each step
-        self._without_keywords: tuple[Any, int] = (None, 0)  # a forward, which takes no more than so many arguments
 
     def arm(self, held: ThreadStep) -> None:
         """Look at the next module that is called. A hook that is only there until then costs the others nothing."""
@@ -83,7 +80,7 @@ class Beginnings:
 
     def _begin_or_go_on(self, held: ThreadStep, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        keywords = self._keywords(module, arguments, sys._getframe(2))
+        keywords = sys._getframe(2).f_locals.get("kwargs") or {}  # of Module.__call__, which tells hooks nothing
         self.begin(held, module)
         given = [arguments, dict(keywords)]
         if held.batches.are_loaded:
@@ -113,16 +110,6 @@ class Beginnings:
         if not held.buffers.is_known:
             held.buffers.watch(self._training.models() or ([] if module is None else [module]))
         held.buffers.keep()
-
-    def _keywords(self, module: Any, arguments: Any, frame: FrameType) -> dict[str, Any]:
-        """What Module.__call__ was given by name, of which it tells a hook of all modules nothing."""
-        forward, count = self._without_keywords
-        if type(module).forward is forward and len(arguments) == count and "forward" not in module.__dict__:
-            return {}
-        if _may_have_keywords(module, arguments):
-            return frame.f_locals.get("kwargs") or {}
-        self._without_keywords = type(module).forward, len(arguments)
-        return {}
 
     def make_iter(self, original: Function) -> Function:
         """Count the epochs of a DataLoader."""
@@ -228,11 +215,3 @@ def _indices(iterator: Any) -> Any:
 
 def _epoch(iterator: Any) -> Epoch | None:
     return getattr(iterator, "_reprokit_captured", None)
-
-
-def _may_have_keywords(module: Any, arguments: Any) -> bool:
-    """Whether a call with these arguments may have been given others by name. To ask its frame takes longer."""
-    code = getattr(type(module).forward, "__code__", None)
-    if code is None or "forward" in module.__dict__:
-        return True
-    return bool(code.co_argcount > len(arguments) + 1 or code.co_kwonlyargcount or code.co_flags & CO_VARKEYWORDS)

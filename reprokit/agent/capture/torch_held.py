@@ -72,7 +72,6 @@ class Batches:
         self._tensor = torch.Tensor
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
-        self._shared: list[tuple[Any, int]] = []  # with the script, of what is held without a copy
         self._walk = _Walk()
         self.held: list[BatchRecord] = []
         self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
@@ -83,27 +82,13 @@ class Batches:
 
     def add(self, origin: str, value: Any, source: Any = "") -> BatchRecord | None:
         """Hold a batch; None where there are too many."""
-        kind = type(value)
-        if self._copies <= 0 and (kind is list or kind is tuple) and self._shares(value):
-            record = BatchRecord(origin, source, kind(value))
-        elif len(self.held) < MAX_BATCHES:
-            self._copies -= 1
-            self._walk = _Walk()
-            record = BatchRecord(origin, source, self._hold(value, 0))
-        else:
+        if len(self.held) >= MAX_BATCHES:
             return None
+        self._copies -= 1
+        self._walk = _Walk()
+        record = BatchRecord(origin, source, self._hold(value, 0))
         self.held.append(record)
         return record
-
-    def _shares(self, values: Any) -> bool:
-        """Whether all of them are plain tensors; then they need no copies."""
-        shared = []
-        for value in values:
-            if type(value) is not self._tensor:
-                return False
-            shared.append((value, value._version))
-        self._shared += shared
-        return True
 
     def _hold(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -151,21 +136,20 @@ class Batches:
 
     def restart(self) -> None:
         """What is held belongs to no step after all."""
-        self.held, self.earlier, self._watched, self._shared = [], [], [], []
+        self.held, self.earlier, self._watched = [], [], []
 
     def forget(self, epoch: Any) -> None:
         """What a loader gave in this epoch belongs to no step that is to come."""
         self.earlier = [batch for batch in self.earlier if batch.source is not epoch]
         self.held = [batch for batch in self.held if batch.source is not epoch]
         if not self.held:
-            self._watched, self._shared = [], []
+            self._watched = []
 
     def end(self, owner: object) -> None:
         """An optimizer's step is over; what was seen to change in place is copied from now on."""
-        for seen in (self._shared, self._watched):
-            for tensor, version in seen:
-                if tensor._version != version:
-                    self._copies = ALWAYS
+        for tensor, version in self._watched:
+            if tensor._version != version:
+                self._copies = ALWAYS
         held = self.held
         if held and held[0].origin == "loader":
             others = len(held) > 1
@@ -175,13 +159,11 @@ class Batches:
                 self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
         elif self._owner is owner:
             self.earlier, self.past = [], []
-        self.held, self._watched, self._shared = [], [], []
+        self.held, self._watched = [], []
         self.are_loaded = False
 
     def look(self) -> bool:
         """Whether something that is held without a copy has changed since."""
-        if any(tensor._version != version for tensor, version in self._shared):
-            return True
         return self._copies <= 0 and any(
             tensor._version != version and tensor.numel() * tensor.element_size() > SMALL
             for tensor, version in self._watched
