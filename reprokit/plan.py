@@ -55,7 +55,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Redo(msgspec.Struct, frozen=True, kw_only=True):
+class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A captured step that the training is to do again, at its first step."""
 
     mode: str  # "reproduce", "minimise" or "explain"
@@ -65,7 +65,7 @@ class Redo(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Any, ...] = ()  # of a search that goes on
 
 
-class Capture(msgspec.Struct, frozen=True, kw_only=True):
+class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     """When the state before a step is kept, and what then happens."""
 
     action: str = "stop"  # or "skip" or "rollback"
@@ -75,7 +75,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     fallback: Path | None = None  # where snapshots go for which the run's disk has no room
     rollback_every: int = 100  # steps between two states to go back to
     hook: str = ""  # a command to run when a snapshot has appeared
-    redo: Redo | None = None
+    redo: RedoPlan | None = None
 
     def as_asked(self) -> CaptureAsked:
         """What run.json says of it, and a replay takes over."""
@@ -139,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     environment_size: int | None = None  # replay: what the recording had
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
     profiling: Profiling | None = None
-    capture: Capture | None = None
+    capture: CapturePlan | None = None
     observed: bool = False  # run: take down metrics, weights, predictions and outputs, as recording does
     untouched: bool = False  # run: with nothing of reprokit in it; only its end and its outputs are taken down
     aside: tuple[Path, ...] = ()  # run: directories in which nothing is an output of the command

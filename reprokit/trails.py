@@ -51,7 +51,7 @@ _REASONS = (
 )  # fmt: skip
 
 
-class Step(msgspec.Struct, frozen=True):
+class TrailStep(msgspec.Struct, frozen=True):
     """One optimizer step. None: not known, which is no difference but nothing to compare."""
 
     number: int
@@ -72,7 +72,7 @@ class Step(msgspec.Struct, frozen=True):
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True):
+class TrailTensor(msgspec.Struct, frozen=True, array_like=True):
     """A parameter; its gradient goes by the same name."""
 
     name: str
@@ -83,7 +83,7 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 class Digests(msgspec.Struct, frozen=True):
     """The digests of a step, tensor by tensor, in the order of the table. 0: there was nothing to read."""
 
-    tensors: list[Tensor]
+    tensors: list[TrailTensor]
     gradients: Sequence[int]
     parameters: Sequence[int]
 
@@ -93,7 +93,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     name: str
     kind: str = msgspec.field(name="class")
-    tensors: list[Tensor] = []
+    tensors: list[TrailTensor] = []
     framework: str = "torch"
     generators: dict[str, int] = {}
     untouched: list[str] = []
@@ -104,7 +104,7 @@ class _Table(msgspec.Struct, frozen=True):
 
     series: int
     first: int
-    tensors: list[Tensor]
+    tensors: list[TrailTensor]
     chunks: tuple[tuple[int, int, int], ...]  # first step, offset of the records, count
     kept: tuple[int, int] | None  # offset of the digests of single tensors, steps at each end
 
@@ -163,7 +163,7 @@ class Series:
                         return first + position + 1
         return 0
 
-    def steps(self, start: int = 0, stop: int | None = None) -> Iterator[Step]:
+    def steps(self, start: int = 0, stop: int | None = None) -> Iterator[TrailStep]:
         """The steps with these numbers."""
         for low, offset, count in self._places(start, self.count if stop is None else min(stop, self.count)):
             yield from self._read(low, offset, count)
@@ -182,7 +182,7 @@ class Series:
                 if low < high:
                     yield low, offset + (low - first) * self._file.record.size, high - low
 
-    def _read(self, number: int, offset: int, count: int) -> Iterator[Step]:
+    def _read(self, number: int, offset: int, count: int) -> Iterator[TrailStep]:
         size = self._file.record.size
         for position in range(0, count, 4096):
             some = min(4096, count - position)
@@ -191,7 +191,7 @@ class Series:
                 step, at = number + position + index, index * size
                 yield self._step(step, offset + position * size + at, data[at : at + size])
 
-    def _step(self, number: int, offset: int, record: bytes) -> Step:
+    def _step(self, number: int, offset: int, record: bytes) -> TrailStep:
         check, flags, *values = self._file.record.unpack(record)
         expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
         if check != expected:
@@ -210,10 +210,10 @@ class Series:
             "inputs_several": bool(flags & _INPUTS_SEVERAL),
             "unsteady": unsteady,
         }
-        return Step(number=number, **facts, **known)  # type: ignore[arg-type]
+        return TrailStep(number=number, **facts, **known)  # type: ignore[arg-type]
 
     @property
-    def tables(self) -> list[tuple[int, list[Tensor]]]:
+    def tables(self) -> list[tuple[int, list[TrailTensor]]]:
         """From which step on which tensors were updated."""
         return [(table.first, table.tensors) for table in self._tables]
 
@@ -226,7 +226,7 @@ class Series:
                 if number:
                     yield number - 1
 
-    def tensors(self, step: int) -> list[Tensor]:
+    def tensors(self, step: int) -> list[TrailTensor]:
         """The table of tensors that a step updated."""
         return self._table(step).tensors
 
@@ -328,7 +328,7 @@ class Trail:
             raise self._file.damaged(offset, f"{len(text.tensors)} names for {count} tensors")
         return text
 
-    def _table(self, chunks: Sequence[tuple[int, ...]], number: int, first: int, tensors: list[Tensor]) -> _Table:
+    def _table(self, chunks: Sequence[tuple[int, ...]], number: int, first: int, tensors: list[TrailTensor]) -> _Table:
         steps, kept, expected = [], None, first
         for offset, kind, series, begins, count, keeps, _, _ in chunks:
             if series != number:

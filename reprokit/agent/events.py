@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Any], object]
 
-    class Listener(Protocol):
+    class EventListener(Protocol):
         """Somebody who is told of events."""
 
-        def handlers(self) -> dict[type[Event], Handler]:
+        def handlers(self) -> dict[type[TrainingEvent], Handler]:
             """What to call at which event."""
 
         def failed(self, error: Exception, handler: Handler) -> None:
             """A handler has failed: the training, and the other listeners, go on."""
 
-    Handlers = tuple[tuple[Listener, Handler], ...]
+    Handlers = tuple[tuple[EventListener, Handler], ...]
 
 
 APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
 
 
-class Event:
+class TrainingEvent:
     """Something that has happened, or is about to."""
 
     __slots__ = ()
 
 
-class LoaderBegan(Event):
+class LoaderBegan(TrainingEvent):
     """A data loader is about to be iterated; BatchFetched and LoaderExhausted refer to it."""
 
     __slots__ = ("loader", "place", "series", "workers")
@@ -47,7 +47,7 @@ class LoaderBegan(Event):
         self.series: object = None  # what a listener counts this iteration to
 
 
-class BatchFetched(Event):
+class BatchFetched(TrainingEvent):
     """A data loader has given a batch."""
 
     __slots__ = ("batch", "began")
@@ -57,7 +57,7 @@ class BatchFetched(Event):
         self.began = began
 
 
-class LoaderExhausted(Event):
+class LoaderExhausted(TrainingEvent):
     """A data loader has no further batch; a loop that fetches ahead may have batches left."""
 
     __slots__ = ("began",)
@@ -66,7 +66,7 @@ class LoaderExhausted(Event):
         self.began = began
 
 
-class ModelCalled(Event):
+class ModelCalled(TrainingEvent):
     """A model, within no other module, is about to compute from these arguments."""
 
     __slots__ = ("arguments", "has_gradients", "keywords")
@@ -77,7 +77,7 @@ class ModelCalled(Event):
         self.has_gradients = has_gradients  # whether a backward pass can go through the call
 
 
-class LossComputed(Event):
+class LossComputed(TrainingEvent):
     """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
 
     __slots__ = ("is_here", "loss")
@@ -87,7 +87,7 @@ class LossComputed(Event):
         self.is_here = is_here  # in the memory of this side
 
 
-class BackwardEnded(Event):
+class BackwardEnded(TrainingEvent):
     """A backward pass has ended, or failed."""
 
     __slots__ = ("freed_graph",)
@@ -96,13 +96,13 @@ class BackwardEnded(Event):
         self.freed_graph = freed_graph
 
 
-class TensorsChange(Event):
+class TensorsChange(TrainingEvent):
     """Gradients or parameters are about to be changed in place."""
 
     __slots__ = ()
 
 
-class OptimizerMade(Event):
+class OptimizerMade(TrainingEvent):
     """An optimizer was made."""
 
     __slots__ = ("optimizer",)
@@ -111,7 +111,7 @@ class OptimizerMade(Event):
         self.optimizer = optimizer
 
 
-class OptimizerNamed(Event):
+class OptimizerNamed(TrainingEvent):
     """An optimizer steps for the first time, and the models whose parameters it has are known."""
 
     __slots__ = ("models", "optimizer")
@@ -121,7 +121,7 @@ class OptimizerNamed(Event):
         self.models = models
 
 
-class UpdateDue(Event):
+class UpdateDue(TrainingEvent):
     """An optimizer is about to update. A handler may answer SKIP, on which PyTorch's hooks do not act yet."""
 
     __slots__ = ("optimizer",)
@@ -130,7 +130,7 @@ class UpdateDue(Event):
         self.optimizer = optimizer
 
 
-class UpdateDone(Event):
+class UpdateDone(TrainingEvent):
     """An optimizer has updated its parameters."""
 
     __slots__ = ("optimizer",)
@@ -139,7 +139,7 @@ class UpdateDone(Event):
         self.optimizer = optimizer
 
 
-class OptimizerEnded(Event):
+class OptimizerEnded(TrainingEvent):
     """An optimizer is gone, or the process ends."""
 
     __slots__ = ("optimizer",)
@@ -148,7 +148,7 @@ class OptimizerEnded(Event):
         self.optimizer = optimizer
 
 
-class ModelEnded(Event):
+class ModelEnded(TrainingEvent):
     """A model is gone, or the process ends."""
 
     __slots__ = ("model",)
@@ -157,7 +157,7 @@ class ModelEnded(Event):
         self.model = model
 
 
-class EpochEnded(Event):
+class EpochEnded(TrainingEvent):
     """All steps on the batches of one iteration of a data loader are done."""
 
     __slots__ = ("loader", "number", "thread")
@@ -172,15 +172,15 @@ class Events:
     """The handlers of each event: a tuple an event, in the order in which their listeners came."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[EventListener, ...] = ()
         self._arrange()
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: EventListener) -> None:
         """Tell this listener from now on."""
         self._listeners += (listener,)
         self._arrange()
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: EventListener) -> None:
         """Tell it no more."""
         self._listeners = tuple([other for other in self._listeners if other is not listener])
         self._arrange()
@@ -188,7 +188,7 @@ class Events:
     def _arrange(self) -> None:
         tables = [(listener, listener.handlers()) for listener in self._listeners]
 
-        def of(event: type[Event]) -> Handlers:
+        def of(event: type[TrainingEvent]) -> Handlers:
             return tuple([(listener, table[event]) for listener, table in tables if event in table])
 
         self.loader_began = of(LoaderBegan)
@@ -207,7 +207,7 @@ class Events:
         self.epoch_ended = of(EpochEnded)
 
 
-def tell(handlers: Handlers, event: Event) -> str | None:
+def tell(handlers: Handlers, event: TrainingEvent) -> str | None:
     """Call the handlers; SKIP where one of them answers so."""
     answer = None
     for listener, handle in handlers:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .agent import Agent
     from .digests import Tensor
-    from .events import Event, Events, Handler
+    from .events import Events, Handler, TrainingEvent
 
     class TensorReader(Protocol):
         """What the metrics ask of a framework's tensors."""
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         def entry(self, name: str, tensor: Any) -> Tensor:
             """Its name, dtype, shape and digest."""
 
-    class Record(Protocol):
+    class RecordedObject(Protocol):
         """What the metrics ask of the record of a model or optimizer."""
 
         name: str
@@ -122,7 +122,7 @@ class Metrics:
         self._epochs: list[EpochState] = []
         self._pending: list[tuple[str, int, Any, EpochState | None]] = []
 
-    def handlers(self) -> dict[type[Event], Handler]:
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
@@ -245,7 +245,7 @@ class Metrics:
 
     # The end
 
-    def _write_weights(self, record: Record, at: str, epoch: int | None) -> None:
+    def _write_weights(self, record: RecordedObject, at: str, epoch: int | None) -> None:
         line = weights_line(at, epoch, record.name, record.kind, record.tensors(), full=at == "end")
         self._agent.journal.write("weights", line)
 

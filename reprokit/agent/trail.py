@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from .agent import Agent
-    from .events import Event, Events, Handler
+    from .events import Events, Handler, TrainingEvent
 
-    class Contents(Protocol):
+    class ContentDigests(Protocol):
         """Digests of what trainings pass around."""
 
         missed: bool
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
         def value(self, digest: int, value: Any) -> int:
             """The digest so far, and anything."""
 
-    class Reader(Protocol):
+    class StateReader(Protocol):
         """What a framework tells of its tensors and generators."""
 
         generator: Any
 
         @property
-        def contents(self) -> Contents:
+        def contents(self) -> ContentDigests:
             """What digests tensors."""
 
         def without_overrides(self) -> Any:
@@ -119,13 +119,13 @@ class Gathered:
         self.digest = 0
         self.tensors: list[Any] = []
 
-    def fold(self, contents: Contents) -> None:
+    def fold(self, contents: ContentDigests) -> None:
         """Digest the tensors now."""
         tensors, self.tensors = self.tensors, []
         for tensor in tensors:
             self.take(contents, tensor)
 
-    def take(self, contents: Contents, value: Any) -> None:
+    def take(self, contents: ContentDigests, value: Any) -> None:
         """Digest anything."""
         self.digest = contents.value(self.digest, value)
         self.is_partial, contents.missed = self.is_partial or contents.missed, False
@@ -207,7 +207,7 @@ class OptimizerTrail:
 class StepTrail:
     """The trail of this process, as far as optimizers make it."""
 
-    def __init__(self, agent: Agent, events: Events, loaded: library.Library, reader: Reader) -> None:
+    def __init__(self, agent: Agent, events: Events, loaded: library.Library, reader: StateReader) -> None:
         self._agent, self._events, self._library, self._reader = agent, events, loaded, reader
         self._contents = reader.contents
         self._words = library.Words()
@@ -229,7 +229,7 @@ class StepTrail:
         self._reading = 0  # steps whose tensors are still read
         self._closed = False
 
-    def handlers(self) -> dict[type[Event], Handler]:
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
             BatchFetched: self._batch_fetched,
             ModelCalled: self._model_called,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from reprokit.artifacts import raw, tensors, values
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
-from reprokit.artifacts.parts import Blob, Format, Limits, Noise, Part, Source, Tensor, Value, Within
+from reprokit.artifacts.parts import Blob, Format, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import verify
 from reprokit.artifacts.statistics import Judge, bitwise, tolerant
 from reprokit.artifacts.words import counted, described, tensor_difference
@@ -260,7 +260,7 @@ class _Comparison:
         if left is None or right is None:
             return self._one_sided(left, right)
         name = f"{self._name}/{left.name or 'content'}"
-        if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if isinstance(left, TensorPart) and isinstance(right, TensorPart):
             return self._tensors(name, left, right)
         if isinstance(left, Value) and isinstance(right, Value):
             return self._values(name, left, right)
@@ -292,7 +292,7 @@ class _Comparison:
             return Difference(name, Verdict.DIFFERENT, left.check, right.check, meaning)
         return found
 
-    def _tensors(self, name: str, left: Tensor, right: Tensor) -> Difference | None:
+    def _tensors(self, name: str, left: TensorPart, right: TensorPart) -> Difference | None:
         limits = self._options.limits
         for tensor in (left, right):
             tensors.check(tensor, limits)
@@ -348,5 +348,5 @@ def _release(*parts: Part | None) -> None:
 
 
 def _kind(part: Part | None) -> str:
-    kinds = {Tensor: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
+    kinds = {TensorPart: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
     return kinds[type(part)]

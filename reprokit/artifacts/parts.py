@@ -34,7 +34,7 @@ class Beside(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorPart:
     """Numbers of one type: shape in elements, first the outermost dimension."""
 
     name: str
@@ -79,7 +79,7 @@ class Noise:
     text: str
 
 
-Part: TypeAlias = Tensor | Value | Blob | Within | Noise
+Part: TypeAlias = TensorPart | Value | Blob | Within | Noise
 
 
 @dataclass

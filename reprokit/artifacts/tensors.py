@@ -11,7 +11,7 @@ from typing import Any
 from reprokit import native
 from reprokit.artifacts import dtypes
 from reprokit.artifacts.dtypes import Dtype
-from reprokit.artifacts.parts import Limits, Tensor
+from reprokit.artifacts.parts import Limits, TensorPart
 from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly
 from reprokit.artifacts.statistics import Extreme, TensorStatistics, Tolerance, merged
 from reprokit.errors import ArtifactDamaged
@@ -24,7 +24,7 @@ FEW = 1 << 24  # elements that any source may stand for
 MOST = 64 << 30  # bytes of all tensors of a file, beside SPREAD times its size
 
 
-def check(tensor: Tensor, limits: Limits) -> Dtype:
+def check(tensor: TensorPart, limits: Limits) -> Dtype:
     """The type of a tensor whose elements all lie within its source."""
     dtype = dtypes.named(tensor.dtype)
     if len(tensor.shape) > MAX_RANK or any(length < 0 for length in tensor.shape):
@@ -37,7 +37,7 @@ def check(tensor: Tensor, limits: Limits) -> Dtype:
     return dtype
 
 
-def _last_byte(tensor: Tensor, dtype: Dtype) -> int:
+def _last_byte(tensor: TensorPart, dtype: Dtype) -> int:
     count = math.prod(tensor.shape)
     if count == 0 or _in_order(tensor):
         return tensor.offset + dtype.file_size(count)
@@ -47,7 +47,7 @@ def _last_byte(tensor: Tensor, dtype: Dtype) -> int:
     return tensor.offset + (1 + sum((length - 1) * stride for length, stride in steps)) * dtype.element_size
 
 
-def _in_order(tensor: Tensor) -> bool:
+def _in_order(tensor: TensorPart) -> bool:
     """Whether the elements stand in C order without gaps."""
     if tensor.strides is None:
         return True
@@ -61,7 +61,9 @@ def _in_order(tensor: Tensor) -> bool:
     return True
 
 
-def compare(left: Tensor, right: Tensor, limits: Limits, tolerance: Tolerance | None = None) -> TensorStatistics:
+def compare(
+    left: TensorPart, right: TensorPart, limits: Limits, tolerance: Tolerance | None = None
+) -> TensorStatistics:
     """What two tensors differ in; their types and shapes must be the same."""
     dtype = check(left, limits)
     check(right, limits)
@@ -131,7 +133,7 @@ def _extreme(found: Any) -> Extreme:
     return Extreme(found.value, found.whole, found.at)
 
 
-def _compare_in_order(left: Tensor, right: Tensor, dtype: Dtype, count: int, meter: _Meter) -> TensorStatistics:
+def _compare_in_order(left: TensorPart, right: TensorPart, dtype: Dtype, count: int, meter: _Meter) -> TensorStatistics:
     step = max(1, 8 * BLOCK // dtype.bits // 8 * 8 if dtype.packed else BLOCK // dtype.element_size)
     sides = [_ElementReader(tensor, dtype, min(step, count)) for tensor in (left, right)]
     for base in range(0, count, step):
@@ -144,7 +146,7 @@ def _compare_in_order(left: Tensor, right: Tensor, dtype: Dtype, count: int, met
 class _ElementReader:
     """Elements of a tensor in C order, some at a time, in memory that is used again."""
 
-    def __init__(self, tensor: Tensor, dtype: Dtype, most: int):
+    def __init__(self, tensor: TensorPart, dtype: Dtype, most: int):
         self._tensor, self._dtype = tensor, dtype
         self._bytes = bytearray(dtype.file_size(most) + 1)
         self._codes = bytearray(most) if dtype.packed else self._bytes
@@ -160,7 +162,7 @@ class _ElementReader:
         return self._codes
 
 
-def _same_bytes(left: Tensor, right: Tensor, dtype: Dtype) -> bool:
+def _same_bytes(left: TensorPart, right: TensorPart, dtype: Dtype) -> bool:
     """Whether all the bytes that two tensors of the same strides span are equal."""
     size = _last_byte(left, dtype) - left.offset
     for at in range(0, size, BLOCK):
@@ -170,7 +172,7 @@ def _same_bytes(left: Tensor, right: Tensor, dtype: Dtype) -> bool:
     return True
 
 
-def strides_of(tensor: Tensor) -> tuple[int, ...]:
+def strides_of(tensor: TensorPart) -> tuple[int, ...]:
     """The strides in elements, also of a tensor in C order."""
     return tuple(strides_in_order(tensor.shape)) if tensor.strides is None else tensor.strides
 
@@ -187,7 +189,7 @@ class _Tile:
         return math.prod(self.lengths)
 
 
-def _compare_tiles(left: Tensor, right: Tensor, dtype: Dtype, meter: _Meter) -> TensorStatistics:
+def _compare_tiles(left: TensorPart, right: TensorPart, dtype: Dtype, meter: _Meter) -> TensorStatistics:
     strides = strides_of(left), strides_of(right)
     result = TensorStatistics(0)
     for tile in _tiles(left.shape, *strides):
@@ -245,7 +247,7 @@ def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> Tens
     )
 
 
-def _gathered(tensor: Tensor, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
+def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
     """The elements of a tile in C order."""
     ffi, library = native.artifacts()
     size = dtype.element_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reprokit.artifacts import dtypes
-from reprokit.artifacts.parts import Noise, Part, Tensor, Value
+from reprokit.artifacts.parts import Noise, Part, TensorPart, Value
 from reprokit.artifacts.sources import exactly
 from reprokit.artifacts.statistics import Extreme, StatisticsJudgment, TensorStatistics, document, multi_index
 from reprokit.artifacts.tensors import strides_of
@@ -23,7 +23,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 def described(part: Part) -> str:
     """A part in a few words."""
-    if isinstance(part, Tensor):
+    if isinstance(part, TensorPart):
         return f"{part.dtype} {shape_text(part.shape)}"
     if isinstance(part, (Value, Noise)):
         return cut(part.text) or "(empty)"
@@ -36,7 +36,7 @@ def counted(differing: int, compared: int, kind: str) -> str:
     return f"{differing} of {compared} {things if compared != 1 else kind} differ{'s' if differing == 1 else ''}"
 
 
-def element(tensor: Tensor, at: int) -> bytes:
+def element(tensor: TensorPart, at: int) -> bytes:
     """The element of this index, little-endian."""
     dtype = dtypes.named(tensor.dtype)
     if dtype.packed:
@@ -50,7 +50,7 @@ def element(tensor: Tensor, at: int) -> bytes:
     return b"".join(found[i : i + dtype.size][::-1] for i in range(0, size, dtype.size))
 
 
-def _packed_element(tensor: Tensor, dtype: dtypes.Dtype, at: int) -> bytes:
+def _packed_element(tensor: TensorPart, dtype: dtypes.Dtype, at: int) -> bytes:
     first = at * dtype.bits
     last = (first + dtype.bits - 1) // 8
     word = int.from_bytes(exactly(tensor.source, tensor.offset + first // 8, last - first // 8 + 1), "little")
@@ -58,7 +58,7 @@ def _packed_element(tensor: Tensor, dtype: dtypes.Dtype, at: int) -> bytes:
 
 
 def tensor_difference(
-    name: str, left: Tensor, right: Tensor, found: TensorStatistics, judgement: StatisticsJudgment
+    name: str, left: TensorPart, right: TensorPart, found: TensorStatistics, judgement: StatisticsJudgment
 ) -> Difference:  # fmt: skip
     """The leaf of two tensors that differ."""
     assert found.first is not None

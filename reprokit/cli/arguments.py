@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from reprokit.errors import DashesMissing
-from reprokit.plan import Capture
+from reprokit.plan import CapturePlan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -154,7 +154,7 @@ def _capture(
     snapshot_fallback: Path | None,
     rollback_every: int | None,
     on_capture: str | None,
-) -> Capture | None:
+) -> CapturePlan | None:
     """The capture that the options ask for; raises UsageError where they make no sense."""
     if on_nan is None:
         if any((capture_when, max_snapshots, snapshot_size, snapshot_fallback, rollback_every, on_capture)):
@@ -162,13 +162,13 @@ def _capture(
         return None
     if rollback_every and on_nan != "rollback":
         raise click.UsageError("--rollback-every is for --on-nan rollback.")
-    return Capture(
+    return CapturePlan(
         action=ON_NAN_ACTIONS[on_nan],
         conditions=_conditions(capture_when),
-        max_snapshots=max_snapshots or Capture().max_snapshots,
+        max_snapshots=max_snapshots or CapturePlan().max_snapshots,
         max_bytes=snapshot_size,
         fallback=None if snapshot_fallback is None else Path(os.path.abspath(snapshot_fallback)),
-        rollback_every=rollback_every or Capture().rollback_every,
+        rollback_every=rollback_every or CapturePlan().rollback_every,
         hook=_hook(on_capture),
     )
 

@@ -21,7 +21,7 @@ from reprokit.cli.arguments import (
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.model.states import ON, WITH_GRADIENTS, WITHOUT_TRAIL
-from reprokit.plan import RECORD, Capture, Plan, key_of_seed, new_key
+from reprokit.plan import RECORD, CapturePlan, Plan, key_of_seed, new_key
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
@@ -83,7 +83,7 @@ def command(
     prove: bool,
     patches: tuple[str, ...],
     recipe: Path | None,
-    capture: Capture | None,
+    capture: CapturePlan | None,
     no_trail: bool,
     trail_gradients: bool,
     data: tuple[str, ...],

@@ -17,7 +17,7 @@ from reprokit.cli.arguments import (
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import LAST, run_path
 from reprokit.model.states import ON, WITHOUT_TRAIL
-from reprokit.plan import POLICIES, Capture
+from reprokit.plan import POLICIES, CapturePlan
 from reprokit.rundir import RunDirectory
 
 
@@ -46,7 +46,7 @@ def command(
     policy: str,
     force: bool,
     no_supervisor: bool,
-    capture: Capture | None,
+    capture: CapturePlan | None,
     no_trail: bool,
     keep_outputs: int,
 ) -> None:

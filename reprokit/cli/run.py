@@ -15,7 +15,7 @@ from reprokit.cli.arguments import (
 from reprokit.cli.ending import end_as
 from reprokit.cli.paths import current_directory
 from reprokit.cli.record import chosen_patches
-from reprokit.plan import RUN, Capture, Plan
+from reprokit.plan import RUN, CapturePlan, Plan
 
 
 @click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
@@ -27,7 +27,7 @@ def command(
     behind_dashes: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
-    capture: Capture | None,
+    capture: CapturePlan | None,
     patches: tuple[str, ...],
 ) -> None:
     """Run COMMAND as it is, record nothing, and keep the training's state before a step that fails.

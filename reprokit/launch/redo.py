@@ -19,7 +19,7 @@ from reprokit.errors import NotRedone, RunError
 from reprokit.launch.plain import NOTHING
 from reprokit.launch.process import Child, Ended, Termination
 from reprokit.launch.run import execute, together
-from reprokit.plan import RUN, Capture, Plan, Redo
+from reprokit.plan import RUN, CapturePlan, Plan, RedoPlan
 from reprokit.rundir import RunDirectory
 
 MAX_RESULT = 64 << 20
@@ -128,8 +128,8 @@ class _Redoing:
             output=self._directory / f"run-{self._runs}",
             trail=NOTHING,
             patches=asked.patches,
-            capture=Capture(
-                redo=Redo(
+            capture=CapturePlan(
+                redo=RedoPlan(
                     mode=asked.mode,
                     snapshot=asked.snapshot,
                     result=self._result,

@@ -15,7 +15,7 @@ from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDir
 from reprokit.launch import host, pinning, variables
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
-from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, Capture, Plan
+from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
@@ -33,7 +33,7 @@ def replay_plan(
     supervisor: bool = True,
     trail: Switch = ON,
     keep_outputs: int = KEEP_OUTPUTS,
-    capture: Capture | None = None,
+    capture: CapturePlan | None = None,
     force: bool = False,
 ) -> Plan:
     """The plan that gives the recorded command its recorded entropy again."""
@@ -102,12 +102,12 @@ def _trail(recording: RunDirectory, wanted: Switch) -> Switch:
     return recorded if wanted == ON and recorded is not None and recorded.is_on else wanted
 
 
-def _capture(run: RunFile) -> Capture | None:
+def _capture(run: RunFile) -> CapturePlan | None:
     """As the recording was asked to; the command for each snapshot was for it alone."""
     if run.capture is None:
         return None
     asked = run.capture
-    return Capture(
+    return CapturePlan(
         action=asked.action,
         conditions=tuple(asked.conditions),
         max_snapshots=asked.max_snapshots,

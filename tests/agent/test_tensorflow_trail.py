@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from reprokit.trails import Series, Step
+from reprokit.trails import Series, TrailStep
 from tests import trails
 from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome
@@ -94,7 +94,7 @@ def named(training: Trailed, name: str) -> Series:
     return found
 
 
-def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
+def differences(left: list[TrailStep], right: list[TrailStep]) -> list[tuple[int, str]]:
     names = ("torch", "loss", "gradients", "parameters")
     return [
         (a.number, name)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.native import trail_path
-from reprokit.trails import Series, Step, Trail
+from reprokit.trails import Series, Trail, TrailStep
 from tests import trails
 from tests.agent.training import Outcome, Training
 
@@ -129,7 +129,7 @@ class Cases:
         (series,) = self.trail(name).series
         return series
 
-    def steps(self, *names: str) -> list[list[Step]]:
+    def steps(self, *names: str) -> list[list[TrailStep]]:
         """The steps of cases that have one optimizer and ended well."""
         assert [self.status(name) for name in names] == [0] * len(names), self.outcome.errors
         return [list(self.series(name).steps()) for name in names]
@@ -157,7 +157,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
 QUANTITIES = ("batch", "torch", "loss", "gradients", "parameters")
 
 
-def differences(left: list[Step], right: list[Step]) -> list[tuple[int, str]]:
+def differences(left: list[TrailStep], right: list[TrailStep]) -> list[tuple[int, str]]:
     """Step and quantity of each difference; Python's and NumPy's own states differ where nobody seeds them."""
     return [
         (a.number, name)
@@ -171,7 +171,7 @@ def test_equal_runs_have_equal_trails_of_which_everything_is_known(cases: Cases)
     left, right = cases.steps("plain", "plain again")
     assert [step.number for step in left] == list(range(40))
     assert differences(left, right) == []
-    names = set(Step.__struct_fields__) - {"before"}
+    names = set(TrailStep.__struct_fields__) - {"before"}
     assert all(getattr(step, name) is not None for step in left for name in names)
     assert {step.number for step in left if step.before is not None} == {0}  # PyTorch's counts tell the others
     assert [step.number for step in left if step.unchanged] == list(range(1, 40))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent.pytorch import devices
-from reprokit.agent.pytorch.contents import Contents
+from reprokit.agent.pytorch.contents import PytorchContents
 from reprokit.agent.pytorch.generators import DefaultGenerator
 from reprokit.agent.trail_library import Library
 from reprokit.native import trail_path
@@ -37,7 +37,7 @@ def by_library(library: Library) -> Digest:
     """The digest of any tensor by the library."""
     import torch
 
-    contents = Contents(library, torch)
+    contents = PytorchContents(library, torch)
 
     def digest(tensor: Any) -> int:
         folded = contents.tensor(0, tensor)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.trails import Step
+from reprokit.trails import TrailStep
 from tests import trails
 from tests.agent.test_trail import Cases
 
@@ -199,11 +199,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     return Cases(tmp_path_factory.mktemp("cases"), {name: SMALL + script for name, script in scripts.items()})
 
 
-def inputs(steps: list[Step]) -> list[int | None]:
+def inputs(steps: list[TrailStep]) -> list[int | None]:
     return [step.inputs for step in steps]
 
 
-def flags(steps: list[Step]) -> set[tuple[bool, bool]]:
+def flags(steps: list[TrailStep]) -> set[tuple[bool, bool]]:
     """Whether something does not count, and whether one call that counts came after another."""
     return {(step.inputs_partial, step.inputs_several) for step in steps}
 

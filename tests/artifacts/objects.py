@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.artifacts import tensors
-from reprokit.artifacts.parts import Blob, Limits, Noise, Reader, Tensor, Value, Within
+from reprokit.artifacts.parts import Blob, Limits, Noise, Reader, TensorPart, Value, Within
 from reprokit.artifacts.sources import Memory, exactly
 from reprokit.difference import Difference
 from reprokit.errors import ArtifactDamaged
@@ -38,7 +38,7 @@ def shown(read: Reader, data: bytes) -> dict[str, str]:
 
 def _shown(read: Reader, data: bytes) -> Iterator[tuple[str, str]]:
     for part in read(Memory(data), Limits()):
-        if isinstance(part, Tensor):
+        if isinstance(part, TensorPart):
             tensors.check(part, Limits())
             elements = exactly(part.source, 0, part.source.size).hex()
             yield part.name, f"{part.dtype} {part.shape} {part.strides} {part.offset} {part.big_endian} {elements}"

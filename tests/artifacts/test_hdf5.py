@@ -19,7 +19,7 @@ from reprokit.artifacts import hdf5_process
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats.hdf5 import read
-from reprokit.artifacts.parts import Limits, Noise, Tensor, Value
+from reprokit.artifacts.parts import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from tests.artifacts import samples
@@ -119,7 +119,7 @@ def test_the_parts_are_what_h5py_reads() -> None:
     found = {part.name: part for part in read(Memory(data), Limits())}
     with h5py.File(io.BytesIO(data)) as file:
         for name, part in found.items():
-            if isinstance(part, Tensor) and "@" not in name:
+            if isinstance(part, TensorPart) and "@" not in name:
                 assert part.source.read(part.offset, 1 << 20) == file[name][()].tobytes()
                 assert part.shape == file[name].shape
     kinds = {name: part.text for name, part in found.items() if isinstance(part, Value)}

@@ -15,7 +15,7 @@ from reprokit.artifacts.formats import checkpoint, messages, sstable
 from reprokit.artifacts.formats.crc32c import crc32c, masked, unmasked
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.slices import decoded
-from reprokit.artifacts.parts import Limits, Part, Tensor, Value
+from reprokit.artifacts.parts import Limits, Part, TensorPart, Value
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged
@@ -69,7 +69,7 @@ def test_numbers_and_texts() -> None:
 def test_packed_and_single_numbers_of_a_list_are_the_same() -> None:
     assert texts(number(3, 1) + content(3, b"\x02\x03")) == texts(content(3, b"\x01\x02\x03"))
     long = parts(content(8, struct.pack("<100f", *range(100))))["floats"]
-    assert isinstance(long, Tensor)
+    assert isinstance(long, TensorPart)
     assert (long.dtype, long.shape) == ("float32", (100,))
 
 

@@ -14,7 +14,7 @@ def objects_reader() -> Callable[[bytes], None]:
     """Every reader on the same bytes; the tensors found must lie within them."""
     from reprokit.artifacts import tensors
     from reprokit.artifacts.formats import checkpoint, onnx, pickle, saved_model, tfrecord, torch, xgboost
-    from reprokit.artifacts.parts import Limits, Tensor
+    from reprokit.artifacts.parts import Limits, TensorPart
     from reprokit.artifacts.sources import Memory
     from reprokit.errors import ArtifactDamaged
 
@@ -25,7 +25,7 @@ def objects_reader() -> Callable[[bytes], None]:
             limits = Limits(header=1 << 20, parts=MOST)
             with suppress(ArtifactDamaged):
                 for part in reader(Memory(data), limits):
-                    if isinstance(part, Tensor):
+                    if isinstance(part, TensorPart):
                         tensors.check(part, limits)
 
     return read

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import Event, Handler
+    from ..events import Handler, TrainingEvent
     from .functions import Functions
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
@@ -107,7 +107,7 @@ class Observer:
         if self._file.is_due():
             self.flush()
 
-    def handlers(self) -> dict[type[Event], Handler]:
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: lambda _: self.step()}
 
     def failed(self, error: Exception, handler: Handler) -> None:

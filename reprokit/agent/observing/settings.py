@@ -85,7 +85,7 @@ _OF_XGBOOST = ("booster", "updater", "nthread", "n_jobs", "tree_method", "device
 _OF_LIBRARIES = ("threads", "interop_threads", "core", "branch", "isa", "capability", "used")
 
 
-class Settings:
+class ObservedSettings:
     """The settings of this process."""
 
     def __init__(self, observer: Observer) -> None:
@@ -129,7 +129,7 @@ class Settings:
 
 def begin(observer: Observer) -> None:
     """Note the variables that the process was given, and read all at its end."""
-    settings = Settings(observer)
+    settings = ObservedSettings(observer)
     observer.parts["settings"] = settings
     observer.at_end(settings.read)
 
@@ -219,7 +219,7 @@ _COMPUTING = frozenset(["jax", "numpy", "tensorflow", "torch", "xgboost"])
 # Setting
 
 
-def _watch_torch(torch: Any, observer: Observer, settings: Settings) -> None:
+def _watch_torch(torch: Any, observer: Observer, settings: ObservedSettings) -> None:
     for function in _SET_IN_TORCH:
         _watch_setter(observer, settings, torch, function, f"torch.{function}", 0, "mode")
     for module in ("cudnn", "mkldnn", "miopen", "opt_einsum"):
@@ -232,7 +232,7 @@ def _watch_torch(torch: Any, observer: Observer, settings: Settings) -> None:
 
 
 def _watch_setter(
-    observer: Observer, settings: Settings, owner: Any, function: str, name: str, position: int, keyword: str
+    observer: Observer, settings: ObservedSettings, owner: Any, function: str, name: str, position: int, keyword: str
 ) -> None:
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         settings.set_by_script(name, argument(arguments, keywords, position, keyword))
@@ -243,7 +243,7 @@ def _watch_setter(
     watch(observer, owner, function, note)
 
 
-def _watch_properties(observer: Observer, settings: Settings, module: str) -> None:
+def _watch_properties(observer: Observer, settings: ObservedSettings, module: str) -> None:
     """torch.backends' modules are objects, whose properties call a setter."""
     for name, found in list(vars(type(sys.modules.get(module))).items()):
         if type(found).__name__ == "ContextProp":
@@ -269,7 +269,7 @@ def watch_property(observer: Observer, found: Any, note: Callable[..., None]) ->
     found.setter = watched
 
 
-def _watch_tensorflow(_: Any, observer: Observer, settings: Settings) -> None:
+def _watch_tensorflow(_: Any, observer: Observer, settings: ObservedSettings) -> None:
     config = sys.modules.get("tensorflow.python.framework.config")
     names = {
         "enable_op_determinism": "tf.config.experimental.enable_op_determinism",
@@ -283,7 +283,7 @@ def _watch_tensorflow(_: Any, observer: Observer, settings: Settings) -> None:
             _watch_public(observer, settings, config, function, name)
 
 
-def _watch_public(observer: Observer, settings: Settings, config: Any, function: str, name: str) -> None:
+def _watch_public(observer: Observer, settings: ObservedSettings, config: Any, function: str, name: str) -> None:
     """The public modules have the function already: there too it is replaced."""
     original = getattr(config, function)
     is_switch = function == "enable_op_determinism"
@@ -307,7 +307,7 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _watch_session(module: Any, observer: Observer, settings: Settings) -> None:
+def _watch_session(module: Any, observer: Observer, settings: ObservedSettings) -> None:
     """The sizes of the pools are given to the first session in TensorFlow 1."""
 
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -320,7 +320,7 @@ def _watch_session(module: Any, observer: Observer, settings: Settings) -> None:
     watch(observer, module.BaseSession, "__init__", note)
 
 
-def _watch_xgboost(module: Any, observer: Observer, settings: Settings) -> None:
+def _watch_xgboost(module: Any, observer: Observer, settings: ObservedSettings) -> None:
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         given = argument(arguments, keywords, 0, "params")
         pairs = dict(given) if given else {}

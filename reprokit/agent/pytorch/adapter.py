@@ -9,7 +9,7 @@ from ..events import Events
 from ..metrics import Metrics
 from ..trail import StepTrail
 from . import tensors
-from .events import Hooks, watch_seeding
+from .events import EventHooks, watch_seeding
 from .state import Records
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class PytorchAdapter:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._torch: Any = None
-        self._hooks: Hooks | None = None
+        self._hooks: EventHooks | None = None
         self._early: list[tuple[str, Any]] = []  # modules that PyTorch brings before it is there itself
         self._records: Records | None = None
         self._metrics: Metrics | None = None
@@ -52,7 +52,7 @@ class PytorchAdapter:
         events.add(self._metrics)
         if self._agent.observer is not None:
             events.add(self._agent.observer)
-        self._hooks = Hooks(self._agent, events, self._records, torch)
+        self._hooks = EventHooks(self._agent, events, self._records, torch)
         for name, module in self._early:
             self._agent.attempt(self._hooks.watch, name, module)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..trail_library import Library
-    from .contents import Contents
+    from .contents import PytorchContents
 
 MAX_DEPTH = 8  # of objects in objects
 MAX_VALUES = 1000  # of one call
@@ -50,7 +50,9 @@ def _has_bytes_of(tensor: Any, fetched: Any) -> bool:
 class CallArguments:
     """The digest of one call's arguments, on top of those before it."""
 
-    def __init__(self, digest: int, fetched: FetchedTensors | None, contents: Contents, library: Library) -> None:
+    def __init__(
+        self, digest: int, fetched: FetchedTensors | None, contents: PytorchContents, library: Library
+    ) -> None:
         self.digest = digest
         self.is_partial = False  # something was left out
         self.count = 0  # of what was digested

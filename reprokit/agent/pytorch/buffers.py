@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .contents import Contents
+    from .contents import PytorchContents
 
 
-class Buffers:
+class ModelBuffers:
     """The buffers of the models that an optimizer trains, as they are after each of its steps.
 
     They are read at once, as the next forward computation changes them. Large ones are tables and masks as a rule, and
@@ -21,7 +21,7 @@ class Buffers:
     """
 
     def __init__(
-        self, containers: list[dict[str, Any]], contents: Contents, library: trail.Library, torch: Any
+        self, containers: list[dict[str, Any]], contents: PytorchContents, library: trail.Library, torch: Any
     ) -> None:
         self._containers = containers
         self._contents, self._library = contents, library

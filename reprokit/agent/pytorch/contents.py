@@ -19,7 +19,7 @@ MAX_DEPTH = 16  # of what a DataLoader gives
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 
 
-class Contents:
+class PytorchContents:
     """Digests of what trainings pass around: tensors, arrays, and what they come packed in."""
 
     def __init__(self, library: trail.Library, torch: Any) -> None:

@@ -50,14 +50,14 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
         replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
 
 
-class ThreadState(_local):
+class EventThread(_local):
     """What a thread is within."""
 
     backward = False
     call = False  # of a module, or of a data loader, which may call modules that are no models
 
 
-class Hooks:
+class EventHooks:
     """Puts the agent's functions around PyTorch's, once."""
 
     def __init__(self, agent: Agent, events: Events, records: Records, torch: Any) -> None:
@@ -65,7 +65,7 @@ class Hooks:
         self._is_compiling = tracing_test(torch)
         self._is_in_engine = private_api.is_in_engine(torch)
         self._without_overrides = private_api.without_overrides
-        self._thread = ThreadState()
+        self._thread = EventThread()
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,

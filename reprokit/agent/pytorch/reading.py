@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from . import generators, private_api
 from .arguments import CallArguments, FetchedTensors
-from .buffers import Buffers
-from .contents import Contents
+from .buffers import ModelBuffers
+from .contents import PytorchContents
 from .series import TrackedTensors
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class StepReader:
     def __init__(self, torch: Any, library: Library, warn: Callable[[str], None]) -> None:
         self._torch, self._library, self._warn = torch, library, warn
         self._cuda = torch.cuda
-        self.contents = Contents(library, torch)
+        self.contents = PytorchContents(library, torch)
         self.generator = generators.DefaultGenerator(torch)
         self._devices: Devices | None = None
 
@@ -41,10 +41,10 @@ class StepReader:
         """How often these were changed in place, together."""
         return private_api.changes_of(tensors)
 
-    def buffers(self, models: list[Any]) -> Buffers:
+    def buffers(self, models: list[Any]) -> ModelBuffers:
         """The buffers of these models."""
         containers = [buffers for model in models for buffers in model.buffers()]
-        return Buffers(containers, self.contents, self._library, self._torch)
+        return ModelBuffers(containers, self.contents, self._library, self._torch)
 
     def fetched(self, tensors: list[Any]) -> FetchedTensors:
         """The tensors of a batch as they are now."""

@@ -16,7 +16,7 @@ from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, si
 from reprokit.artifacts.formats.slices import decoded
 from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
 from reprokit.artifacts.formats.typed_values import known
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
 
@@ -110,11 +110,11 @@ class Checkpoint:
         else:
             yield self._numbers(entry, Summed(data, entry.crc, _sum, f"{_escaped(entry.name)}: {WRONG_SUM}"))
 
-    def _numbers(self, entry: Entry, data: Source) -> Tensor:
+    def _numbers(self, entry: Entry, data: Source) -> TensorPart:
         name = NAMES[entry.dtype]
         if any(n < 0 for n in entry.shape) or dtypes.named(name).file_size(math.prod(entry.shape)) != entry.size:
             raise ArtifactDamaged(f"{entry.name[:200]!r} has another size than its type and shape need")
-        return Tensor(entry.name, name, entry.shape, data, big_endian=self._big_endian)
+        return TensorPart(entry.name, name, entry.shape, data, big_endian=self._big_endian)
 
     def _strings(self, entry: Entry, data: Source) -> Iterator[Part]:
         """The texts of a tensor: their lengths, the sum of those, then one behind the other."""

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from reprokit.artifacts import dtypes
 from reprokit.artifacts.formats import keras_config
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import BLOCK, FileSource, exactly, piece
 from reprokit.artifacts.unpacked import write
 from reprokit.errors import ArtifactDamaged
@@ -144,11 +144,11 @@ class _Messages:
         else:
             yield self._tensor(header, self._spooled(kept, size))
 
-    def _tensor(self, header: dict[str, Any], data: Source) -> Tensor:
+    def _tensor(self, header: dict[str, Any], data: Source) -> TensorPart:
         dtype, shape = str(header["dtype"]), tuple(map(int, header["shape"]))
         if any(length < 0 for length in shape) or dtypes.named(dtype).file_size(math.prod(shape)) != data.size:
             raise ArtifactDamaged(f"{str(header['name'])[:200]!r} has another size than its type and shape need")
-        return Tensor(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
+        return TensorPart(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
 
     def _spooled(self, kept: _Spool, size: int) -> Source:
         """The bytes that follow, behind those of earlier parts."""

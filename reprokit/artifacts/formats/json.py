@@ -10,7 +10,7 @@ from typing import Any
 
 from reprokit.artifacts.formats import strict_json
 from reprokit.artifacts.formats.strict_json import Number, Pairs
-from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
@@ -40,7 +40,7 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
 def _numbers(name: str, texts: list[Number]) -> Iterator[Part]:
     """Many numbers as one tensor, and the digest of how they are written."""
     data = struct.pack(f"<{len(texts)}d", *map(float, texts))
-    yield Tensor(f"{name}/numbers", "float64", (len(texts),), Memory(data))
+    yield TensorPart(f"{name}/numbers", "float64", (len(texts),), Memory(data))
     yield Value(f"{name}/as written", hashlib.sha256(",".join(texts).encode()).hexdigest())
 
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece
 from reprokit.errors import ArtifactDamaged
 
@@ -227,7 +227,7 @@ class Walker:
                 name, type_, [int.from_bytes(data[i : i + size], "little") for i in range(0, len(data), size)]
             )
         else:
-            yield Tensor(name, dtype, (found.value // size,), piece(self.source, found.at, found.value))
+            yield TensorPart(name, dtype, (found.value // size,), piece(self.source, found.at, found.value))
 
     def _list(self, name: str, type_: str, bits: list[int]) -> Iterator[Part]:
         if len(bits) <= SHORT_LIST:
@@ -235,7 +235,7 @@ class Walker:
             return
         dtype, size = LISTS.get(type_, ("uint64" if type_.startswith("u") else "int64", 8))
         data = b"".join(number.to_bytes(size, "little") for number in bits)
-        yield Tensor(name, dtype, (len(bits),), Memory(data))
+        yield TensorPart(name, dtype, (len(bits),), Memory(data))
 
 
 class _Places:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit.artifacts import dtypes
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value, Within
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.errors import ArtifactDamaged
 
@@ -44,7 +44,7 @@ def array(name: str, source: Source) -> Iterator[Part]:
     strides = _fortran(shape) if is_fortran else None
     yield Noise(f"{name}/memory order", "Fortran" if is_fortran else "C")
     yield Noise(f"{name}/byte order", "big-endian" if big_endian else "little-endian")
-    yield Tensor(name, dtype, shape, source, start, strides, big_endian)
+    yield TensorPart(name, dtype, shape, source, start, strides, big_endian)
     if start + size < source.size:
         yield Blob(f"{name}/bytes behind the array", piece(source, start + size, source.size - start - size))
 

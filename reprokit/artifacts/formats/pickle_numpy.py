@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, LongString, PickledObject, exact
 from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, ArrayType, shape_of, type_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, under
-from reprokit.artifacts.parts import Part, Source, Tensor
+from reprokit.artifacts.parts import Part, Source, TensorPart
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
 
@@ -126,7 +126,7 @@ def shown(walk: PickleWalk, path: str, elements: ArrayElements, data: Item = Non
         yield walk.tensor(under(path, name), tensor, math.prod(tensor.shape) * 8 if name else size)
 
 
-def columns(elements: ArrayElements) -> Iterator[tuple[str, Tensor]]:
+def columns(elements: ArrayElements) -> Iterator[tuple[str, TensorPart]]:
     """One tensor, or one for each field of records whose fields can be told apart in elements."""
     type_ = elements.type
     leaves = list(type_.leaves())
@@ -140,7 +140,7 @@ def columns(elements: ArrayElements) -> Iterator[tuple[str, Tensor]]:
         shape = (*elements.shape, *leaf.shape)
         strides = (*(step * (type_.size // leaf.step) for step in steps), *strides_of(leaf.shape))
         start = offset if math.prod(shape) else 0
-        yield name, Tensor("", leaf.elements, shape, elements.source, start, strides, leaf.big_endian)
+        yield name, TensorPart("", leaf.elements, shape, elements.source, start, strides, leaf.big_endian)
 
 
 def strides_of(shape: tuple[int, ...], fortran: bool = False) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from reprokit.artifacts.formats.pickle_nodes import (
     exact,
 )
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece, whole
 from reprokit.errors import ArtifactDamaged
 
@@ -145,7 +145,7 @@ class PickleWalk:
         self.spend(path, source.size)
         return Blob(self.named(path), source)
 
-    def tensor(self, path: str, tensor: Tensor, size: int) -> Tensor:
+    def tensor(self, path: str, tensor: TensorPart, size: int) -> TensorPart:
         """The tensor under a name of its own; size in bytes."""
         self.spend(path, size)
         return replace(tensor, name=self.named(path))
@@ -179,7 +179,7 @@ class PickleWalk:
     def elements(self, path: str, items: Iterable[Item]) -> Iterator[Step]:
         return ((under(path, str(i)), one) for i, one in enumerate(items))
 
-    def numbers(self, path: str, what: str, tensor: Tensor) -> Iterator[Part]:
+    def numbers(self, path: str, what: str, tensor: TensorPart) -> Iterator[Part]:
         size = tensor.source.size
         self.hold(size)
         yield self.value(f"{path or ROOT} (type)", what)
@@ -342,14 +342,14 @@ def given_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:
     return pairs if len(pairs) == len(given) else None
 
 
-def numbers_of(items: list[Item] | tuple[Item, ...]) -> Tensor | None:
+def numbers_of(items: list[Item] | tuple[Item, ...]) -> TensorPart | None:
     """Many numbers of one type as a tensor."""
     kind = type(items[0])
     if kind not in (float, int) or any(type(item) is not kind for item in items):
         return None
     dtype, letter = ("float64", "d") if kind is float else ("int64", "q")
     try:
-        return Tensor("", dtype, (len(items),), Memory(struct.pack(f"<{len(items)}{letter}", *items)))
+        return TensorPart("", dtype, (len(items),), Memory(struct.pack(f"<{len(items)}{letter}", *items)))
     except struct.error:  # beyond 64 bits
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 from reprokit.artifacts import dtypes
 from reprokit.artifacts.formats import strict_json
 from reprokit.artifacts.formats.strict_json import Number, Pairs
-from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 
@@ -76,7 +76,7 @@ def _metadata(facts: Any) -> Iterator[Value]:
     yield from (Value(f"__metadata__/{key}", text) for key, text in pairs)
 
 
-def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int, Tensor]:
+def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int, TensorPart]:
     """Where a tensor begins and ends, and the tensor."""
     entries = dict(facts.items) if isinstance(facts, Pairs) else {}
     if entries.keys() != {"dtype", "shape", "data_offsets"} or len(entries) != len(facts.items):
@@ -92,7 +92,7 @@ def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int
     begin, end = start + offsets[0], start + offsets[1]
     if end > source.size:
         raise ArtifactDamaged(f"{name[:80]!r} ends at byte {end}, the file at {source.size}")
-    return begin, end, Tensor(name, kind, shape, source, begin)
+    return begin, end, TensorPart(name, kind, shape, source, begin)
 
 
 def _numbers(name: str, found: Any) -> tuple[int, ...]:

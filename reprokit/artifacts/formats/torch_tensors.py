@@ -11,7 +11,7 @@ from reprokit.artifacts.formats.pickle_numpy import strides_of
 from reprokit.artifacts.formats.pickle_types import shape_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, Step, under
 from reprokit.artifacts.formats.torch_storages import Storage, StorageReference, StorageType, dtype, referred
-from reprokit.artifacts.parts import Part, Tensor
+from reprokit.artifacts.parts import Part, TensorPart
 from reprokit.errors import ArtifactDamaged
 
 MOST_ARGUMENTS = 8
@@ -185,7 +185,7 @@ class TorchTensors:
         self.room -= cost
         if view.is_dense:
             storage.shown.append((start, start + size))
-        tensor = Tensor(
+        tensor = TensorPart(
             "", view.type.elements, view.shape, source, view.offset * view.type.size if size else 0, view.strides,
             self.big_endian,
         )  # fmt: skip
@@ -219,7 +219,7 @@ class TorchTensors:
         if rest:
             yield walk.blob(name, storage.source)
         else:
-            tensor = Tensor("", storage.type.elements, (count,), storage.source, 0, None, self.big_endian)
+            tensor = TensorPart("", storage.type.elements, (count,), storage.source, 0, None, self.big_endian)
             yield walk.tensor(name, tensor, storage.source.size)
 
     def rest(self, walk: PickleWalk) -> Iterator[Part]:

@@ -11,7 +11,7 @@ from reprokit.artifacts.dtypes import Dtype
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.messages import LISTS, NUMBERS, Schema, Walker, below
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field
-from reprokit.artifacts.parts import Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece
 from reprokit.artifacts.tensors import MAX_RANK
 from reprokit.errors import ArtifactDamaged
@@ -82,7 +82,7 @@ class Values:
     def _tensor(self, dtype: Dtype, shape: tuple[int, ...], data: Source) -> Part:
         if dtype.file_size(math.prod(shape)) != data.size:
             raise ArtifactDamaged(f"{self.path} of {dtype.name} {str(list(shape))[:80]} has {data.size} bytes")
-        return Tensor(self.path, dtype.name, shape, data)
+        return TensorPart(self.path, dtype.name, shape, data)
 
     def _listed(self, dtype: Dtype, shape: tuple[int, ...], repeats: bool) -> Iterator[Part]:
         lists = [(listed.type, fields) for listed, fields in self._lists.items()]
@@ -93,10 +93,12 @@ class Values:
         if not repeats or data.size == dtype.file_size(count):
             yield self._tensor(dtype, shape, data)
         elif data.size <= unit and count <= MOST_REPEATED:
-            yield Tensor(self.path, dtype.name, shape, Memory(data.read(0, unit) or bytes(unit)), 0, (0,) * len(shape))
+            yield TensorPart(
+                self.path, dtype.name, shape, Memory(data.read(0, unit) or bytes(unit)), 0, (0,) * len(shape)
+            )
         else:
             yield Value(f"{self.path}/shape", str(list(shape)))
-            yield Tensor(f"{self.path}/values", dtype.name, (data.size // unit,), data)
+            yield TensorPart(f"{self.path}/values", dtype.name, (data.size // unit,), data)
 
     def _elements(self, dtype: Dtype, type_: str, fields: list[Field]) -> Source:
         """The bytes of the elements that a list stands for."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from reprokit.artifacts.formats.json import escaped
 from reprokit.artifacts.formats.pickle_walk import unused
-from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
@@ -113,7 +113,7 @@ class JsonReader:
         if numbers and tensor:
             self.at = numbers.end()
             dtype, data = tensor
-            yield Tensor(self.name(path), dtype, (len(data) // 8,), Memory(data))
+            yield TensorPart(self.name(path), dtype, (len(data) // 8,), Memory(data))
         elif first in ("[", "{") and first:
             if len(self.levels) >= self.limits.nesting:
                 raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")

@@ -13,7 +13,7 @@ from reprokit.artifacts.formats.forward_reader import ForwardReader
 from reprokit.artifacts.formats.json import escaped
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.pickle_walk import unused
-from reprokit.artifacts.parts import Limits, Part, Source, Tensor, Value
+from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
 
@@ -150,11 +150,11 @@ class UbjsonReader:
         elif level.type:
             raise self.fail("a container has a type but no count")
 
-    def tensor(self, path: str, level: UbjsonLevel) -> Tensor:
+    def tensor(self, path: str, level: UbjsonLevel) -> TensorPart:
         dtype, form = NUMBERS[level.type]
         count = level.count or 0
         found = self.cursor.skip(count * struct.calcsize(form))
-        return Tensor(self.name(path), dtype, (count,), piece(found, 0, found.size), big_endian=True)
+        return TensorPart(self.name(path), dtype, (count,), piece(found, 0, found.size), big_endian=True)
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reprokit import trails
-from reprokit.trails import Step
+from reprokit.trails import TrailStep
 from reprokit.verify.compare.divergences import (
     BEFORE,
     BUFFERS,
@@ -16,8 +16,8 @@ from reprokit.verify.compare.divergences import (
     ORDER,
     PER_STEP,
     TENSORS,
-    Found,
     Quantity,
+    SeriesDivergence,
 )
 
 NAMED = 3  # tensors named in a sentence
@@ -31,7 +31,7 @@ def counted(steps: int) -> str:
     return f"{steps:,} step{'' if steps == 1 else 's'}"
 
 
-def noun(found: Found, name: str) -> str:
+def noun(found: SeriesDivergence, name: str) -> str:
     if name == BEFORE:
         return "parameters before the step"
     if name == INPUTS:
@@ -39,11 +39,11 @@ def noun(found: Found, name: str) -> str:
     return f"random state of {_generator(found, name)}" if name in GENERATORS else name
 
 
-def _generator(found: Found, name: str) -> str:
+def _generator(found: SeriesDivergence, name: str) -> str:
     return {"torch": found.left.framework, "python": "Python", "numpy": "NumPy"}[name]
 
 
-def place(found: Found, name: str) -> str:
+def place(found: SeriesDivergence, name: str) -> str:
     """Of a quantity that is not the first to part."""
     quantity = found.quantities[name]
     if name == LENGTH:
@@ -64,7 +64,7 @@ def _named(quantity: Quantity) -> str:
     return f" ({', '.join(quantity.tensors[:NAMED])}{f' and {more} more' if more > 0 else ''})"
 
 
-def sentence(found: Found, name: str) -> str:
+def sentence(found: SeriesDivergence, name: str) -> str:
     """Where the runs part, by what, what is the same there, and what follows from that."""
     quantity = found.quantities[name]
     if name == LENGTH:
@@ -83,13 +83,13 @@ def sentence(found: Found, name: str) -> str:
     return "; ".join(parts)
 
 
-def _length(found: Found) -> str:
+def _length(found: SeriesDivergence) -> str:
     counts = found.left.count, found.right.count
     side = "left" if counts[0] < counts[1] else "right"
     return f"identical for {counted(min(counts))}, then the {side} run ends; the other has {counted(max(counts))}"
 
 
-def _cause(found: Found, name: str, step: int) -> str:
+def _cause(found: SeriesDivergence, name: str, step: int) -> str:
     if name == TENSORS:
         return "the optimizer, or the names, types or shapes of what it updates are others"
     if name == BEFORE:
@@ -106,13 +106,13 @@ def _cause(found: Found, name: str, step: int) -> str:
     return f"{_equal_there(found, name)} the cause is in {_where(found, name, step)}"
 
 
-def _between(found: Found, step: int) -> str:
+def _between(found: SeriesDivergence, step: int) -> str:
     """Of parameters that are others than the update before left behind."""
     last = "those that the step before left are equal, so " if _before(found, step) == "" else ""
     return f"{last}the cause is what changes parameters between the steps"
 
 
-def _made_of_it(found: Found, step: int) -> str:
+def _made_of_it(found: SeriesDivergence, step: int) -> str:
     """Where model inputs come from."""
     is_made = _are_known(found, ["batch"])
     source = "what the script makes of the batch" if is_made else "the data or what is made of them"
@@ -121,18 +121,18 @@ def _made_of_it(found: Found, step: int) -> str:
     return f"{source} before the model gets it{other}{'' if step else _made_before(found)}"
 
 
-def _both(found: Found, step: int) -> list[Step]:
+def _both(found: SeriesDivergence, step: int) -> list[TrailStep]:
     """This step of either run."""
     return [*found.left.steps(step, step + 1), *found.right.steps(step, step + 1)]
 
 
-def _made_before(found: Found) -> str:
+def _made_before(found: SeriesDivergence) -> str:
     """Generators that may have been drawn from before the first step."""
     names = " and ".join(_generator(found, name) for name in found.made_before())
     return f", perhaps by random numbers of {names}, which differed before the first step" if names else ""
 
 
-def _drawn(found: Found, name: str) -> str:
+def _drawn(found: SeriesDivergence, name: str) -> str:
     """Of a random state."""
     if all(found.is_idle(other) for other in found.differing):
         return "no step drew from it, and nothing else of the steps differs"
@@ -146,18 +146,18 @@ def _drawn(found: Found, name: str) -> str:
     return f"the {what} {verb} at step {step:,}: {draws}"
 
 
-def _are_known(found: Found, names: Sequence[str]) -> bool:
+def _are_known(found: SeriesDivergence, names: Sequence[str]) -> bool:
     return any(found.quantities[name].known for name in names)
 
 
-def _draws_equal(found: Found, step: int) -> bool:
+def _draws_equal(found: SeriesDivergence, step: int) -> bool:
     """Whether the generators that matter are the same until this step."""
     mattering = [name for name in GENERATORS if found.quantities[name].known]
     points = [found.point(name)[0] for name in mattering if found.quantities[name].first is not None]
     return bool(mattering) and all(point >= step for point in points)
 
 
-def _is_equal(found: Found, name: str, step: int) -> bool:
+def _is_equal(found: SeriesDivergence, name: str, step: int) -> bool:
     """Whether a quantity before the first to differ is known, and so the same; of model inputs at this very step."""
     if name != INPUTS:
         return found.quantities[name].known
@@ -165,7 +165,7 @@ def _is_equal(found: Found, name: str, step: int) -> bool:
     return len(inputs) == 1 and None not in inputs
 
 
-def _equal_there(found: Found, name: str) -> str:
+def _equal_there(found: SeriesDivergence, name: str) -> str:
     """What of the step is known and the same, before this quantity."""
     step = found.step(name)
     words = ("batch", INPUTS, "loss", "gradients", "parameters")
@@ -181,7 +181,7 @@ def _equal_there(found: Found, name: str) -> str:
     return f"{found_before}{listed} of that step {'is' if is_one else 'are'} equal, so"
 
 
-def _where(found: Found, name: str, step: int) -> str:
+def _where(found: SeriesDivergence, name: str, step: int) -> str:
     unseen = _not_seen(found, name, step)
     hidden = f"; not seen: {unseen}" if unseen else ""
     if name == "parameters" and _are_known(found, ["gradients"]):
@@ -196,7 +196,7 @@ def _where(found: Found, name: str, step: int) -> str:
     return f"{part}{'' if step else _made_before(found)}{hidden}"
 
 
-def _not_seen(found: Found, name: str, step: int) -> str:
+def _not_seen(found: SeriesDivergence, name: str, step: int) -> str:
     """What goes into the computation of a quantity that no digest tells."""
     unseen: list[str] = []
     if not found.knows_before(step):
@@ -207,7 +207,7 @@ def _not_seen(found: Found, name: str, step: int) -> str:
     return ", ".join(unseen)
 
 
-def _not_seen_of_inputs(found: Found, name: str, step: int) -> list[str]:
+def _not_seen_of_inputs(found: SeriesDivergence, name: str, step: int) -> list[str]:
     batch = "" if _are_known(found, ["batch"]) else "the batch, and "
     made = f"{batch}what the script makes of {'it' if batch else 'the batch'}"
     if not _is_equal(found, INPUTS, step):
@@ -216,7 +216,7 @@ def _not_seen_of_inputs(found: Found, name: str, step: int) -> list[str]:
     return partial + ([f"{made} for the loss"] if name == "loss" else [])
 
 
-def _before(found: Found, step: int) -> str:
+def _before(found: SeriesDivergence, step: int) -> str:
     """Where the parameters of the step before are not known, as each step's are not: an update may be the cause."""
     for number in range(step - 1, max(-1, step - 1 - LOOKED_BACK), -1):
         if all(side.parameters is not None for side in _both(found, number)):
@@ -230,7 +230,7 @@ def _one_side_knows(quantity: Quantity) -> list[str]:
     return [f"only the {'right' if quantity.left is None else 'left'} run has it"]
 
 
-def _after(found: Found, name: str, step: int) -> list[str]:
+def _after(found: SeriesDivergence, name: str, step: int) -> list[str]:
     """How much of what follows differs."""
     following = min(found.left.count, found.right.count) - step
     if name == TENSORS or found.steps == 0:
@@ -240,11 +240,11 @@ def _after(found: Found, name: str, step: int) -> list[str]:
     return [f"{steps:,} of the {counted(following)} from there on differ{'s' if steps == 1 else ''}{length}"]
 
 
-def _length_in_short(found: Found) -> str:
+def _length_in_short(found: SeriesDivergence) -> str:
     return f"the runs have {found.left.count:,} and {counted(found.right.count)}"
 
 
-def _how_to_name(found: Found, name: str) -> list[str]:
+def _how_to_name(found: SeriesDivergence, name: str) -> list[str]:
     if name not in OF_TENSORS or found.quantities[name].tensors:
         return []
     keep = trails.MAX_KEPT

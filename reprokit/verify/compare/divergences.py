@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from reprokit import trails
 from reprokit.model.states import Switch
-from reprokit.trails import Series, Step, Tensor
+from reprokit.trails import Series, TrailStep, TrailTensor
 
 BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
 GENERATORS = ("torch", "python", "numpy")
@@ -61,7 +61,7 @@ class Side:
 
 
 @dataclass
-class Found:
+class SeriesDivergence:
     """What comparing two series came to."""
 
     left: Series
@@ -121,8 +121,8 @@ class Found:
         return [name for name in differing if name not in self.left.untouched or name not in self.right.untouched]
 
 
-def compared(left: Side, right: Side) -> Found:
-    found = Found(left.series, right.series)
+def compared(left: Side, right: Side) -> SeriesDivergence:
+    found = SeriesDivergence(left.series, right.series)
     one, other = left.series, right.series
     for name in GENERATORS:
         found.quantities[name].last = one.generators.get(name), other.generators.get(name)
@@ -145,7 +145,7 @@ def compared(left: Side, right: Side) -> Found:
     return found
 
 
-def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side]) -> None:
+def _compare_step(found: SeriesDivergence, left: TrailStep, right: TrailStep, sides: tuple[Side, Side]) -> None:
     differing: set[str] = set()
     for name in PER_STEP:
         values = getattr(left, name), getattr(right, name)
@@ -164,13 +164,13 @@ def _compare_step(found: Found, left: Step, right: Step, sides: tuple[Side, Side
     found.seen = left.number
 
 
-def before_of(step: Step, last: int | None) -> int | None:
+def before_of(step: TrailStep, last: int | None) -> int | None:
     """The parameters that a step found: where they did not change, those that the step before left."""
     return last if step.before is None and step.unchanged else step.before
 
 
 def _is_excused(
-    name: str, values: tuple[int | None, int | None], steps: tuple[Step, Step], sides: tuple[Side, Side]
+    name: str, values: tuple[int | None, int | None], steps: tuple[TrailStep, TrailStep], sides: tuple[Side, Side]
 ) -> bool:
     """Whether a side that does not know it has a reason that is no difference."""
     is_older = name == BUFFERS and any(side.series.format < trails.WITH_BUFFERS for side in sides)
@@ -183,7 +183,7 @@ def _is_excused(
     )
 
 
-def _compare_tables(found: Found, stop: int) -> None:
+def _compare_tables(found: SeriesDivergence, stop: int) -> None:
     """The names, types and shapes of the tensors, and from which step on they are updated."""
     starts = sorted({0, *(first for side in (found.left, found.right) for first, _ in side.tables if first < stop)})
     for step in starts:
@@ -194,14 +194,14 @@ def _compare_tables(found: Found, stop: int) -> None:
             quantity.tensors = quantity.tensors or _other_names(*tables)
 
 
-def _other_names(left: list[Tensor], right: list[Tensor]) -> list[str]:
+def _other_names(left: list[TrailTensor], right: list[TrailTensor]) -> list[str]:
     known = {tensor.name: tensor for tensor in left}
     changed = [tensor.name for tensor in right if known.get(tensor.name) != tensor]
     names = {tensor.name for tensor in right}
     return changed + [tensor.name for tensor in left if tensor.name not in names]
 
 
-def _compare_kept(found: Found, stop: int, *, whole: bool) -> None:
+def _compare_kept(found: SeriesDivergence, stop: int, *, whole: bool) -> None:
     """Name the tensors of the first steps that differ; and take in a step whose tensors differ though it does not."""
     kept = {*found.left.kept()}, {*found.right.kept()}
     if found.left.count == found.right.count and found.steps == 0 and kept[0] != kept[1] and whole:
@@ -220,12 +220,12 @@ def _compare_kept(found: Found, stop: int, *, whole: bool) -> None:
                 quantity.tensors = differing[name]
 
 
-def _is_steady(found: Found, step: int, name: str) -> bool:
+def _is_steady(found: SeriesDivergence, step: int, name: str) -> bool:
     steps = [*found.left.steps(step, step + 1), *found.right.steps(step, step + 1)]
     return all(getattr(one, name) is not None for one in steps)
 
 
-def _kept_tensors(found: Found, step: int) -> dict[str, list[str]] | None:
+def _kept_tensors(found: SeriesDivergence, step: int) -> dict[str, list[str]] | None:
     """The names of the tensors that differ in a step; None where one run has no digests of them."""
     left, right = found.left.digests(step), found.right.digests(step)
     if left is None or right is None or left.tensors != right.tensors:

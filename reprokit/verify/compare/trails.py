@@ -16,8 +16,8 @@ from reprokit.verify.compare.divergences import (
     LENGTH,
     ORDER,
     PER_STEP,
-    Found,
     Point,
+    SeriesDivergence,
     Side,
     compared,
 )
@@ -106,7 +106,7 @@ def _title(what: str, key: Key) -> str:
     return f"{what} of {key[1]} of process {key[0]}"
 
 
-def _same(key: Key, found: Found) -> Difference:
+def _same(key: Key, found: SeriesDivergence) -> Difference:
     text = counted(min(found.left.count, found.right.count))
     known = [name for name in ORDER if found.quantities[name].known]
     figures = {"steps": [found.left.count, found.right.count], "known": known}
@@ -116,7 +116,7 @@ def _same(key: Key, found: Found) -> Difference:
     return Difference(_title("trail", key), Verdict.IDENTICAL, left, right, figures=figures)
 
 
-def _without_effect(key: Key, found: Found) -> Iterator[Difference]:
+def _without_effect(key: Key, found: SeriesDivergence) -> Iterator[Difference]:
     """Model inputs that differ in steps whose results do not: no difference of the training's."""
     inputs = found.quantities[INPUTS]
     if found.has_no_effect(INPUTS):
@@ -138,7 +138,7 @@ def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Differ
     return f"{first.detail}{also}" if first is not None else ""
 
 
-def _parted(key: Key, found: Found) -> Difference:
+def _parted(key: Key, found: SeriesDivergence) -> Difference:
     """A group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
@@ -147,7 +147,7 @@ def _parted(key: Key, found: Found) -> Difference:
     return group(_title("trail", key), tuple(leaves), leaves[0].detail)
 
 
-def _equal(key: Key, found: Found, name: str) -> Difference:
+def _equal(key: Key, found: SeriesDivergence, name: str) -> Difference:
     title = _title(noun(found, name), key)
     if not found.quantities[name].known:
         return Difference(title, Verdict.NOT_RECORDED)
@@ -155,7 +155,7 @@ def _equal(key: Key, found: Found, name: str) -> Difference:
     return Difference(title, Verdict.IDENTICAL, text, text)
 
 
-def _leaf(key: Key, found: Found, name: str, *, is_first: bool) -> Difference:
+def _leaf(key: Key, found: SeriesDivergence, name: str, *, is_first: bool) -> Difference:
     quantity, title = found.quantities[name], _title(noun(found, name), key)
     meaning = sentence(found, name) if is_first else place(found, name)
     texts = [_text(name, value) for value in (quantity.left, quantity.right)]
@@ -178,7 +178,7 @@ def _text(name: str, value: int | None) -> str:
     return counted(value) if name == LENGTH else f"{value:016x}"
 
 
-def _figures(found: Found, name: str) -> dict[str, Any]:
+def _figures(found: SeriesDivergence, name: str) -> dict[str, Any]:
     quantity = found.quantities[name]
     tensors = quantity.tensors or []
     return {
