@@ -37,14 +37,13 @@ def mlp() -> tuple[nn.Module, torch.Tensor]:
 
 def switch() -> Callable[[bool], None]:
     """Turns the trail of the agent in this process off and on."""
-    adapter = next(
-        one for one in gc.get_objects() if "_trail" in getattr(one, "__dict__", ()) and hasattr(one, "_settle")
-    )
-    trail = adapter._trail
+    trail = next(one for one in gc.get_objects() if type(one).__name__ == "StepTrail")
+    events, listeners = trail._events, trail._events._listeners
 
     def turn(on: bool) -> None:
-        adapter._settle()
-        adapter._trail = trail if on else None
+        trail._settle_all()
+        events._listeners = listeners if on else tuple(one for one in listeners if one is not trail)
+        events._arrange()
 
     return turn
 

@@ -215,6 +215,7 @@ class StepTrail:
         agent.generators.begin("torch", lambda: loaded.digest(random.state(), random.size, random.salt))
         self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
         self._is_broken = False
+        self._first = loaded.fold(0, 0, 0, 1)  # what stands for the first tensor of a batch
         os.register_at_fork(before=self._pause)
         self.forget()
 
@@ -267,9 +268,15 @@ class StepTrail:
                 gathered.take(self._contents, batch)
 
     def _model_called(self, event: ModelCalled) -> None:
-        if self._has_optimizers:
-            state = self._state
-            state.inputs.take(self._reader.arguments(state.inputs.digest, state.fetched), event)
+        state = self._state
+        inputs, fetched = state.inputs, state.fetched
+        if not self._has_optimizers:
+            return
+        is_batch = fetched is not None and event.has_gradients and fetched.is_first(event.arguments)
+        if is_batch and not (inputs.is_called or event.keywords):
+            inputs.digest, inputs.flags, inputs.is_called = self._first, library.INPUTS, True
+        else:
+            inputs.take(self._reader.arguments(inputs.digest, fetched), event)
 
     def _loss_computed(self, event: LossComputed) -> None:
         loss = event.loss

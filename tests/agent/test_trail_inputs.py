@@ -86,6 +86,21 @@ steps(compute)
 frozen = nn.Linear(4, 4).requires_grad_(False)
 steps(lambda number, a, b: mse_loss(model(frozen(a + variant * (number == 1))), b))
 """,
+    "nested": """
+import warnings
+warnings.simplefilter("ignore")  # nested tensors are a prototype
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model
+    def forward(self, value):
+        return self.inner(torch.cat(value.unbind()))
+
+def compute(number, a, b, net=Net()):
+    return mse_loss(net(torch.nested.nested_tensor([a[:3], a[3:] + variant * (number == 1)])), b)
+
+steps(compute)
+""",
     "scripted": """
 scripted = torch.jit.script(model)
 steps(lambda number, a, b: mse_loss(scripted(a + variant * (number == 1)), b))
@@ -195,6 +210,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     scripts = {"plain": PLAIN, **EQUAL, **PARTIAL, **UNSEEN}
     for name, script in {**DIFFERING, "gan": GAN}.items():
         scripts.update({f"{name} {value}": f"variant = {value}\n{script}" for value in (0, 1)})
+    scripts["reshaped"] = "steps(lambda number, a, b: mse_loss(model(a.view(4, 2, 4)).view(8, 1), b))"
     scripts["made again"] = "variant = 1\n" + DIFFERING["made"]
     return Cases(tmp_path_factory.mktemp("cases"), {name: SMALL + script for name, script in scripts.items()})
 
@@ -248,17 +264,18 @@ def test_what_was_not_seen_is_not_known(cases: Cases, name: str) -> None:
 
 
 def test_the_value_is_that_of_the_definition(cases: Cases) -> None:
-    plain, made = cases.steps("plain", "made 0")
+    plain, made, reshaped = cases.steps("plain", "made 0", "reshaped")
 
     def folded(salt: int, data: bytes = b"") -> int:
         return trails.mix(trails.digest_of_bytes(data, salt))
 
     salt = trails.salt("float32", (8, 4))
-    assert inputs(plain) == [folded(salt + 1)] * 3  # the first tensor of the batch
+    assert inputs(plain) == [folded(1)] * 3  # the first tensor of the batch
     batch: Any = __import__("torch")
     batch.manual_seed(7)
     x = batch.randn(24, 4)
     assert inputs(made) == [folded(salt, x[at : at + 8].numpy().tobytes()) for at in (0, 8, 16)]
+    assert inputs(reshaped) == [folded(trails.salt("float32", (4, 2, 4)) + 1)] * 3
 
 
 def test_each_model_of_a_pair_has_its_inputs(cases: Cases) -> None:

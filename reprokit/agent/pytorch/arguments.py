@@ -26,14 +26,21 @@ class FetchedTensors:
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = tensors
-        self._changes = [private_api.changes(tensor) for tensor in tensors]
+        self._changes = private_api.changes_each(tensors)
 
-    def place(self, tensor: Any) -> int:
-        """The number from 1 of the tensor that this is, or has all bytes of in their order, as it was; else 0."""
+    def is_first(self, arguments: Sequence[Any]) -> bool:
+        """Whether the one argument is the first tensor, as it came: in most trainings it is."""
+        tensors = self._tensors
+        if len(arguments) != 1 or not tensors or arguments[0] is not tensors[0]:
+            return False
+        return private_api.changes(tensors[0]) == self._changes[0]
+
+    def name(self, tensor: Any, salt: int) -> int:
+        """What stands for the tensor that this is, or has all bytes of in their order, as it was; 0 for another one."""
         changes = private_api.changes(tensor)
         for number, fetched in enumerate(self._tensors, 1):
             if changes == self._changes[number - 1] and (tensor is fetched or _has_bytes_of(tensor, fetched)):
-                return number
+                return number if tensor.shape == fetched.shape else salt + number
         return 0
 
 
@@ -84,16 +91,25 @@ class CallArguments:
                     self._value(part, depth + 1)
 
     def _tensor(self, tensor: Any) -> None:
-        """What autograd knows the origin of is no input; what lies on a device would have to be waited for."""
-        is_whole = is_nested(tensor) or is_plain(tensor)
-        if not (is_whole and tensor.is_cpu) or tensor.grad_fn is not None:
+        try:
+            digest = self._digest(tensor)
+        except RuntimeError:  # of a tensor that has no storage, or no shape
+            digest = None
+        if digest is None:
             self.is_partial = True
-            return
-        place = self._fetched.place(tensor) if self._fetched is not None else 0
-        if place:
-            self._put(self._library.fold(self.digest, 0, 0, self._contents.salt(tensor) + place))
         else:
-            self._put(self._contents.tensor(self.digest, tensor))
+            self._put(digest)
+
+    def _digest(self, tensor: Any) -> int | None:
+        """What autograd knows the origin of is no input; what lies on a device would have to be waited for."""
+        is_plural = is_nested(tensor)
+        if not ((is_plural or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
+            return None
+        fetched = None if is_plural else self._fetched
+        name = 0 if fetched is None else fetched.name(tensor, self._contents.salt(tensor))
+        if name:
+            return self._library.fold(self.digest, 0, 0, name)  # type: ignore[no-any-return]
+        return self._contents.tensor(self.digest, tensor)
 
 
 def _parts(value: Any) -> Sequence[Any]:

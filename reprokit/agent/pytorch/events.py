@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from _thread import _local
 
 from ..events import (
@@ -66,6 +67,7 @@ class EventHooks:
         self._is_in_engine = private_api.is_in_engine(torch)
         self._without_overrides = private_api.without_overrides
         self._thread = EventThread()
+        self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,
@@ -232,6 +234,8 @@ class EventHooks:
     # Calls of models
 
     def _instrument_calls(self, torch: Any) -> None:
+        self._is_elsewhere = private_api.is_in_engine_or_traced(torch)
+        self._has_gradients = torch.is_grad_enabled
         if self._events.model_called:
             replace(torch.nn.Module, "__call__", self._make_call)
 
@@ -253,12 +257,18 @@ class EventHooks:
         return call
 
     def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Tell of a call of a module with parameters; not of one that a backward pass makes again."""
-        torch = self._torch
-        if self._is_in_engine() or torch.jit.is_tracing() or not has_parameters(module):
+        """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""
+        if self._is_elsewhere() or not (id(module) in self._models or self._is_model(module)):
             return
-        with self._without_overrides(torch):
-            tell(self._events.model_called, ModelCalled(arguments, keywords, torch.is_grad_enabled()))
+        with self._without_overrides(self._torch):
+            tell(self._events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
+
+    def _is_model(self, module: Any) -> bool:
+        """Remember the modules with parameters; others may still get one."""
+        is_model, models, key = has_parameters(module), self._models, id(module)
+        if is_model:
+            models[key] = weakref.ref(module, lambda _: models.pop(key, None))
+        return is_model
 
     # Batches
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 # Dotted path -> the versions it was seen in, by this project's tests; "until" where newer ones have another way.
@@ -47,6 +47,7 @@ SEEN: Mapping[str, str] = {
     "torch._C._get_deterministic_fill_uninitialized_memory": "2.13",
     "torch._C._get_dispatch_stack_at": "2.13",
     "torch._C._get_mkldnn_deterministic": "2.13",
+    "torch._C._get_tracing_state": "2.13",
     "torch._C._get_mkldnn_enabled": "2.13",
     "torch._C._len_torch_dispatch_stack": "2.13",
     "torch._C._set_cudnn_benchmark": "2.13",
@@ -85,6 +86,12 @@ def is_in_engine(torch: Any) -> Callable[[], bool]:
     return (lambda: False) if task is None else lambda: task() != -1
 
 
+def is_in_engine_or_traced(torch: Any) -> Callable[[], bool]:
+    """A function that tells whether this thread is inside of a backward pass, or torch.jit traces what it does."""
+    task, tracing = getattr(torch._C, "_current_graph_task_id", lambda: -1), torch._C._get_tracing_state
+    return lambda: task() != -1 or tracing() is not None
+
+
 def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
     """Whether a transform of functorch stands between this tensor and its numbers."""
     functorch = getattr(torch._C, "_functorch", None)
@@ -94,6 +101,11 @@ def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
 def changes(tensor: Any) -> int:
     """How often the tensor was changed in place."""
     return tensor._version  # type: ignore[no-any-return]
+
+
+def changes_each(tensors: Sequence[Any]) -> list[int]:
+    """How often each of these was."""
+    return [tensor._version for tensor in tensors]
 
 
 def changes_of(tensors: list[Any]) -> int:

@@ -46,9 +46,9 @@ class StepReader:
         containers = [buffers for model in models for buffers in model.buffers()]
         return ModelBuffers(containers, self.contents, self._library, self._torch)
 
-    def fetched(self, tensors: list[Any]) -> FetchedTensors:
-        """The tensors of a batch as they are now."""
-        return FetchedTensors(tensors)
+    def fetched(self, tensors: list[Any]) -> FetchedTensors | None:
+        """The tensors of a batch as they are now; None where some lie on a device, so that no step digests them."""
+        return FetchedTensors(tensors) if all(tensor.is_cpu for tensor in tensors) else None
 
     def arguments(self, digest: int, fetched: FetchedTensors | None) -> CallArguments:
         """What digests a call's arguments, on top of the calls before."""

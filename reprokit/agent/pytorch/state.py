@@ -98,9 +98,8 @@ def unwrapped(module: Any) -> Any:
 def has_parameters(module: Any) -> bool:
     """Whether the module or one below it has a parameter."""
     parameters, _, children = private_api.containers(module)
-    for parameter in parameters.values():
-        if parameter is not None:
-            return True
+    if any(parameter is not None for parameter in parameters.values()):
+        return True
     return any(has_parameters(child) for child in children.values() if child is not None)
 
 
