@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .capture import Capture
+    from .capture import CaptureSession
     from .evaluation import PredictionLog
     from .frameworks import Adapter
     from .observing import Observer
@@ -46,7 +46,7 @@ class Agent:
         self.observer: Observer | None = None  # of a profile run
         self.patches: Patches | None = None  # of a run that has some
         self.quiet = False  # nothing of the training is written down, for it is only captured
-        self.capture: Capture | None = None  # of a run that keeps the state before a step that fails
+        self.capture: CaptureSession | None = None  # of a run that keeps the state before a step that fails
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         journal.first_write_of_fork = self._first_write_of_fork
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy
 
-    from reprokit.agent.capture.reading import Tensor
+    from reprokit.agent.capture.reading import SavedTensor
 
 PLAIN = {
     "BOOL": "?",
@@ -40,7 +40,7 @@ SMALL = {
 class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
     """The tensors by name: read-only arrays, of which only what is looked at is read."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, SavedTensor]) -> None:
         self._tensors = tensors
 
     def __getitem__(self, name: str) -> numpy.ndarray[Any, Any]:
@@ -53,7 +53,7 @@ class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
         return len(self._tensors)
 
 
-def array(tensor: Tensor) -> numpy.ndarray[Any, Any]:
+def array(tensor: SavedTensor) -> numpy.ndarray[Any, Any]:
     """One tensor as an array that nobody may write to."""
     import numpy
 

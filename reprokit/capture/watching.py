@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reprokit.errors import UsageError
 
 if TYPE_CHECKING:
-    from reprokit.agent.capture import Capture
+    from reprokit.agent.capture import CaptureSession
 
 ON_NAN = {"capture": "stop", "stop": "stop", "skip": "skip", "rollback": "rollback"}
 
@@ -50,9 +50,9 @@ def made(
     max_snapshots: int,
     max_bytes: int | None,
     rollback_every: int,
-) -> Capture:
+) -> CaptureSession:
     """A capture of the script's own; raises UsageError where its options make no sense."""
-    from reprokit.agent.capture import Capture, Settings
+    from reprokit.agent.capture import CaptureSession, CaptureSettings
     from reprokit.native import trail_path
 
     if on_nan not in ON_NAN:
@@ -61,7 +61,7 @@ def made(
         raise UsageError(f"rollback_every={rollback_every!r}: 1 step at least")
     library = trail_path()
     try:
-        settings = Settings(
+        settings = CaptureSettings(
             directory=os.path.abspath(directory),
             action=ON_NAN[on_nan],
             max_snapshots=max_snapshots,
@@ -72,7 +72,7 @@ def made(
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return Capture(settings)
+    return CaptureSession(settings)
 
 
 class WatchingGuard:

@@ -19,8 +19,8 @@ import zstandard
 
 import reprokit.capture
 from reprokit import rundir
-from reprokit.agent.capture.store import Contents as Captured
 from reprokit.agent.capture.store import Part, Store
+from reprokit.agent.capture.store import SnapshotContents as Captured
 from reprokit.bundle.contents import NEVER, is_allowed
 from reprokit.bundle.normalise import Normaliser
 from reprokit.bundle.pack import BundleRequest, pack

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.agent.capture.bisection import Found, Search
+from reprokit.agent.capture.bisection import Search, SmallestPart
 
 Samples = tuple[int, ...]
 
 
-def smallest(count: int, reproduces: Callable[[Samples], bool], **options: object) -> tuple[Found, list[Samples]]:
+def smallest(
+    count: int, reproduces: Callable[[Samples], bool], **options: object
+) -> tuple[SmallestPart, list[Samples]]:
     tried: list[Samples] = []
 
     def noted(samples: Samples) -> bool:

@@ -17,7 +17,7 @@ from reprokit.agent import trail_library as trail
 from reprokit.agent.capture import compiled
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_gradients import Gradients, Table
-from reprokit.agent.capture.torch_held import Buffers
+from reprokit.agent.capture.torch_held import BufferCopies
 from reprokit.native import trail_path
 from tests.interpreters import VERSIONS, interpreter
 
@@ -266,7 +266,7 @@ class Counted:
         return self.kept[-1]
 
 
-def moved(buffers: Buffers, model: Any) -> None:
+def moved(buffers: BufferCopies, model: Any) -> None:
     """All of a model's buffers go on, and are put back to what was kept of them."""
     import torch
 
@@ -293,7 +293,7 @@ def test_buffers_are_kept_by_it_while_they_are_what_they_were(module: Any) -> No
     for name, tensor in [("a", torch.rand(3, 4)), ("none", None), ("count", torch.tensor(7)), ("b", torch.rand(5))]:
         model.register_buffer(name, tensor)
     counted = Counted(module)
-    buffers = Buffers(torch, trail.Library(str(trail_path())), counted)
+    buffers = BufferCopies(torch, trail.Library(str(trail_path())), counted)
     buffers.watch([model])
 
     def steps(*expected: bool) -> None:
@@ -336,7 +336,7 @@ def test_buffers_that_mean_other_numbers_than_lie_there_are_not_copied_by_it(mod
     model.register_buffer("conjugate", torch.tensor([1 + 2j, 3 - 4j]).conj())
     model.register_buffer("imaginary", torch.tensor([1 + 2j]).conj().imag)
     counted = Counted(module)
-    buffers = Buffers(torch, trail.Library(str(trail_path())), counted)
+    buffers = BufferCopies(torch, trail.Library(str(trail_path())), counted)
     buffers.watch([model])
     for _ in range(3):
         moved(buffers, model)
@@ -354,7 +354,7 @@ def test_buffers_that_are_assigned_or_freed_are_kept_too(module: Any, exchanges:
     model.register_buffer("assigned", torch.tensor([1.0]))
     model.register_buffer("freed", torch.tensor([5.0]))
     model.register_buffer("none", None)
-    buffers = Buffers(torch, trail.Library(str(trail_path())), module if exchanges else None)
+    buffers = BufferCopies(torch, trail.Library(str(trail_path())), module if exchanges else None)
     buffers.watch([model])
     for number in range(1, 5):
         buffers.keep()

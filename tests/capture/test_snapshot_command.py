@@ -20,7 +20,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reprokit.agent.capture import Contents, Part, Store, store
+from reprokit.agent.capture import Part, SnapshotContents, Store, store
 from tests.support import COMMAND, Done, Reprokit, python, wait_until
 
 TRIGGER = {"kind": "gradient", "name": "fc2.weight", "count": 12, "of": 5120, "where": [["train.py", 7, "main"]]}
@@ -228,7 +228,7 @@ def snapshot(reprokit: Reprokit) -> Path:
         "loss": {"value": "nan", "digest": "00"},
     }
     parts = [Part("model.w", "F32", (2,), 8, lambda: bytes(8)), Part("batch.x", "F16", (4, 1), 8, lambda: bytes(8))]
-    return Path(Store(str(reprokit.directory / "snapshots")).save(Contents(contents, parts)))
+    return Path(Store(str(reprokit.directory / "snapshots")).save(SnapshotContents(contents, parts)))
 
 
 # What the agent of a redone step does: it reads what is asked for, and writes a result. The words are a program.

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import reprokit.capture
-from reprokit.agent.capture import Capture, Contents, Part, Store, StoreError, reading, store, trees
-from reprokit.agent.capture.settings import Settings
+from reprokit.agent.capture import CaptureSession, Part, SnapshotContents, Store, StoreError, reading, store, trees
+from reprokit.agent.capture.settings import CaptureSettings
 from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.capture import BadSnapshot, files, report
 
@@ -37,7 +37,7 @@ def part(name: str, values: Any, dtype: str) -> Part:
 WEIGHT = numpy.arange(6, dtype="<f4").reshape(2, 3)
 
 
-def contents(**more: Any) -> Contents:
+def contents(**more: Any) -> SnapshotContents:
     header = {"framework": "pytorch", "step": 1234, "rank": None, "trigger": TRIGGER, "pid": os.getpid(), **more}
     parts = [
         part("mask", [True, False, True], "BOOL"),
@@ -45,7 +45,7 @@ def contents(**more: Any) -> Contents:
         part("batch.z", numpy.array([1 + 2j, math.inf]), "C128"),
         part("empty", numpy.zeros((0, 4)), "F64"),
     ]
-    return Contents(header, parts)
+    return SnapshotContents(header, parts)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_the_size_is_looked_at_before_the_first_byte(place: Path, monkeypatch: p
     def read() -> bytes:
         raise AssertionError("it was read although there is no room")
 
-    large = Contents({"step": 1}, [Part("w", "U8", (1 << 50,), 1 << 50, read)])
+    large = SnapshotContents({"step": 1}, [Part("w", "U8", (1 << 50,), 1 << 50, read)])
     with pytest.raises(StoreError, match=r"needs 1,125,899,906,\d+,?\d* bytes, and .* has only"):
         Store(str(place)).save(large)
     with pytest.raises(StoreError, match="1,000 are allowed"):
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_leaves_nothing_and_says_what_is_missing(tmp_path: Pat
 
         parts = [Part(name, "U8", (300 << 10,), 300 << 10, fill) for name in ("first", "second")]
         with pytest.raises(StoreError, match=r"No space left .* after [0-9,]+ bytes: the tensors from second on"):
-            Store(str(place)).save(Contents({"step": 1}, parts))
+            Store(str(place)).save(SnapshotContents({"step": 1}, parts))
         assert list(place.iterdir()) == []
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
@@ -148,8 +148,8 @@ def test_what_the_disk_has_no_room_for_goes_to_the_fallback(tmp_path: Path) -> N
     try:
         parts = [Part("w", "U8", (300 << 10,), 300 << 10, lambda: bytes(300 << 10))]
         with pytest.raises(StoreError, match=r"[0-9,]+ bytes are missing \(--snapshot-fallback"):
-            Store(str(place)).save(Contents({"step": 1}, parts))
-        path = Store(str(place), fallback=str(other)).save(Contents({"step": 1}, parts))
+            Store(str(place)).save(SnapshotContents({"step": 1}, parts))
+        path = Store(str(place), fallback=str(other)).save(SnapshotContents({"step": 1}, parts))
         assert path == str(other / "run" / "step-00000001")
         assert reading.SnapshotFile(path).tensors["w"].shape == (300 << 10,)
     finally:
@@ -159,11 +159,11 @@ def test_what_the_disk_has_no_room_for_goes_to_the_fallback(tmp_path: Path) -> N
 def test_a_limit_on_files_leaves_nothing(place: Path) -> None:
     code = f"""
 import resource
-from reprokit.agent.capture import Contents, Part, Store, StoreError
+from reprokit.agent.capture import Part, SnapshotContents, Store, StoreError
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 parts = [Part(name, "U8", (90_000,), 90_000, lambda: bytes(90_000)) for name in ("first", "second")]
 try:
-    Store({str(place)!r}).save(Contents({{"step": 1}}, parts))
+    Store({str(place)!r}).save(SnapshotContents({{"step": 1}}, parts))
 except StoreError as error:
     print(error)
 """
@@ -178,7 +178,7 @@ def test_a_tensor_that_cannot_be_read_leaves_nothing(place: Path) -> None:
 
     for read, wanted in ((interrupted, KeyboardInterrupt), (lambda: bytes(3), StoreError)):
         with pytest.raises(wanted):
-            Store(str(place)).save(Contents({"step": 1}, [Part("w", "F32", (1,), 4, read)]))
+            Store(str(place)).save(SnapshotContents({"step": 1}, [Part("w", "F32", (1,), 4, read)]))
     assert list(place.iterdir()) == []
 
 
@@ -368,7 +368,7 @@ def test_small_floats_have_their_values(place: Path) -> None:
     kinds = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
     parts = [Part(kind, kind, (256,), 256, lambda: every) for kind in kinds]
     parts.append(Part("BF16", "BF16", (2,), 4, lambda: b"\xc0\x3f\x80\xff"))
-    found = reprokit.capture.load(Store(str(place)).save(Contents({"step": 0}, parts))).tensors
+    found = reprokit.capture.load(Store(str(place)).save(SnapshotContents({"step": 0}, parts))).tensors
     assert found["BF16"].tolist() == [1.5, -math.inf]
     numpy.testing.assert_array_equal(found["F8_E5M2"], (numpy.arange(256, dtype="<u2") << 8).view("<f2"))
     assert (found["F8_E4M3"][0x7E], found["F8_E4M3"][1], found["F8_E4M3"][0x38]) == (448, 2**-9, 1)
@@ -381,11 +381,11 @@ def test_small_floats_have_their_values(place: Path) -> None:
 @pytest.mark.parametrize("word", ["loss", "loss>", "loss>nan", "loss>1e999", "gradient-jump>x", "activation", ""])
 def test_a_condition_that_is_none_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match=r"condition|number"):
-        Settings("d", conditions=[word])
+        CaptureSettings("d", conditions=[word])
 
 
 def test_a_training_that_goes_on_is_not_drowned_in_lines(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    capture = Capture(Settings(str(place), action="skip"))
+    capture = CaptureSession(CaptureSettings(str(place), action="skip"))
     for step in range(1000):
         capture.captured(step, "the loss is nan", None)
     lines = capfd.readouterr().err.splitlines()
@@ -394,12 +394,12 @@ def test_a_training_that_goes_on_is_not_drowned_in_lines(place: Path, capfd: pyt
     )
     assert (len(lines), lines[-1]) == (21, "reprokit: further captured steps are not told, as there are many")
     with pytest.raises(SystemExit) as raised:
-        Capture(Settings(str(place))).captured(1, "the loss is nan", None)
+        CaptureSession(CaptureSettings(str(place))).captured(1, "the loss is nan", None)
     assert raised.value.code == 123
 
 
 def test_conditions_and_their_words() -> None:
-    found = Settings("d", conditions=["loss > 10", "gradient-jump>5", "activations"]).conditions
+    found = CaptureSettings("d", conditions=["loss > 10", "gradient-jump>5", "activations"]).conditions
     assert (found.loss_above, found.gradient_jump, found.activations) == (10, 5, True)
     assert in_words(Trigger.read({"kind": "loss", "what": "nan"})) == "the loss is nan"
     assert (

@@ -13,7 +13,7 @@ import torch
 
 from reprokit.agent.capture.redo import FINITE
 from reprokit.agent.capture.torch_batches import Batch, Cut, Turn, shares, turns
-from reprokit.agent.capture.torch_outcome import Step
+from reprokit.agent.capture.torch_outcome import ExecutedStep
 from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
 from reprokit.agent.capture.trigger import Trigger
 
@@ -83,9 +83,9 @@ def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], cal
     assert [len(turn.called) for turn in turns([batch(source) for source in sources])] == called
 
 
-def step(loss: float, *gradients: float) -> Step:
+def step(loss: float, *gradients: float) -> ExecutedStep:
     named = {f"w{number}": torch.tensor([value, 1.0]) for number, value in enumerate(gradients)}
-    return Step(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
+    return ExecutedStep(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
 
 
 def test_what_was_captured_is_told_from_other_trouble() -> None:

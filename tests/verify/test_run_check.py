@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 from reprokit import bounds, rundir
-from reprokit.agent.capture.store import Contents as Captured
 from reprokit.agent.capture.store import Part, Store
+from reprokit.agent.capture.store import SnapshotContents as Captured
 from reprokit.capture import files
 from reprokit.errors import RunDamaged
 from reprokit.model.run import CaptureAsked

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .settings import STOP, UNAVAILABLE, Settings
-from .store import Contents, Part, Store, StoreError
+from .settings import STOP, UNAVAILABLE, CaptureSettings
+from .store import Part, SnapshotContents, Store, StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
             """In a forked child: drop what the parent noted."""
 
 
-__all__ = ["EXIT_CAPTURED", "Capture", "Captured", "Contents", "Part", "Settings", "Store", "StoreError", "start"]
+__all__ = [
+    "EXIT_CAPTURED",
+    "CaptureSession",
+    "CaptureSettings",
+    "Captured",
+    "Part",
+    "SnapshotContents",
+    "Store",
+    "StoreError",
+    "start",
+]
 
 EXIT_CAPTURED = 123
 MAX_TOLD = 20  # steps without a snapshot of which a line is said
@@ -86,10 +96,10 @@ class Captured(SystemExit):
         super().__init__(EXIT_CAPTURED)
 
 
-class Capture:
+class CaptureSession:
     """What the parts of the frameworks share; without an agent where a script made it itself (guard)."""
 
-    def __init__(self, settings: Settings, agent: Agent | None = None) -> None:
+    def __init__(self, settings: CaptureSettings, agent: Agent | None = None) -> None:
         self.settings = settings
         self.agent = agent
         self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes, settings.fallback)
@@ -129,7 +139,7 @@ class Capture:
         try:
             known = self.about_process()
             environment = {**known["environment"], **(header.get("environment") or {})}
-            path = self.store.save(Contents({**known, **header, "environment": environment}, parts))
+            path = self.store.save(SnapshotContents({**known, **header, "environment": environment}, parts))
         except StoreError as error:
             self.say_once(f"warning: no snapshot: {error}")
         except Exception as error:
@@ -200,22 +210,22 @@ class Capture:
             self.attempt(part.forget)
 
 
-def start(agent: Agent, plan: bytes) -> Capture:
+def start(agent: Agent, plan: bytes) -> CaptureSession:
     """Capture what this plan asks for."""
     import json
 
-    capture = Capture(Settings.of_plan(json.loads(plan)["capture"]), agent)
+    capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
     agent.capture = capture
     agent.listeners.append((set(capture.modules), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture
 
 
-def _class(place: str) -> Callable[[Capture], FrameworkPart]:
+def _class(place: str) -> Callable[[CaptureSession], FrameworkPart]:
     from importlib import import_module
 
     file, _, name = place.partition(".")
-    part: Callable[[Capture], FrameworkPart] = getattr(import_module(f"{__name__}.{file}"), name)
+    part: Callable[[CaptureSession], FrameworkPart] = getattr(import_module(f"{__name__}.{file}"), name)
     return part
 
 

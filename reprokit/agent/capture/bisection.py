@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_TRIALS = 1000
 
 
-class Found:
+class SmallestPart:
     """What a search came to."""
 
     def __init__(self, samples: Samples, of: int, trials: int, *, smallest: bool) -> None:
@@ -62,13 +62,13 @@ class Search:
         self.trials = len(self.tried)
         self._best: Samples = tuple(range(count))
 
-    def smallest(self) -> Found:
+    def smallest(self) -> SmallestPart:
         """The smallest part; the whole batch is taken for reproducing."""
         try:
             self._reduce()
         except _EnoughError:
-            return Found(self._best, self._count, self.trials, smallest=False)
-        return Found(self._best, self._count, self.trials, smallest=True)
+            return SmallestPart(self._best, self._count, self.trials, smallest=False)
+        return SmallestPart(self._best, self._count, self.trials, smallest=True)
 
     def _reduce(self) -> None:
         parts = 2

@@ -23,7 +23,7 @@ class SnapshotError(Exception):
     """What is wrong with a snapshot, in one line."""
 
 
-class Tensor:
+class SavedTensor:
     """A tensor of a snapshot as it lies in the file."""
 
     def __init__(self, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
@@ -117,7 +117,7 @@ def _read(where: str, directory: str) -> bytes:
     return data
 
 
-def _tensors(path: str, header: dict[str, Any], check: bool) -> dict[str, Tensor]:
+def _tensors(path: str, header: dict[str, Any], check: bool) -> dict[str, SavedTensor]:
     """The tensors by their names, after a look at all that was said of them."""
     where = os.path.join(path, TENSORS)
     facts = header.get("tensors")
@@ -148,7 +148,7 @@ def _sha256(view: memoryview) -> str:
     return digest.hexdigest()
 
 
-def _entries(view: memoryview, complexes: Any) -> dict[str, Tensor]:
+def _entries(view: memoryview, complexes: Any) -> dict[str, SavedTensor]:
     length = int.from_bytes(view[:8], "little")
     if length > min(MAX_TENSORS, len(view) - 8):
         raise ValueError("its index goes beyond its end")
@@ -159,7 +159,7 @@ def _entries(view: memoryview, complexes: Any) -> dict[str, Tensor]:
     return {name: _tensor(name, index[name], data, complexes or ()) for name in index if name != "__metadata__"}
 
 
-def _tensor(name: str, entry: Any, data: memoryview, complexes: Any) -> Tensor:
+def _tensor(name: str, entry: Any, data: memoryview, complexes: Any) -> SavedTensor:
     dtype, (start, end) = entry["dtype"], entry["data_offsets"]
     shape = tuple(entry["shape"])
     if dtype not in SIZES or len(shape) > MAX_RANK or not all(type(n) is int and n >= 0 for n in (*shape, start, end)):
@@ -171,4 +171,4 @@ def _tensor(name: str, entry: Any, data: memoryview, complexes: Any) -> Tensor:
         raise ValueError(f"the bytes of {name[:100]!r} do not fit its shape")
     if name in complexes and dtype == "F64" and shape[-1:] == (2,):
         dtype, shape = COMPLEX, shape[:-1]
-    return Tensor(name, dtype, shape, data[start:end])
+    return SavedTensor(name, dtype, shape, data[start:end])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from . import Capture
+    from . import CaptureSession
     from .header import SnapshotHeader
 
     Samples = tuple[int, ...]
@@ -104,7 +104,7 @@ class _Wanted(Exception):
 class RedoDriver:
     """One captured step that is to be done again, as far as this process comes."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSession) -> None:
         redo = capture.settings.redo
         assert redo is not None
         self._capture = capture

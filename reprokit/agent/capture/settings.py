@@ -53,7 +53,7 @@ def _number(word: str, start: str) -> float:
     return number
 
 
-class Redo:
+class RedoOptions:
     """A captured step that this process is to do again, at its first step."""
 
     def __init__(self, mode: str, snapshot: str, result: str, progress: str | None = None, trials: Any = ()) -> None:
@@ -64,7 +64,7 @@ class Redo:
         self.trials: list[Any] = list(trials)
 
 
-class Settings:
+class CaptureSettings:
     """The options of a capture."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Settings:
         fallback: str | None = None,
         conditions: Iterable[str] = (),
         rollback_every: int = 100,
-        redo: Redo | None = None,
+        redo: RedoOptions | None = None,
         library: str | None = None,
     ) -> None:
         if action not in ACTIONS:
@@ -92,7 +92,7 @@ class Settings:
         self.library = library  # path of libreprokit_trail.so, where there is one
 
     @classmethod
-    def of_plan(cls, plan: Mapping[str, Any]) -> Settings:
+    def of_plan(cls, plan: Mapping[str, Any]) -> CaptureSettings:
         """The settings that plan.json holds under "capture"."""
         redo = plan.get("redo")
-        return cls(**{**plan, "redo": None if redo is None else Redo(**redo)})
+        return cls(**{**plan, "redo": None if redo is None else RedoOptions(**redo)})

@@ -76,7 +76,7 @@ class Part:
         return ("F64", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
-class Contents:
+class SnapshotContents:
     """What a snapshot holds: JSON and tensors."""
 
     def __init__(self, header: Mapping[str, Any], parts: Sequence[Part]) -> None:
@@ -97,7 +97,7 @@ class Store:
         self.max_bytes = max_bytes
         self._made = 0
 
-    def save(self, contents: Contents) -> str:
+    def save(self, contents: SnapshotContents) -> str:
         """Write a snapshot, if need be to the fallback, and return its path; raises StoreError if both fail."""
         try:
             return self._save(contents)
@@ -109,7 +109,7 @@ class Store:
             except StoreError as other:
                 raise StoreError(f"{error}; nor is there one in the fallback: {other}") from None
 
-    def _save(self, contents: Contents) -> str:
+    def _save(self, contents: SnapshotContents) -> str:
         name = _name(contents.header)
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -127,7 +127,7 @@ class Store:
         if len(there) >= self.max_snapshots:
             raise StoreError(f"there are {len(there)} already, and no more are kept (--max-snapshots)")
 
-    def _require_room(self, contents: Contents, index: int) -> None:
+    def _require_room(self, contents: SnapshotContents, index: int) -> None:
         """Ask before the first byte: a disk that is full would be everybody's trouble."""
         needed = 8 + index + sum(part.nbytes for part in contents.parts) + SPARE
         if self.max_bytes is not None and needed > self.max_bytes:
@@ -140,7 +140,7 @@ class Store:
                 f" {needed - free:,} bytes are missing"
             )
 
-    def _write(self, name: str, contents: Contents, index: bytes) -> str:
+    def _write(self, name: str, contents: SnapshotContents, index: bytes) -> str:
         self._made += 1
         partial = os.path.join(self.directory, f"{PARTIAL}{os.getpid()}-{self._made}")
         os.mkdir(partial, 0o700)
@@ -232,7 +232,7 @@ def _write_all(file: BinaryIO, data: Any, what: str) -> None:
         raise
 
 
-def _completed(contents: Contents, size: int, digest: str) -> bytes:
+def _completed(contents: SnapshotContents, size: int, digest: str) -> bytes:
     """snapshot.json with what is known of the whole, and its own seal last."""
     header = _plain({"format": FORMAT, **contents.header})
     header["complex"] = [part.name for part in contents.parts if part.dtype == COMPLEX]

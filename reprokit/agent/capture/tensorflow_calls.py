@@ -82,7 +82,7 @@ def _accumulates(step: TensorFlowStep | None) -> bool:
     return step is not None and step.differentiated and not step.applied
 
 
-class ThreadState(_local):
+class ThreadCalls(_local):
     """What is under way in a thread."""
 
     call: OutermostCall | None = None  # outermost
@@ -179,7 +179,7 @@ class TrainingState:
     """The calls under way and the optimizers of one process."""
 
     def __init__(self) -> None:
-        self.here = ThreadState()
+        self.here = ThreadCalls()
         self.calls: list[OutermostCall] = []
         self.order: list[WatchedOptimizer] = []  # as they were first seen
         self._known: weakref.WeakKeyDictionary[Any, WatchedOptimizer] = weakref.WeakKeyDictionary()

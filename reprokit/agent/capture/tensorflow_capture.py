@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from . import Capture
+    from . import CaptureSession
     from .tensorflow_rejection import StepHandler
     from .tensorflow_steps import TensorFlowStep
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class TensorFlowCapture:
     """The part for TensorFlow and Keras."""
 
-    def __init__(self, capture: Capture, handler: StepHandler | None = None) -> None:
+    def __init__(self, capture: CaptureSession, handler: StepHandler | None = None) -> None:
         self.capture = capture
         self._conditions = capture.settings.conditions
         self.handler = handler or SnapshotHandler(capture)

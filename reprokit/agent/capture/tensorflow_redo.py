@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from . import Capture
+    from . import CaptureSession
     from .reading import SnapshotFile
     from .tensorflow_steps import TensorFlowStep
 
@@ -51,7 +51,7 @@ FINITE = "the step was finite this time; its gradients are not known then"
 class TensorFlowRedo:
     """Waits for the first step of the script."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSession) -> None:
         self.driver = RedoDriver(capture)
         self._conditions = capture.settings.conditions
         self._watch = TensorFlowCapture(capture, self)

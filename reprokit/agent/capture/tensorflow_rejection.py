@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from . import Capture
+    from . import CaptureSession
     from .random_states import RandomStates
     from .tensorflow_calls import TrainingState
     from .tensorflow_steps import TensorFlowStep
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class SnapshotHandler:
     """Lets steps happen, and saves those that must not be applied."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
 
     def unavailable(self, version: str) -> None:
@@ -93,7 +93,7 @@ class SnapshotHandler:
 class RollbackState:
     """A state to go back to, of what all optimizers update."""
 
-    def __init__(self, capture: Capture, training: TrainingState) -> None:
+    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
         self.is_on = capture.settings.action == ROLLBACK
         self._every = capture.settings.rollback_every
         self._training = training
@@ -122,7 +122,7 @@ class RollbackState:
 class Rejections:
     """Completes what is known of steps that must not be applied, and hands them on."""
 
-    def __init__(self, capture: Capture, training: TrainingState, handler: StepHandler) -> None:
+    def __init__(self, capture: CaptureSession, training: TrainingState, handler: StepHandler) -> None:
         self.capture = capture
         self.random: RandomStates | None = None  # of Python and NumPy, once TensorFlow is there
         self._conditions = capture.settings.conditions

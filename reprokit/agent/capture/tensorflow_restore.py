@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .reading import SnapshotFile, Tensor
+    from .reading import SavedTensor, SnapshotFile
     from .trees import Node
 
 
@@ -91,7 +91,7 @@ def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose
         put_variable(variable, array_of(tensor))
 
 
-def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, Tensor]]:
+def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, SavedTensor]]:
     """Which tensor goes into which variable: by names, or in their order where the names are all others."""
     if not isinstance(tensors, dict):
         raise SnapshotError(f"the snapshot's {whose} has no tensors")
@@ -117,7 +117,7 @@ def _ending(name: str) -> str:
     return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
 
 
-def _check(variable: Any, tensor: Tensor, whose: str) -> None:
+def _check(variable: Any, tensor: SavedTensor, whose: str) -> None:
     shape = tuple(int(size) for size in variable.shape)
     dtype = DTYPES.get(str(getattr(variable.dtype, "name", variable.dtype)))
     if shape != tensor.shape:
@@ -126,7 +126,7 @@ def _check(variable: Any, tensor: Tensor, whose: str) -> None:
         raise SnapshotError(f"{whose}: {name_of(variable)} is {dtype}, in the snapshot it is {tensor.dtype}")
 
 
-def array_of(tensor: Tensor) -> Any:
+def array_of(tensor: SavedTensor) -> Any:
     """A tensor of a snapshot as an array of NumPy of its own."""
     numpy = sys.modules["numpy"]
     name = NAMES[tensor.dtype]
@@ -163,7 +163,7 @@ def value_of(file: SnapshotFile, node: Any, like: Any = None) -> Any:
         raise SnapshotError(f"a value of the snapshot cannot be read: {error}") from None
 
 
-def _tensor(file: SnapshotFile, name: Any) -> Tensor:
+def _tensor(file: SnapshotFile, name: Any) -> SavedTensor:
     found = file.tensors.get(name) if isinstance(name, str) else None
     if found is None:
         raise SnapshotError(f"the snapshot lacks the tensor {str(name)[:100]}")

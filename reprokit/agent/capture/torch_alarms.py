@@ -13,9 +13,9 @@ from .trigger import PARAMETER, in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_training import Training
-    from .torch_watched import Record
+    from .torch_watched import OptimizerSteps
     from .trigger import Trigger
 
 
@@ -34,7 +34,7 @@ class Alarms:
         """Whether there is to be a state to go back to."""
         return self._action == ROLLBACK
 
-    def due(self, held: ThreadStep) -> list[Record]:
+    def due(self, held: TrainingStep) -> list[OptimizerSteps]:
         """The optimizers whose turn comes after this backward pass: one, and those that step together with it."""
         reached, records = held.findings.reached, self.with_gradients()
         records = [one for one in records if any(id(p) in reached for p in one.parameters())] or records
@@ -44,12 +44,12 @@ class Alarms:
         following = self._training.watched.following(first, held.round)
         return [first, *[one for one in records if one in following]]
 
-    def with_gradients(self) -> list[Record]:
+    def with_gradients(self) -> list[OptimizerSteps]:
         """The optimizers that have any."""
         records = self._training.watched.alive()
         return [record for record in records if record.gradients()] or records
 
-    def alarm(self, held: ThreadStep, records: list[Record], triggers: list[Trigger]) -> None:
+    def alarm(self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
         """Save the state of the step's start, and see that its gradients are not applied."""
         attempt, ranks, training = self._capture.attempt, self._training.ranks, self._training
         step = records[0].steps
@@ -74,7 +74,7 @@ class Alarms:
             attempt(self._copy.put_back)
 
     def _before_ruin(
-        self, held: ThreadStep, records: list[Record], triggers: list[Trigger]
+        self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
     ) -> tuple[int, list[Trigger]]:
         """Go back to the last state whose parameters were finite; its batch is not there any more."""
         training = self._training
@@ -88,7 +88,7 @@ class Alarms:
         held.start.updated = None
         return steps[0], [*found, *triggers]
 
-    def _save(self, held: ThreadStep, step: int, triggers: list[Trigger]) -> str | None:
+    def _save(self, held: TrainingStep, step: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
         with torch.no_grad(), torch._C.DisableTorchFunction():
             contents = training.snapshooter.contents(held, training.models(), step, triggers)
@@ -97,7 +97,7 @@ class Alarms:
             self._capture.say_once(note)
         return self._capture.save(header.line(), parts)
 
-    def put_buffers_back(self, held: ThreadStep) -> None:
+    def put_buffers_back(self, held: TrainingStep) -> None:
         """What the forward pass of a step that is left out has moved, unless an older state takes its place."""
         if held.buffers.is_kept and not self.rolls_back:
             self._capture.attempt(held.buffers.put_back)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_alarms import Alarms
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_training import Training
 
     Function = Callable[..., Any]
@@ -36,14 +36,14 @@ class Beginnings:
         self._hook = self._entered
         self._calls_often = False  # the root model, in each step
 
-    def arm(self, held: ThreadStep) -> None:
+    def arm(self, held: TrainingStep) -> None:
         """Look at the next module that is called. A hook that is only there until then costs the others nothing."""
         if not held.armed:
             held.armed = True
             self._armed += 1
             self._hooks[HOOK] = self._hook
 
-    def disarm(self, held: ThreadStep) -> None:
+    def disarm(self, held: TrainingStep) -> None:
         """Look at no module's call."""
         self._armed -= held.armed
         held.armed = False
@@ -58,7 +58,7 @@ class Beginnings:
         if self._watched.records:
             self.arm(self._training.threads.held)
 
-    def rearm(self, held: ThreadStep) -> None:
+    def rearm(self, held: TrainingStep) -> None:
         """The step may go on with another batch."""
         if held.state is BEGUN and held.update.closure is None and self._watched.records:
             self.arm(held)
@@ -78,7 +78,7 @@ class Beginnings:
         except Exception as error:
             self._training.warn("_entered", error)
 
-    def _begin_or_go_on(self, held: ThreadStep, module: Any, arguments: Any) -> None:
+    def _begin_or_go_on(self, held: TrainingStep, module: Any, arguments: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
         keywords = sys._getframe(2).f_locals.get("kwargs") or {}  # of Module.__call__, which tells hooks nothing
         self.begin(held, module)
@@ -93,7 +93,7 @@ class Beginnings:
             self.disarm(held)
         held.start.root = module
 
-    def begin(self, held: ThreadStep, module: Any) -> None:
+    def begin(self, held: TrainingStep, module: Any) -> None:
         """The first forward pass of a step comes."""
         if held.state is BEGUN:
             return
@@ -106,7 +106,7 @@ class Beginnings:
         if not held.buffers.is_kept:
             self._keep_buffers(held, module)
 
-    def _keep_buffers(self, held: ThreadStep, module: Any) -> None:
+    def _keep_buffers(self, held: TrainingStep, module: Any) -> None:
         if not held.buffers.is_known:
             held.buffers.watch(self._training.models() or ([] if module is None else [module]))
         held.buffers.keep()
@@ -153,7 +153,7 @@ class Beginnings:
 
         return fetch
 
-    def _fetched(self, held: ThreadStep, iterator: Any, batch: Any, indices: Any) -> None:
+    def _fetched(self, held: TrainingStep, iterator: Any, batch: Any, indices: Any) -> None:
         """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
         if not self._is_grad_enabled() or not self._watched.records:
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from . import Capture
+    from . import CaptureSession
 
     Function = Callable[..., Any]
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class TorchCapture:
     """What this process captures of PyTorch."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
         self._watch: TorchWatch | None = None  # once PyTorch is there
 

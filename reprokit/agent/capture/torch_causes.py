@@ -73,7 +73,7 @@ class Statistics:
         }
 
 
-class Event:
+class OperatorEvent:
     """A call of an operator with something in its results that is not finite."""
 
     def __init__(self, number: int, name: str, phase: str, where: Sequence[Place], layer: str) -> None:
@@ -84,7 +84,7 @@ class Event:
         self.layer = layer
         self.node = ""  # whose backward pass it is of: SqrtBackward0
         self.gradient_of = ""  # aten::sqrt
-        self.parents: list[Event] = []  # who made the inputs that were not finite
+        self.parents: list[OperatorEvent] = []  # who made the inputs that were not finite
         self.given: list[tuple[str, Statistics]] = []  # inputs that were not, which nobody made: a name and statistics
         self.is_meant = False  # an infinity was asked for by number
         self.makes_nan = False  # it has a NaN, and its inputs had none
@@ -114,10 +114,10 @@ class Event:
         return self.name.rpartition("::")[2].rstrip("_")
 
 
-def cause(reached: Iterable[Event]) -> Event | None:
+def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
     """What it began with, of the calls that a value which is not finite came from."""
     calls = sorted(reached, key=lambda event: event.number)
-    wanted: list[Callable[[Event], bool]] = [
+    wanted: list[Callable[[OperatorEvent], bool]] = [
         lambda event: event.is_origin,
         lambda event: event.is_known,  # the batch or a parameter
         lambda event: event.makes_nan and not event.is_meant,  # infinities that were meant, such as a mask's
@@ -130,9 +130,9 @@ def cause(reached: Iterable[Event]) -> Event | None:
     return None
 
 
-def reached_from(events: Iterable[Event]) -> list[Event]:
+def reached_from(events: Iterable[OperatorEvent]) -> list[OperatorEvent]:
     """These calls and all that what was not finite in them came from."""
-    seen: dict[int, Event] = {}
+    seen: dict[int, OperatorEvent] = {}
     waiting = list(events)
     while waiting:
         event = waiting.pop()
@@ -142,7 +142,7 @@ def reached_from(events: Iterable[Event]) -> list[Event]:
     return list(seen.values())
 
 
-def line(event: Event, samples: int | None) -> dict[str, object]:
+def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
     """The cause as it stands in result.json."""
     return {
         "phase": event.phase,
@@ -162,7 +162,7 @@ def line(event: Event, samples: int | None) -> dict[str, object]:
 # Words
 
 
-def words(event: Event, samples: int | None = None) -> str:
+def words(event: OperatorEvent, samples: int | None = None) -> str:
     """One sentence: what happened, to how many elements, in which samples."""
     named = [(name, one) for name, one in event.given if name]
     if named and not event.is_origin:
@@ -179,14 +179,14 @@ def words(event: Event, samples: int | None = None) -> str:
     return what + _in_samples(event, samples)
 
 
-def _samples(event: Event, samples: int | None) -> list[int] | None:
+def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:
     """Those of the batch in which the results are not finite, where that is known of some of them only."""
     bad = [one for one in event.outputs if one.nonfinite]
     is_told = samples is not None and bad and bad[0].shape[:1] == [samples] and 0 < len(event.rows) < samples
     return event.rows if is_told else None
 
 
-def _in_samples(event: Event, samples: int | None) -> str:
+def _in_samples(event: OperatorEvent, samples: int | None) -> str:
     bad = [one for one in event.outputs if one.nonfinite]
     count, whole = sum(one.nonfinite for one in bad), sum(one.size for one in bad)
     told = f"; {count:,} of {whole:,} results {'is' if count == 1 else 'are'} not finite"
@@ -206,12 +206,12 @@ def _is_or_are(one: Statistics, what: str) -> str:
     return "is" if getattr(one, what) == 1 else "are"
 
 
-def _named(event: Event, name: str) -> Statistics | None:
+def _named(event: OperatorEvent, name: str) -> Statistics | None:
     """The input of this name."""
     return next((one for one in event.inputs if one.name == name), None)
 
 
-def _gradient_words(event: Event) -> str | None:
+def _gradient_words(event: OperatorEvent) -> str | None:
     """What is known of gradients, from what their nodes keep of the forward pass."""
     name = re.sub(r"Backward\d*$", "", event.node)
     before, result, divisor = (_named(event, f"saved {kept}") for kept in ("self", "result", "other"))
@@ -232,7 +232,7 @@ def _gradient_words(event: Event) -> str | None:
     return None
 
 
-def _forward_words(event: Event) -> str | None:
+def _forward_words(event: OperatorEvent) -> str | None:
     name, floats = event.short, [one for one in event.inputs if one.is_float and not one.name.startswith("saved")]
     first = floats[0] if floats else None
     if name in _DIVISIONS:
@@ -271,7 +271,7 @@ def _root_words(name: str, first: Statistics) -> str | None:
     return None
 
 
-def _division_words(event: Event, floats: list[Statistics]) -> str | None:
+def _division_words(event: OperatorEvent, floats: list[Statistics]) -> str | None:
     divisors = [one for one in event.inputs if one.name in ("other", "saved other")] or floats
     if event.short == "reciprocal":
         divisors = floats
@@ -293,7 +293,7 @@ def _cast_words(before: Statistics, after: Statistics) -> str | None:
     )
 
 
-def _overflow_words(event: Event) -> str | None:
+def _overflow_words(event: OperatorEvent) -> str | None:
     """Sums and products whose results do not fit into their type."""
     infinite = [one for one in event.outputs if one.nonfinite > one.nans and one.largest is not None]
     floats = [one for one in event.inputs if one.is_float]

@@ -12,9 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_training import Training
-    from .torch_watched import Record
+    from .torch_watched import OptimizerSteps
 
 
 class StepChecks:
@@ -27,7 +27,7 @@ class StepChecks:
         self._conditions = training.settings.conditions
         self._finite_number = None if training.native is None else training.native.finite_number
 
-    def of_update(self, held: ThreadStep, records: list[Record], is_scaled: bool) -> list[Trigger]:
+    def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
         found, is_tested, seen = [], False, held.findings
         is_far = bool(seen.far or seen.counts)
@@ -49,7 +49,7 @@ class StepChecks:
             found += self.on_devices(held)
         return found
 
-    def is_fine(self, held: ThreadStep, record: Record, optimizer: Any) -> bool:
+    def is_fine(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
         """Whether the gradients of the only optimizer lie here and are finite, as in most steps."""
         if held.findings.are_any() or self._conditions.gradient_jump is not None:
             return False
@@ -61,7 +61,7 @@ class StepChecks:
         except Exception:  # whatever it is, the slower way knows it, or says so
             return False
 
-    def _jump(self, held: ThreadStep, gradients: list[Any]) -> list[Trigger]:
+    def _jump(self, held: TrainingStep, gradients: list[Any]) -> list[Trigger]:
         """Whether the norm of the gradients is far above its mean so far."""
         factor, norm = self._conditions.gradient_jump or 0.0, self._gradients.norm(gradients)
         if norm - norm != 0:
@@ -74,22 +74,22 @@ class StepChecks:
 
     # On devices
 
-    def signals(self, held: ThreadStep) -> list[Any]:
+    def signals(self, held: TrainingStep) -> list[Any]:
         """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not."""
         seen = held.findings
         return [*seen.far, (-self._counted(held).sum()).sqrt()] if seen.counts else seen.far
 
-    def signals_with_limit(self, held: ThreadStep) -> list[Any]:
+    def signals_with_limit(self, held: TrainingStep) -> list[Any]:
         """The same, and where a loss there is beyond its limit."""
         above = self._conditions.loss_above
         return [*self.signals(held), *[(above - loss).sqrt() for loss in held.findings.far if above is not None]]
 
-    def _counted(self, held: ThreadStep) -> Any:
+    def _counted(self, held: TrainingStep) -> Any:
         """How many elements of modules' outputs on GPUs are not finite, one number for each."""
         counts = [count for _, count, _ in held.findings.counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
-    def on_devices(self, held: ThreadStep) -> list[Trigger]:
+    def on_devices(self, held: TrainingStep) -> list[Trigger]:
         """What is wrong with modules' outputs and losses that lie on a GPU."""
         seen = held.findings
         counts = self._counted(held).cpu().tolist() if seen.counts else []
@@ -100,7 +100,7 @@ class StepChecks:
 
     # Losses
 
-    def of_loss(self, held: ThreadStep, loss: Any) -> None:
+    def of_loss(self, held: TrainingStep, loss: Any) -> None:
         """Judge a loss, or keep it for later where it lies on a GPU."""
         if loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
@@ -115,7 +115,7 @@ class StepChecks:
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             held.findings.triggers.append(Trigger(OF_LOSS, "not finite"))
 
-    def is_plain_loss(self, held: ThreadStep, loss: Any) -> bool:
+    def is_plain_loss(self, held: TrainingStep, loss: Any) -> bool:
         """Whether it is a finite number on the CPU, as in most steps; then it is kept as such."""
         if held.losses.is_scaled or self._conditions.loss_above is not None:
             return False
@@ -133,7 +133,7 @@ class StepChecks:
 
     # Modules' outputs
 
-    def of_output(self, held: ThreadStep, module: Any, output: Any) -> None:
+    def of_output(self, held: TrainingStep, module: Any, output: Any) -> None:
         """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""
         triggers = held.findings.triggers
         if not held.is_begun or held.activity is FETCHING or any(one.kind == ACTIVATION for one in triggers):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .torch_alarms import Alarms
     from .torch_beginnings import Beginnings
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_losses import Losses
     from .torch_steps import StepEnds
     from .torch_training import Training
@@ -67,7 +67,7 @@ class Compiling:
 
         return call
 
-    def _enter_compiled(self, held: ThreadStep, module: Any, arguments: Any, keywords: Any) -> tuple[bool, int, int]:
+    def _enter_compiled(self, held: TrainingStep, module: Any, arguments: Any, keywords: Any) -> tuple[bool, int, int]:
         """Dynamo must not find our hook, with which it would compile all again."""
         was_armed = held.armed
         if was_armed:
@@ -90,7 +90,7 @@ class Compiling:
             drop_gradients(self._watched.alive())
         return was_armed, self._watched.steps, 0 if module is not None else self._watched.versions()
 
-    def _leave_compiled(self, held: ThreadStep, seen: tuple[bool, int, int] | None) -> None:
+    def _leave_compiled(self, held: TrainingStep, seen: tuple[bool, int, int] | None) -> None:
         if seen is None:
             return
         was_armed, steps, versions = seen

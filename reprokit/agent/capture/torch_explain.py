@@ -12,7 +12,7 @@ import sys
 from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, OURS, Places
-from .torch_causes import MAX_TENSORS, Event, Statistics, cause, is_finite, line, numbers, reached_from
+from .torch_causes import MAX_TENSORS, OperatorEvent, Statistics, cause, is_finite, line, numbers, reached_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class Explaining:
         self._names: dict[int, str] = {}  # of modules, by id
         self._layers: list[str] = []
         self._operators: dict[Any, Operator] = {}
-        self._makers: dict[int, Event] = {}  # by the storage that their results lie in
+        self._makers: dict[int, OperatorEvent] = {}  # by the storage that their results lie in
         self._known: dict[int, str] = {}  # tensors that were there before, by their storage
         self._told = 0
         self._hooks: list[Any] = []
-        self.events: list[Event] = []
+        self.events: list[OperatorEvent] = []
         self.count = 0
         self.places = _PlacesAndLayers(torch, self._layer)
         self._mode = _make_mode(self, torch)
@@ -181,9 +181,9 @@ class Explaining:
                 for key in _keys(tensor):
                     self._makers.pop(key, None)  # memory that was another's
 
-    def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> Event:
+    def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, before, told = seen
-        event = Event(self.count, operator.name, phase, where, self._layer())
+        event = OperatorEvent(self.count, operator.name, phase, where, self._layer())
         if phase == BACKWARD:
             event.node, event.gradient_of, layer = self.places.of_node()
             event.layer = layer or event.layer
@@ -203,7 +203,7 @@ class Explaining:
     def _stranger(self, tensor: Any) -> str:
         return next((self._known[key] for key in _keys(tensor) if key in self._known), "")
 
-    def _tell(self, event: Event, inputs: list[Statistics], bad: list[Any]) -> None:
+    def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
         torch = self._torch
         event.inputs = inputs[:MAX_TENSORS]
         event.outputs = [Statistics(torch, "", tensor) for tensor in bad[:MAX_TENSORS]]

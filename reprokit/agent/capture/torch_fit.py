@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..pytorch.state import Modules, named_tensors, parts_of, unwrapped
-from .torch_state import Reader, put_model, put_optimizer, put_random, put_stateful
+from .torch_state import SnapshotReader, put_model, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .reading import SnapshotFile
-    from .torch_hooks import Hooks
+    from .torch_hooks import RedoHooks
 
 MAX_NAMED = 3  # differences that are told
 
@@ -43,7 +43,7 @@ class Model:
             if name not in self._kept:
                 yield f"the snapshot has no {name}, which is {list(tensor.shape)} in the script's {kind}"
 
-    def put(self, reader: Reader) -> None:
+    def put(self, reader: SnapshotReader) -> None:
         """Write parameters and buffers, and what of it was training."""
         for name, kept in self._kept.items():
             if hasattr(self.tensors[name], "materialize"):  # of a lazy module that has not seen any input
@@ -62,7 +62,7 @@ class Fit:
             free = [module for module in free if module is not model.module]
             self.models.append(model)
 
-    def put(self, reader: Reader) -> None:
+    def put(self, reader: SnapshotReader) -> None:
         """Write all of it."""
         for model in self.models:
             model.put(reader)
@@ -114,7 +114,7 @@ class Built:
         self,
         torch: Any,
         snapshot: SnapshotFile,
-        hooks: Hooks,
+        hooks: RedoHooks,
         modules: Modules,
         problem: Callable[[str], None],
     ) -> None:
@@ -124,7 +124,7 @@ class Built:
         self._hooks = hooks
         self._modules = modules
         self._fit: Fit | None = None
-        self.reader = Reader(torch, snapshot.tensors)
+        self.reader = SnapshotReader(torch, snapshot.tensors)
         self._problem = problem  # tells something beside the result
 
     @property

@@ -179,7 +179,7 @@ class BuffersState(enum.Enum):
 UNKNOWN, WATCHED, KEPT = BuffersState
 
 
-class Buffers:
+class BufferCopies:
     """Copies of models' buffers, made before the forward pass moves them.
 
     Batch normalisation raises no version counter. Large buffers are masks and tables as a rule; these are copied
@@ -333,7 +333,7 @@ COMPUTING, FETCHING, BACKWARD, UPDATING = Activity
 class Threads(_local):
     """The step of this thread."""
 
-    def __init__(self, make: Callable[[], ThreadStep]) -> None:
+    def __init__(self, make: Callable[[], TrainingStep]) -> None:
         self.held = make()
 
 
@@ -438,10 +438,10 @@ class StepLosses:
             yield loss if isinstance(loss, float) else float(loss.item())
 
 
-class ThreadStep:
+class TrainingStep:
     """The step of a thread: how far it has come, what it was begun with, and what was found."""
 
-    def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: Buffers) -> None:
+    def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: BufferCopies) -> None:
         self.thread = get_ident()
         self.state = BETWEEN
         self.activity = COMPUTING

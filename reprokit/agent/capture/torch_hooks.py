@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-    class Listener(Protocol):
+    class RedoListener(Protocol):
         """Who is told."""
 
         def fetch(self, original: Callable[[], Any], iterator: Any) -> Any:
@@ -71,10 +71,10 @@ class Made:
         return [made for made in found if made is not None]
 
 
-class Hooks:
+class RedoHooks:
     """Puts wrappers around PyTorch's own functions, once."""
 
-    def __init__(self, torch: Any, listener: Listener) -> None:
+    def __init__(self, torch: Any, listener: RedoListener) -> None:
         self._listener = listener
         self.optimizers, self.scalers, self.schedules = Made(), Made(), Made()
         is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
@@ -205,7 +205,7 @@ class Hooks:
         return held_back
 
 
-def _make_target_mode(torch: Any, listener: Listener) -> Any:
+def _make_target_mode(torch: Any, listener: RedoListener) -> Any:
     base: Any = torch.overrides.TorchFunctionMode
     positions: dict[Any, int | None] = {}
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_batches import Batch
-    from .torch_trials import RedoThread, Trials
+    from .torch_trials import RedoThread, StepTrials
 
 
 class RedoInputs:
     """Stands between the script and what it works on."""
 
-    def __init__(self, trials: Trials, thread: RedoThread) -> None:
+    def __init__(self, trials: StepTrials, thread: RedoThread) -> None:
         self._trials = trials
         self._torch = trials.torch
         self._built = trials.built

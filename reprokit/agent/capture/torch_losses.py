@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .torch_alarms import Alarms
     from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_training import Training
 
     Function = Callable[..., Any]
@@ -59,7 +59,7 @@ class Losses:
 
         return backward
 
-    def _lost(self, held: ThreadStep, tensors: Any) -> None:
+    def _lost(self, held: TrainingStep, tensors: Any) -> None:
         """backward() is called of this."""
         if not self._watched.records:
             return
@@ -83,7 +83,7 @@ class Losses:
             if target is not None:
                 held.batches.add("loss", {"target": target[1]}, target[0])
 
-    def _tell_ranks(self, held: ThreadStep, tensors: Any) -> None:
+    def _tell_ranks(self, held: TrainingStep, tensors: Any) -> None:
         """What other processes cannot see in the gradients goes with them."""
         seen = held.findings
         if seen.triggers:
@@ -91,7 +91,7 @@ class Losses:
         elif (seen.far or seen.counts) and hasattr(tensors, "register_hook"):
             self._ranks.tell_from_device(tensors, self._checks.signals_with_limit(held))
 
-    def _after_backward(self, held: ThreadStep) -> None:
+    def _after_backward(self, held: TrainingStep) -> None:
         seen, update = held.findings, held.update
         if update.closure is not None or not self._watched.records:
             return
@@ -106,7 +106,7 @@ class Losses:
                 drop_gradients(self._watched.alive())
         self._beginnings.rearm(held)
 
-    def test_compiled(self, held: ThreadStep) -> None:
+    def test_compiled(self, held: TrainingStep) -> None:
         """Gradients that compiled code is about to apply, perhaps."""
         held.update.tested = held.round
         if not held.losses.is_scaled:
@@ -145,7 +145,7 @@ class Clipping:
 
         return clip_grad_norm_
 
-    def _clip(self, held: ThreadStep, parameters: Any) -> list[Any] | None:
+    def _clip(self, held: TrainingStep, parameters: Any) -> list[Any] | None:
         """Test gradients before clipping spreads what is not finite to all of them; None where they must go."""
         if held.losses.is_scaled:  # a GradScaler has found out by itself
             return []
@@ -168,6 +168,6 @@ class Clipping:
         self._alarms.alarm(held, records, held.findings.triggers)
         return None
 
-    def _clipped(self, held: ThreadStep, gradients: list[Any]) -> None:
+    def _clipped(self, held: TrainingStep, gradients: list[Any]) -> None:
         held.findings.note_clean(gradients, held.findings.clean_for)
         held.findings.far, held.findings.counts = [], []

@@ -24,7 +24,7 @@ def judged(torch: Any, kind: str, name: str, tensor: Any) -> Trigger | None:
     return checks.elements(kind, name, values.numel() - int(torch.isfinite(values).sum()), values.numel())
 
 
-class Step:
+class ExecutedStep:
     """What was seen of one step."""
 
     def __init__(

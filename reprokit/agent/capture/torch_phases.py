@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_steps import Refusals, StepEnds
-    from .torch_watched import Record
+    from .torch_watched import OptimizerSteps
 
 
 def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
@@ -48,7 +48,7 @@ class Phases:
         self._refusals = refusals
         self._ends = ends
 
-    def refuses(self, held: ThreadStep, record: Record, optimizer: Any, name: str) -> bool:
+    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any, name: str) -> bool:
         """Whether this part must not be made."""
         phase = held.update.phase
         if phase is None or phase.first == name:
@@ -62,13 +62,13 @@ class Phases:
         self._end(held, record, Phase(name, None))
         return True
 
-    def _end(self, held: ThreadStep, record: Record, phase: Phase | None) -> None:
+    def _end(self, held: TrainingStep, record: OptimizerSteps, phase: Phase | None) -> None:
         if phase is not None and phase.copy is None:
             self._ends.skipped(held, record)
             held.findings.skipped = set()  # nor were the steps of the optimizers within it
             held.update.phase = None
 
-    def made(self, held: ThreadStep, record: Record) -> None:
+    def made(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """A part that is not the first was made, and with it, if there is one, the step of an optimizer within."""
         if held.update.phase is not None:
             self._ends.applied(held, record)

@@ -21,7 +21,7 @@ from .torch_fit import Built
 from .torch_inputs import RedoInputs
 from .torch_outcome import judged
 from .torch_phases import own_step
-from .torch_trials import CapturedStep, RedoThread, Trials
+from .torch_trials import CapturedStep, RedoThread, StepTrials
 from .trigger import ACTIVATION, CONDITION, PARAMETER
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from . import Capture
+    from . import CaptureSession
 
     Function = Callable[..., Any]
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class TorchRedo:
     """Waits for PyTorch."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSession) -> None:
         self._driver = RedoDriver(capture)
         self._watch: RedoWatch | None = None
 
@@ -72,11 +72,11 @@ class RedoWatch:
         self._torch = torch
         self._driver = driver
         modules = Modules()
-        self.hooks = torch_hooks.Hooks(torch, self)
+        self.hooks = torch_hooks.RedoHooks(torch, self)
         built = Built(torch, driver.file, self.hooks, modules, driver.problem)
         captured = CapturedStep(driver.file, built, driver.wanted)
         self._trigger = captured.trigger
-        self.trials = Trials(torch, driver, built, captured)
+        self.trials = StepTrials(torch, driver, built, captured)
         self._thread = RedoThread()
         self._inputs = RedoInputs(self.trials, self._thread)
         for part, found in torch_hooks.loaded_with(torch):

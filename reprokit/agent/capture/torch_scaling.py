@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from .torch_alarms import Alarms
     from .torch_checks import StepChecks
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_steps import StepEnds
     from .torch_training import Training
-    from .torch_watched import Record
+    from .torch_watched import OptimizerSteps
     from .trigger import Trigger
 
     Function = Callable[..., Any]
@@ -60,7 +60,7 @@ class Scaling:
 
         return step
 
-    def _after_scaler(self, scaler: Any, record: Record, before: int) -> None:
+    def _after_scaler(self, scaler: Any, record: OptimizerSteps, before: int) -> None:
         """Overflows are how a GradScaler finds its scale; that it finds none is an alarm."""
         if not getattr(scaler, "_enabled", True):
             return
@@ -81,13 +81,13 @@ class Scaling:
         if not has_stepped:
             self._skipped_by_scaler(held, record)
 
-    def _untold(self, held: ThreadStep) -> list[Trigger]:
+    def _untold(self, held: TrainingStep) -> list[Trigger]:
         """What is no overflow, though it looks like one to a GradScaler."""
         return held.findings.triggers + self._checks.on_devices(held) or self._training.ranks.told(
             self._training.parameters
         )
 
-    def _skipped_by_scaler(self, held: ThreadStep, record: Record) -> None:
+    def _skipped_by_scaler(self, held: TrainingStep, record: OptimizerSteps) -> None:
         if held.findings.skipped:
             self._alarms.put_buffers_back(held)
             held.findings.skipped = set()

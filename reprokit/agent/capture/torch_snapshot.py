@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from .store import Part
     from .torch_gradients import Gradients
-    from .torch_held import ThreadStep
-    from .torch_watched import Record, Watched
+    from .torch_held import TrainingStep
+    from .torch_watched import OptimizerSteps, Watched
     from .trigger import Trigger
 
 MAX_TRIGGERS = 1000
@@ -59,13 +59,13 @@ class Names:
                 self.parameters.setdefault(self._names.setdefault(id(parameter), part), parameter)
 
     @staticmethod
-    def _parts(record: Record, name: str) -> Iterator[tuple[Any, str]]:
+    def _parts(record: OptimizerSteps, name: str) -> Iterator[tuple[Any, str]]:
         """What a parameter is called that is in no model."""
         for number, group in enumerate(getattr(record.reference(), "param_groups", ())):
             for position, parameter in enumerate(group["params"]):
                 yield parameter, f"{name}.group{number}.{position}"
 
-    def of(self, record: Record) -> list[str]:
+    def of(self, record: OptimizerSteps) -> list[str]:
         """The names of an optimizer's parameters."""
         return [self._names[id(parameter)] for parameter in record.parameters()]
 
@@ -78,16 +78,16 @@ class Snapshooter:
         self._gradients = gradients
         self._watched = watched
 
-    def gradient_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
+    def gradient_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
         """Which gradients of these optimizers are not finite."""
         return self._triggers(GRADIENT, models, records, lambda parameter: parameter.grad)
 
-    def parameter_triggers(self, models: list[Any], records: list[Record]) -> list[Trigger]:
+    def parameter_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
         """Which parameters of these optimizers are not finite."""
         return self._triggers(PARAMETER, models, records, lambda parameter: parameter.data)
 
     def _triggers(
-        self, kind: str, models: list[Any], records: list[Record], part: Callable[[Any], Any]
+        self, kind: str, models: list[Any], records: list[OptimizerSteps], part: Callable[[Any], Any]
     ) -> list[Trigger]:
         names = Names(models, self._watched)
         found: list[Trigger] = []
@@ -113,7 +113,7 @@ class Snapshooter:
         return type(wanted).__name__
 
     def contents(
-        self, held: ThreadStep, models: list[Any], step: int, triggers: list[Trigger]
+        self, held: TrainingStep, models: list[Any], step: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
         """The header and the tensors of a snapshot of the start of this step."""
         tensors, names = Tensors(), Names(models, self._watched)
@@ -143,7 +143,7 @@ class Snapshooter:
         notes = [*tensors.notes, *left_out_of(batches), *_notes(held), *[SHARDS] * header.sharded]
         return header.with_(notes=tuple(notes)), tensors.parts
 
-    def _training(self, tensors: Tensors, names: Names, held: ThreadStep) -> dict[str, Any]:
+    def _training(self, tensors: Tensors, names: Names, held: TrainingStep) -> dict[str, Any]:
         replaced = held.buffers.kept() if held.buffers.is_kept else {}
         named = {id(tensor) for model, _ in names.models for _, tensor in named_tensors(parts_of(model))}
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
@@ -180,7 +180,7 @@ class Snapshooter:
                     bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
         return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
 
-    def _batches(self, tensors: Tensors, held: ThreadStep, models: list[Any]) -> Iterator[dict[str, Any]]:
+    def _batches(self, tensors: Tensors, held: TrainingStep, models: list[Any]) -> Iterator[dict[str, Any]]:
         batches = self._given(held)
         if _are_of_script([batch.origin for batch in batches]):
             batches += self._variables(batches)
@@ -200,7 +200,7 @@ class Snapshooter:
                 batch["random"] = take_random(tensors, random.states(), f"batch.{number}.random")
             yield {**batch, "samples": samples, "sample_axis": axis}
 
-    def _given(self, held: ThreadStep) -> list[BatchRecord]:
+    def _given(self, held: TrainingStep) -> list[BatchRecord]:
         """What was given since the step before, or earlier by a loader that is ahead of the script."""
         batches = list(held.batches.held)
         if not held.batches.are_loaded:
@@ -355,7 +355,7 @@ def _has_objects(value: Any, depth: int = 0) -> bool:
     return is_object or (depth < 16 and any(_has_objects(part, depth + 1) for part in _parts(value)))
 
 
-def _loss(held: ThreadStep) -> dict[str, Any] | None:
+def _loss(held: TrainingStep) -> dict[str, Any] | None:
     loss = held.losses.of_step
     if loss is None:
         return None
@@ -366,7 +366,7 @@ def _loss(held: ThreadStep) -> dict[str, Any] | None:
     return {"value": value, "digest": digest(loss)}
 
 
-def _notes(held: ThreadStep) -> list[str]:
+def _notes(held: TrainingStep) -> list[str]:
     notes = []
     if held.batches.look():
         notes.append("the script has changed a batch in place since it was given it, and it is kept as it was changed")

@@ -280,7 +280,7 @@ def as_tensor(torch: Any, dtype: str, shape: Sequence[int], data: Any) -> Any:
     return tensor
 
 
-class Reader:
+class SnapshotReader:
     """Makes tensors and other values of what a snapshot holds."""
 
     def __init__(self, torch: Any, tensors: Mapping[str, Any]) -> None:
@@ -335,7 +335,7 @@ class Reader:
         return getattr(torch, layout.rpartition(".")[2] + "_tensor")(rows, columns, parts["values"], tuple(shape))
 
 
-def put_model(model: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Make the model's parameters, buffers and flags what they were; nothing is changed where they do not fit."""
     wanted = saved["tensors"]
     found: dict[str, Any] = {}
@@ -370,7 +370,7 @@ def _shape(tensor: Any) -> str:
     return "x".join([str(int(size)) for size in tensor.shape]) or "()"
 
 
-def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Make an optimizer's state and groups what they were, each tensor on the device of its parameter."""
     groups = reader.value(saved["groups"], [dict(group) for group in optimizer.param_groups])
     sizes = [len(names) for names in saved["parameters"]]
@@ -409,14 +409,14 @@ def _moved(value: Any, parameter: Any) -> Any:
     return value.to(parameter.device) if is_tensor(value) else value
 
 
-def put_stateful(owner: Any, saved: Mapping[str, Any], reader: Reader) -> None:
+def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Make a GradScaler or a schedule what it was."""
     state = reader.value(saved["state"], owner.state_dict())
     if state:
         owner.load_state_dict(state)
 
 
-def put_random(torch: Any, random: Mapping[str, Any], reader: Reader) -> None:
+def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Put generators back to where they were; those of GPUs only where there are as many."""
     if "python" in random:
         version, words, following = reader.value(random["python"])
@@ -436,7 +436,7 @@ def put_random(torch: Any, random: Mapping[str, Any], reader: Reader) -> None:
 def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
     """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
     torch: Any = sys.modules["torch"]
-    reader, header = Reader(torch, snapshot.tensors), snapshot.facts
+    reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
     put_model(model, _model_like(header.models, model), reader)
     for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):  # noqa: B905
         put_optimizer(optimizer, entry_, reader)

@@ -9,7 +9,7 @@ from ..patching import replace
 from .torch_held import UPDATING
 from .torch_phases import Phases, own_step, parts_of_steps
 from .torch_state import Copy
-from .torch_watched import NotApplied, Record, drop_gradients
+from .torch_watched import NotApplied, OptimizerSteps, drop_gradients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .torch_alarms import Alarms
     from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
-    from .torch_held import ThreadStep
+    from .torch_held import TrainingStep
     from .torch_training import Training
 
     Function = Callable[..., Any]
@@ -33,7 +33,7 @@ class StepEnds:
         self._alarms = alarms
         self._arm = beginnings.arm
 
-    def applied(self, held: ThreadStep, record: Record) -> None:
+    def applied(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """A step was made."""
         record.stepped(held.round)
         watched, epoch = self._watched, held.start.epoch
@@ -44,7 +44,7 @@ class StepEnds:
             epoch.steps += 1
         self.end(held, record)
 
-    def skipped(self, held: ThreadStep, record: Record) -> None:
+    def skipped(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
         remaining = held.findings.skipped - {id(record)}
         record.stepped(held.round)
@@ -53,7 +53,7 @@ class StepEnds:
         self.end(held, record)
         held.findings.skipped = remaining
 
-    def end(self, held: ThreadStep, record: Record) -> None:
+    def end(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """The step is over, and the next module's call may begin another."""
         held.end(record)
         self._arm(held)
@@ -67,7 +67,7 @@ class Refusals:
         self._checks = checks
         self._alarms = alarms
 
-    def refuses(self, held: ThreadStep, record: Record, optimizer: Any) -> bool:
+    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
         """Whether the gradients must not be applied; where training is to stop it does so here."""
         if self._checks.is_fine(held, record, optimizer):
             return False
@@ -84,12 +84,12 @@ class Refusals:
             self._alarms.alarm(held, records, triggers)
         return bool(triggers)
 
-    def refuses_before_closure(self, held: ThreadStep, record: Record, optimizer: Any) -> bool:
+    def refuses_before_closure(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
         """Whether gradients that are there before a closure is called, which may be used too, must not be."""
         is_skipped = id(record) in held.findings.skipped
         return is_skipped or (held.round != record.round and self.refuses(held, record, optimizer))
 
-    def refuses_evaluation(self, held: ThreadStep, record: Record, optimizer: Any, closure: _Closure) -> bool:
+    def refuses_evaluation(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any, closure: _Closure) -> bool:
         """Whether what a closure came to must not be applied."""
         triggers = held.findings.triggers + self._checks.of_update(held, [record], is_scaled=False)
         if not triggers:
@@ -101,7 +101,7 @@ class Refusals:
         self._alarms.alarm(held, [record], [trigger.with_(evaluation=closure.calls) for trigger in triggers])
         return True
 
-    def is_ruinous(self, held: ThreadStep, record: Record) -> bool:
+    def is_ruinous(self, held: TrainingStep, record: OptimizerSteps) -> bool:
         """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
         training = self._training
         if training.is_recorded() or not training.updates.is_ruined(record):
@@ -135,7 +135,7 @@ class Steps:
 
         return initialize
 
-    def watch(self, optimizer: Any) -> Record:
+    def watch(self, optimizer: Any) -> OptimizerSteps:
         """Watch the steps of an optimizer."""
         known = self._watched.records.get(id(optimizer))
         if known is not None and known.reference() is optimizer:
@@ -230,7 +230,13 @@ class Steps:
             held.activity = before
 
     def _step_with_closure(
-        self, original: Function, optimizer: Any, record: Record, closure: Function, arguments: Any, keywords: Any
+        self,
+        original: Function,
+        optimizer: Any,
+        record: OptimizerSteps,
+        closure: Function,
+        arguments: Any,
+        keywords: Any,
     ) -> Any:
         """The closure's gradients are tested each time that it was called; what it moved before is put back."""
         held, refusals, is_own = self._training.threads.held, self._refusals, own_step(type(optimizer))

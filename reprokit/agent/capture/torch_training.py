@@ -9,7 +9,7 @@ from ..pytorch.state import Modules
 from . import compiled
 from .random_states import RandomStates
 from .torch_gradients import Gradients
-from .torch_held import Buffers, Threads, ThreadStep
+from .torch_held import BufferCopies, Threads, TrainingStep
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_updates import Updates
@@ -19,15 +19,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import Capture
-    from .settings import Settings
+    from . import CaptureSession
+    from .settings import CaptureSettings
     from .trigger import Trigger
 
 
 class Training:
     """What is known of the trainings of this process."""
 
-    def __init__(self, capture: Capture, torch: Any) -> None:
+    def __init__(self, capture: CaptureSession, torch: Any) -> None:
         self.capture = capture
         self.torch = torch
         self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
@@ -44,11 +44,11 @@ class Training:
         self.ranks = Ranks(torch)
         self.updates = Updates(torch, self.gradients)
         states = functools.partial(RandomStates, library, torch, native)
-        self._make = lambda: ThreadStep(torch, states, Buffers(torch, library, native))
+        self._make = lambda: TrainingStep(torch, states, BufferCopies(torch, library, native))
         self.threads = Threads(self._make)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> CaptureSettings:
         """The options of the capture."""
         return self.capture.settings
 

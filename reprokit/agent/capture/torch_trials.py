@@ -11,7 +11,7 @@ from .redo import EXPLAIN, MINIMISE
 from .settings import LOSS_ABOVE
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_fit import UnfitError
-from .torch_outcome import Step
+from .torch_outcome import ExecutedStep
 from .trigger import ACTIVATION, LOSS, Trigger
 
 TYPE_CHECKING = False
@@ -132,7 +132,7 @@ class RedoThread(_local):
         self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
 
 
-class Trials:
+class StepTrials:
     """The trials of this process."""
 
     def __init__(self, torch: Any, driver: RedoDriver, built: Built, captured: CapturedStep) -> None:
@@ -196,9 +196,9 @@ class Trials:
         if self._without >= MAX_WITHOUT:
             self.failed("no backward pass came")
 
-    def step(self) -> Step:
+    def step(self) -> ExecutedStep:
         """Return what was seen so far."""
-        return Step(self.torch, self.trial.losses, self.built.gradients(), self.trial.not_finite)
+        return ExecutedStep(self.torch, self.trial.losses, self.built.gradients(), self.trial.not_finite)
 
     def is_seen(self) -> bool:
         """Whether what was captured is there again."""
@@ -263,7 +263,7 @@ class Trials:
         self._explaining.know(self.built.layers(), [*self.built.known(), *self.trial.inputs.tensors])
         return None
 
-    def _cause(self, step: Step) -> dict[str, Any]:
+    def _cause(self, step: ExecutedStep) -> dict[str, Any]:
         if self._explaining is None:
             return {}
         targets = self.trial.updated or step.bad_losses or [step.gradients[name] for name in step.bad]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_gradients import Gradients
-    from .torch_held import ThreadStep
-    from .torch_watched import Record
+    from .torch_held import TrainingStep
+    from .torch_watched import OptimizerSteps
 
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied at each step, or so many a step on average
 LARGEST = 1 << 28  # bytes that are held
@@ -86,9 +86,9 @@ class Updates:
     def __init__(self, torch: Any, gradients: Gradients) -> None:
         self._torch = torch
         self._gradients = gradients
-        self._records: dict[int, tuple[Record, UpdateRecord]] = {}
+        self._records: dict[int, tuple[OptimizerSteps, UpdateRecord]] = {}
 
-    def before(self, held: ThreadStep, record: Record, optimizer: Any) -> bool:
+    def before(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
         """Hold the state where it is time; whether the parameters are to be tested after the update."""
         known = self._records.get(id(record))
         if known is None or known[0] is not record:
@@ -127,14 +127,14 @@ class Updates:
         test = self._gradients
         return test.are_finite_here(update.table, values) or test.are_finite(update.table, values, [])
 
-    def is_ruined(self, record: Record) -> bool:
+    def is_ruined(self, record: OptimizerSteps) -> bool:
         """Whether parameters that were finite before an update are so no more."""
         known, optimizer = self._records.get(id(record)), record.reference()
         if known is None or known[0] is not record or known[1].state is None or optimizer is None:
             return False
         return not self._are_finite(known[1], optimizer)
 
-    def put_back(self, record: Record) -> int:
+    def put_back(self, record: OptimizerSteps) -> int:
         """Make the state what it was when it was held; returns the step before which that was."""
         state, optimizer = self._records[id(record)][1].state, record.reference()
         assert state is not None

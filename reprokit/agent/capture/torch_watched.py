@@ -31,7 +31,7 @@ class Epoch:
         self.steps = 0
 
 
-class Record:
+class OptimizerSteps:
     """An optimizer and how often it was asked to step."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -71,7 +71,7 @@ class Watched:
     """What this process has."""
 
     def __init__(self) -> None:
-        self.records: dict[int, Record] = {}  # by id of the optimizer, while it lives
+        self.records: dict[int, OptimizerSteps] = {}  # by id of the optimizer, while it lives
         self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
         self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -80,10 +80,10 @@ class Watched:
         self.clipped = Table()
         self.together = Table()  # of optimizers that apply gradients of the same backward pass
 
-    def add(self, optimizer: Any) -> Record:
+    def add(self, optimizer: Any) -> OptimizerSteps:
         """A new optimizer."""
         records, key = self.records, id(optimizer)
-        record = records[key] = Record(optimizer)
+        record = records[key] = OptimizerSteps(optimizer)
 
         def end() -> None:
             if records.get(key) is record:
@@ -92,18 +92,18 @@ class Watched:
         weakref.finalize(optimizer, end).atexit = False
         return record
 
-    def alive(self) -> list[Record]:
+    def alive(self) -> list[OptimizerSteps]:
         """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
         thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
         own = [record for record in alive if record.thread == thread]
         return own or [record for record in alive if not record.steps]
 
-    def names(self, records: list[Record]) -> list[str]:
+    def names(self, records: list[OptimizerSteps]) -> list[str]:
         """What optimizers are called in a snapshot."""
         alive = self.alive()
         return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
 
-    def following(self, record: Record, backward: int) -> list[Record]:
+    def following(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
         """The optimizers that are about to apply gradients of the same backward pass, as they did the last time.
 
         A GAN's two optimizers never do, those of an encoder and its decoder always.
@@ -116,7 +116,7 @@ class Watched:
         return sum([p._version for record in self.alive() for p in record.parameters()])
 
 
-def drop_gradients(records: list[Record]) -> None:
+def drop_gradients(records: list[OptimizerSteps]) -> None:
     """Take the gradients away that these optimizers would apply."""
     for record in records:
         for parameter in record.parameters():
