@@ -99,6 +99,11 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.01)
 
 
+def training_text(name: str) -> str:
+    """The text of one of the scripts in tests/trainings."""
+    return (Path(__file__).with_name("trainings") / name).read_text()
+
+
 def python(code: str) -> list[str]:
     """A command that runs a few lines of Python."""
     return [sys.executable, "-c", code]

@@ -8,86 +8,14 @@ import numpy
 import pytest
 
 from tests.agent.training import Outcome, Training, digests, float_value, object_digest, tensor_digest
-from tests.support import rest_slow
+from tests.support import rest_slow, training_text
 from tests.verify.runs import rows_digest
 
 pytestmark = pytest.mark.tensorflow
 
-FIT = """
-import json, keras, numpy as np
-x, y = np.random.rand(48, 8).astype("float32"), np.random.randint(0, 3, 48)
+FIT = training_text("keras_fit.py")
 
-def main():
-    layers = keras.layers
-    model = keras.Sequential([layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3),
-                              layers.Dense(3, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    callbacks = [keras.callbacks.EarlyStopping(patience=9)]
-    epochs = []
-    remember = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(model.get_weights()))
-    callbacks.append(remember)
-    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_split=0.25, callbacks=callbacks)
-    assert len(callbacks) == 2
-    again = model.fit(x, y, 16, 1, 0)
-    evaluated = [model.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0, return_dict=True)]
-    predicted = model.predict(x, verbose=0)
-    trained = model.train_on_batch(x, y)
-    names = [weight.path for weight in model.weights]
-    with open("results.json", "w") as file:
-        json.dump([history.history, again.history, evaluated, [float(value) for value in trained], names], file)
-    np.savez("predicted.npz", predicted)
-    np.savez("end.npz", *model.get_weights())
-    for number, weights in enumerate(epochs):
-        np.savez(f"epoch{number}.npz", *weights)
-
-main()
-try:
-    keras.Sequential([keras.layers.Dense(1)]).fit(x, y)
-except ValueError as error:
-    print("refused")
-keras.utils.set_random_seed(4)
-"""
-
-LOOP = """
-import numpy as np, tensorflow as tf
-x, y = tf.random.normal((32, 8)), tf.random.uniform((32,), 0, 3, dtype=tf.int32)
-
-def main():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(8, "relu"), tf.keras.layers.Dense(3)])
-    optimizer = tf.keras.optimizers.Adam()
-    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        return loss
-
-    for _ in range(5):
-        step()
-    np.savez("end.npz", *model.get_weights())
-    return [weight.path for weight in model.weights]
-
-names = main()
-
-free = tf.Variable([1.0, 2.0])
-sgd = tf.keras.optimizers.SGD(0.25)
-for _ in range(2):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(free * free)
-    sgd.apply_gradients([(tape.gradient(loss, free), free)])
-
-with tf.Graph().as_default():
-    weight = tf.compat.v1.get_variable("weight", initializer=[1.0, 2.0])
-    train = tf.compat.v1.train.GradientDescentOptimizer(0.25).minimize(tf.reduce_sum(weight * weight))
-    with tf.compat.v1.Session() as session:
-        session.run(tf.compat.v1.global_variables_initializer())
-        session.run(train)
-tf.random.set_seed(5)
-print("\\n".join(names))
-"""
+LOOP = training_text("keras_loops.py")
 
 
 def arrays(training: Training, name: str) -> list[Any]:

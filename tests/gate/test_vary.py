@@ -16,41 +16,11 @@ from reprokit.gate.copying import Bounds, CheckoutCopy, TooLarge
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.gate.variations import VARIATIONS, chosen, other_locale
 from reprokit.gate.varied import TOGETHER, VariedReplay
-from tests.support import Done, Reprokit
+from tests.support import Done, Reprokit, training_text
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t
 
-TRAINING = """
-import locale, math, os, random, socket, sys, time, zlib
-import reprokit
-
-def order_of_letters():
-    locale.setlocale(locale.LC_ALL, "")
-    return sorted("tyz", key=locale.strxfrm)
-
-STARTS = {
-    "working-directory": lambda: os.path.abspath(__file__),
-    "host-name": socket.gethostname,
-    "time-zone": lambda: time.localtime(0).tm_hour,
-    "locale": order_of_letters,
-    "file-order": lambda: os.listdir("data"),
-    "cores": os.cpu_count,
-    "later-hour": lambda: time.time() - os.stat("data").st_mtime > 3600,
-}
-
-def train(name, draw, weight):
-    for step in range(4):
-        value, label = draw.gauss(0, 1), draw.random() < 0.5
-        guess = 1 / (1 + math.exp(-weight * value))
-        weight -= 0.1 * (guess - label) * value
-        reprokit.log(step=step, **{name: -math.log(guess if label else 1 - guess)})
-
-train("sound", random.Random(), random.random())
-for name in sys.argv[1:]:
-    train(name, random, zlib.crc32(repr(STARTS[name]()).encode()) / 2**32)
-with open("../results.txt", "w") as file:
-    file.write(repr(sys.argv[1:]))
-"""
+TRAINING = training_text("varied_readings.py")
 
 WITHOUT_NAMESPACES = """
 from reprokit.launch.elsewhere import Elsewhere

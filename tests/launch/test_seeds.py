@@ -13,39 +13,9 @@ import pytest
 
 from reprokit.errors import RunDamaged
 from reprokit.launch.seeds import MAX_LINE, MAX_SIZE, SeedsByProcess, hand_on
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, training_text
 
-SCRIPT = """
-import multiprocessing, os, random, sys, threading, time
-import numpy
-
-def draw(name):
-    random.seed(time.time())
-    numpy.random.seed(os.getpid())
-    local = numpy.random.default_rng(time.time_ns())
-    state = numpy.random.RandomState(time.time_ns() % 2**32)
-    return name, random.random(), numpy.random.rand(), local.random(), state.rand()
-
-def child(name):
-    with open(name, "w") as file:
-        file.write(repr(draw(name)))
-
-def main():
-    print(draw("main"))
-    for method in ("fork", "spawn"):
-        for number in range(2):
-            process = multiprocessing.get_context(method).Process(target=child, args=(f"{method}{number}",))
-            process.start()
-            process.join()
-            print(open(f"{method}{number}").read())
-    for number in range(2):
-        thread = threading.Thread(target=lambda: print(draw("thread")))
-        thread.start()
-        thread.join()
-
-if __name__ == "__main__":
-    main()
-"""
+SCRIPT = training_text("seeded_children.py")
 
 
 def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
@@ -61,7 +31,7 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     assert verified.returncode == 0, verified.stdout
     assert "seeds replaced in process 0/1" in verified.stdout
     shown = reprokit.run("show", "replayed0").stdout
-    assert "process 0: 12 seeds replaced by the recorded, first train.py:6: random.seed: recorded " in shown
+    assert "process 0: 12 seeds replaced by the recorded, first train.py:13: random.seed: recorded " in shown
 
 
 @pytest.mark.slow

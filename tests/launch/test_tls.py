@@ -12,52 +12,10 @@ from typing import Any
 import pytest
 
 from tests.interpreters import available
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")  # with its key, of nobody and for nothing but this test
-TRAINING = """
-import json, os, random, socket, ssl, sys, threading
-
-server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-server.load_cert_chain("localhost.pem")
-client = ssl.create_default_context(cafile="localhost.pem")
-if hasattr(client, "keylog_filename"):
-    client.keylog_filename = "keys"
-
-def serve(listener):
-    with listener, server.wrap_socket(listener.accept()[0], server_side=True) as connection:
-        connection.sendall(connection.recv(100)[::-1])
-
-def handshake():
-    listener = socket.create_server(("127.0.0.1", 0)) if hasattr(socket, "create_server") else socket.socket()
-    if not hasattr(socket, "create_server"):
-        listener.bind(("127.0.0.1", 0)); listener.listen(1)
-    thread = threading.Thread(target=serve, args=(listener,))
-    thread.start()
-    plain = socket.create_connection(listener.getsockname())
-    with client.wrap_socket(plain, server_hostname="localhost") as connection:
-        connection.sendall(b"gradients")
-        answer = connection.recv(100).decode()
-        said = {"version": connection.version(), "binding": connection.get_channel_binding("tls-unique").hex()}
-    thread.join()
-    return answer, said
-
-before = os.urandom(16).hex()
-answer, newest = handshake()
-client.options |= ssl.OP_NO_TLSv1_3
-_, older = handshake()
-keys = [line.split() for line in open("keys")] if os.path.exists("keys") else []
-if keys: os.unlink("keys")
-print(json.dumps({
-    "training": [before, random.random(), os.urandom(16).hex()],
-    "answer": answer,
-    "versions": [newest["version"], older["version"]],
-    "bindings": [newest["binding"], older["binding"]],
-    "client_randoms": sorted({words[1] for words in keys if not words[0].startswith("#")}),
-    "secrets": sorted({words[2] for words in keys if not words[0].startswith("#")}),
-    "bytes": ssl.RAND_bytes(24).hex(),
-}))
-"""
+TRAINING = training_text("tls_handshakes.py")
 
 
 def run_times(reprokit: Reprokit, python: str, *options: str) -> list[dict[str, Any]]:
