@@ -387,17 +387,27 @@ def write_json(path: Path, value: Any) -> None:
     content = msgspec.to_builtins(value)
     if isinstance(content, dict):
         content["check"] = _seal(content)
-    data = _indented(json.dumps(content)) + b"\n"
+    try:
+        write_whole(path, _indented(json.dumps(content)) + b"\n")
+    except OSError as error:
+        raise CannotWriteRun(f"{path}: {error.strerror}") from None
+
+
+def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
+    """Replace a file whole or not at all, readable by its owner only; raises OSError."""
     partial = path.with_name(path.name + ".partial")
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(fd)
         os.replace(partial, path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             partial.unlink()
-        raise CannotWriteRun(f"{path}: {error.strerror}") from None
+        raise
 
 
 def utc_now() -> str:

@@ -39,10 +39,10 @@ def array_entry(name: str, array: Any) -> Tensor:
         return name, "text", shape, text_digest(repr(array.tolist()))
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
         array = array.astype(array.dtype.newbyteorder("<"))
-    return name, dtype, shape, tensor_digest(dtype, shape, _bytes(array))
+    return name, dtype, shape, tensor_digest(dtype, shape, array_bytes(array))
 
 
-def _bytes(array: Any) -> Any:
+def array_bytes(array: Any) -> Any:
     """The array's bytes in C order, without a copy where they lie so."""
     if array.size and array.flags.c_contiguous:
         return array.reshape(-1).view("u1").data

@@ -92,7 +92,7 @@ class VariableReads:
         if is_direct and not _is_subscript(frame):
             return
         text = os.fsdecode(name)
-        place = _users_frame(frame)
+        place = places.users_frame(frame)
         if text in _NAMED_BY_LAUNCHER or place is None:
             return
         self._noted.add((name, asked))
@@ -127,15 +127,6 @@ def _package(file: str) -> str:
         if found:
             return rest.partition("/")[0].partition(".")[0].lower()
     return ""
-
-
-def _users_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost of the user's frames from here on."""
-    for _ in range(places.MAX_DEPTH):
-        if frame is None or places.is_users(frame.f_code.co_filename):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def _is_subscript(frame: FrameType) -> bool:

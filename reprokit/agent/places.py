@@ -28,6 +28,15 @@ def is_users(file: str) -> bool:
     return known
 
 
+def users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost of the user's frames from this one on."""
+    for _ in range(MAX_DEPTH):
+        if frame is None or is_users(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def _is_users(file: str) -> bool:
     if file == "<string>":  # of python -c; else made by a library, as the methods of dataclasses are
         return getattr(sys, "argv", [])[:1] == ["-c"]

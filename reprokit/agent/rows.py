@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 import sys
 
+from .arrays import array_bytes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,7 +117,7 @@ def _of_torch(numpy: Any, tensor: Any) -> Rows:
 
 def _narrow(name: str, bits: Any, values: Any) -> Rows:
     descr = "<u2" if bits.itemsize == 2 else "|u1"
-    return Rows(name, descr, FLOAT, bits.shape, _bytes(bits.view(descr)), values)
+    return Rows(name, descr, FLOAT, bits.shape, array_bytes(bits.view(descr)), values)
 
 
 def _of_array(numpy: Any, array: Any) -> Rows:
@@ -130,7 +132,7 @@ def _of_array(numpy: Any, array: Any) -> Rows:
         array = array.astype(array.dtype.newbyteorder("<"))
     kind = _KINDS.get(array.dtype.kind, OTHER)
     name = array.dtype.str[1:] if array.dtype.kind in "SU" else str(array.dtype.name)
-    return Rows(name, array.dtype.str, kind, array.shape, _bytes(array), array)
+    return Rows(name, array.dtype.str, kind, array.shape, array_bytes(array), array)
 
 
 def _of_objects(numpy: Any, array: Any) -> Any:
@@ -150,13 +152,6 @@ def _of_objects(numpy: Any, array: Any) -> Any:
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
     return text[:MAX_WIDTH]
-
-
-def _bytes(array: Any) -> Any:
-    """The array's bytes in C order, without a copy where they lie so."""
-    if array.size and array.flags.c_contiguous:
-        return array.reshape(-1).view("u1").data
-    return array.tobytes()
 
 
 def _of_list(value: Any) -> Rows:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from reprokit import rundir
@@ -112,9 +111,3 @@ def say_found(run: Path, command: tuple[str, ...], found: list[SnapshotFacts]) -
     if usable is not None:
         place = shown(run / rundir.SNAPSHOTS / usable.name)
         say(f"to find out what began it: {shlex.join(['reprokit', 'snapshot', 'explain', place, '--', *command])}")
-
-
-def make_directory(run: Path) -> None:
-    """The directory of the snapshots, which is the user's alone."""
-    with suppress(FileExistsError):
-        (run / rundir.SNAPSHOTS).mkdir(mode=0o700)

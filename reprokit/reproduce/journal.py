@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from reprokit import rundir
 from reprokit.findings import Finding
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
@@ -153,11 +153,7 @@ class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file whole, readable by its owner only."""
-    partial = path.with_name(path.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-    os.replace(partial, path)
+    rundir.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 def document(journal: RoundJournal) -> str:

@@ -413,13 +413,7 @@ def write_report(report: PairReport, file: Path) -> None:
     """Replace the file whole; NaN and infinities go as texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
-    partial = file.with_name(file.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, file)
+    rundir.write_whole(file, b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n", synced=True)
 
 
 def read_report(file: Path) -> PairReport:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.errors import CannotWriteRun
-from reprokit.rundir import RunDirectory, open_regular
+from reprokit.rundir import RunDirectory, open_regular, write_whole
 from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
 from reprokit.verify.compare.tolerances import number
@@ -172,12 +171,8 @@ def _encodable(text: str) -> str:
 
 def _write(file: Path, data: bytes) -> None:
     """Replace the file whole or not at all, readable by its owner only."""
-    partial = file.with_name(file.name + ".partial")
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-        os.replace(partial, file)
+        write_whole(file, data)
     except OSError as error:
         raise CannotWriteRun(f"{file}: {error.strerror}; make room, then start the study again") from None

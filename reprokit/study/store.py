@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from reprokit.errors import CannotWriteRun, StudyDamaged
-from reprokit.rundir import open_regular
+from reprokit.rundir import open_regular, write_whole
 from reprokit.study import results
 from reprokit.study.description import Study
 from reprokit.study.order import PairPlace
@@ -62,14 +62,8 @@ def name_of(setup: str, pair: int, part: str) -> str:
 def write_study(directory: Path, study: StudyFile) -> None:
     """Write study.json, whole or not at all."""
     data = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
-    partial = directory / f"{STUDY}.partial"
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, directory / STUDY)
+        write_whole(directory / STUDY, data, synced=True)
     except OSError as error:
         raise CannotWriteRun(f"{directory / STUDY}: {error.strerror}; choose another directory with -o") from None
 

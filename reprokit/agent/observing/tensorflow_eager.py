@@ -137,7 +137,7 @@ class EagerCalls:
     def _note(
         self, name: str, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
     ) -> dict[str, Any] | None:
-        frame = _user_frame()
+        frame = places.users_frame(sys._getframe(3))
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
         draws = _draws(attributes) if tensorflow_graphs.is_parallel(name) else None
@@ -199,15 +199,6 @@ def flatten(inputs: Sequence[Any]) -> list[Any]:
         else:
             flat.append(value)
     return flat
-
-
-def _user_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(4)
-    for _ in range(places.MAX_DEPTH):
-        if frame is None or places.is_users(frame.f_code.co_filename):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def _signature(value: Any) -> object:
