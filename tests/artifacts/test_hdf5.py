@@ -189,7 +189,7 @@ def test_a_dataset_behind_an_unknown_filter_is_refused() -> None:
 DAMAGES = """
 import io, random, sys
 import h5py
-from reprokit.artifacts.hdf5_process import Reader, limit
+from reprokit.artifacts.hdf5_process import Hdf5Reader, limit
 limit()
 data, generator, read = sys.stdin.buffer.read(), random.Random(1), 0
 for number in range(300):
@@ -198,7 +198,7 @@ for number in range(300):
         damaged[place // 8] ^= 1 << place % 8
     try:
         with h5py.File(io.BytesIO(damaged[: len(data) - number // 100 * generator.randrange(200)]), "r") as file:
-            Reader(file, io.BytesIO(), 1 << 24).read()
+            Hdf5Reader(file, io.BytesIO(), 1 << 24).read()
             read += 1
     except Exception:
         pass
