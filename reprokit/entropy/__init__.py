@@ -5,6 +5,7 @@ from reprokit.entropy.pool import processes
 from reprokit.entropy.profile import (
     being_written,
     check,
+    check_seal,
     count,
     fidelity,
     gave_up,
@@ -17,6 +18,7 @@ __all__ = [
     "EntropyFile",
     "being_written",
     "check",
+    "check_seal",
     "count",
     "entropy_files",
     "fidelity",

@@ -94,17 +94,29 @@ def summarise(directory: Path, counts: Sequence[ProcessCounts] | None = None) ->
     counts = count(directory) if counts is None else counts
     files, size = _sizes(directory)
     sealed = not any(_is_alive(each.head) for each in counts)
+    events, entropy = _given(counts)
     return ProfileFacts(
         digest=digest(directory), files=files, size=size, sealed=sealed,
         processes=len({each.name for each in counts}),
         threads=sum(each.threads + each.head.streams for each in counts),
-        events=sum(each.events + each.keyed[0] for each in counts),
-        entropy=sum(each.entropy + each.keyed[1] for each in counts),
+        events=events, entropy=entropy,
         withheld=sum(each.head.withheld for each in counts),
     )  # fmt: skip
 
 
+def _given(counts: Sequence[ProcessCounts]) -> tuple[int, int]:
+    """Requests of a recording, and the bytes that they were given."""
+    return sum(each.events + each.keyed[0] for each in counts), sum(each.entropy + each.keyed[1] for each in counts)
+
+
 def check(directory: Path, facts: ProfileFacts | None = None) -> None:
+    """Raise RunDamaged if the profile is not what run.json says of it: by its seal and its numbers."""
+    check_seal(directory, facts)
+    if facts is not None and facts.sealed and _given(count(directory)) != (facts.events, facts.entropy):
+        raise RunDamaged(f"{directory}: run.json counts other requests than its random profile holds; record again")
+
+
+def check_seal(directory: Path, facts: ProfileFacts | None = None) -> None:
     """Raise RunDamaged if the profile is not what was recorded: by its seal, else record by record."""
     if facts is not None and facts.sealed and _has_sizes(directory, facts) and digest(directory) == facts.digest:
         return
@@ -138,17 +150,27 @@ def _as_recorded(
     return (exact, 0, matches[0] - exact, 0), (exact_bytes, 0, given[0] - exact_bytes, 0)
 
 
-def fidelity(directory: Path, recorded: Path, counts: Sequence[ProcessCounts] | None = None) -> Fidelity:
-    """How the replay whose entropy directory this is was answered from the recorded one."""
+def fidelity(
+    directory: Path,
+    recorded: Path,
+    counts: Sequence[ProcessCounts] | None = None,
+    facts: ProfileFacts | None = None,
+) -> Fidelity:
+    """How the replay whose entropy directory this is was answered from the recorded one.
+
+    What a sealed recording's facts say is taken from there: verify counts again.
+    """
     matches, given, clock, clock_past = [0] * 4, [0] * 4, 0, 0
-    before = count(recorded)
+    counts = count(directory) if counts is None else counts
+    is_told = facts is not None and facts.sealed
+    before = [] if is_told and not any(process.head.streams for process in counts) else count(recorded)
     keyed = {process.name: process.keyed for process in before}
-    for process in count(directory) if counts is None else counts:
+    for process in counts:
         answered = _as_recorded(process, keyed)
         matches = [a + b for a, b in zip(matches, answered[0], strict=True)]
         given = [a + b for a, b in zip(given, answered[1], strict=True)]
         clock, clock_past = clock + process.head.clock_reads, clock_past + process.head.clock_past
-    events = sum(process.events + process.keyed[0] for process in before)
+    events = facts.events if facts is not None and facts.sealed else _given(before)[0]
     return Fidelity(
         exact=matches[0], moved=matches[1], derived=matches[2], live=matches[3],
         exact_bytes=given[0], moved_bytes=given[1], derived_bytes=given[2], live_bytes=given[3],

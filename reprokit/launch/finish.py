@@ -127,7 +127,8 @@ class Finish:
                 f"the supervisor was stopped, short of descriptors or not let in: {fresh} requests got fresh bytes"
             )
         if self._plan.replay_of is not None:
-            run.fidelity = entropy.fidelity(directory, Path(self._plan.replay_of.path) / rundir.ENTROPY, counts)
+            recording = RunDirectory(Path(self._plan.replay_of.path))
+            run.fidelity = entropy.fidelity(directory, recording.path / rundir.ENTROPY, counts, recording.run.profile)
             say(f"entropy requests: {in_words(run.fidelity)}")
             if self._plan.clock:
                 say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")

@@ -140,7 +140,7 @@ def _require_replayable(recording: RunDirectory) -> None:
         raise RunDamaged(f"{recording.path / rundir.RUN}: it holds no usable command; the run cannot be used")
     if not run.has_profile:
         raise NotReplayable(f"{recording.path} came in a bundle without its random profile; ask for one --with-entropy")
-    entropy.check(recording.path / rundir.ENTROPY, run.profile)
+    entropy.check_seal(recording.path / rundir.ENTROPY, run.profile)
 
 
 def _require_own(path: Path) -> None:

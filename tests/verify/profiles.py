@@ -44,7 +44,7 @@ class Writing:
         self.previous[stream] = native.check_in_python(body, seed) & 0xFFFFFFFF
         return bytes([tag]) + body + struct.pack("<I", self.previous[stream])
 
-    def write(self, path: Path) -> Path:
+    def content(self) -> bytes:
         chunks = b"".join(self.chunks)
         head = struct.pack(
             "<8sIIQII256s256s", b"RKENTROP", 2, self.mode, 0, self.pid, self.incarnation,
@@ -52,7 +52,10 @@ class Writing:
         )  # fmt: skip
         head += struct.pack("<QQII", native.check_in_python(head), 1024 + len(chunks), 0, 0)
         head += struct.pack("<4Q4QQQ", *self.matches, *self.given, 0, self.uncounted)
-        path.write_bytes(head.ljust(1024, b"\0") + chunks)
+        return head.ljust(1024, b"\0") + chunks
+
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.content())
         return path
 
 

@@ -23,6 +23,8 @@ from reprokit.rundir import write_json
 from tests.trails import Table, list_digest
 from tests.trails import write as write_trail
 
+from .profiles import Writing
+
 
 def digest(text: str) -> str:
     """A digest of something, told apart by its text."""
@@ -48,7 +50,9 @@ def tensor(name: str, text: str) -> list[Any]:
     return [name, "float32", [10, 64], digest(text)]
 
 
-PROFILE_NAME, PROFILE_CONTENT = "0.entropy", b"what the seal covers"
+EVENTS, ENTROPY = 9, 99
+PROFILE_NAME = "0.entropy"
+PROFILE_CONTENT = Writing(matches=(EVENTS, 0, 0, 0), given=(ENTROPY, 0, 0, 0)).content()
 _SEALED = PROFILE_NAME.encode() + b"\0" + len(PROFILE_CONTENT).to_bytes(8, "little") + PROFILE_CONTENT
 PROFILE = "sha256:" + hashlib.sha256(b"reprokit-profile-1\0" + _SEALED).hexdigest()
 
@@ -151,7 +155,13 @@ def recording(path: Path) -> Building:
         shim=LOADED,
         agent=LOADED,
         profile=ProfileFacts(
-            digest=PROFILE, files=1, size=len(PROFILE_CONTENT), processes=2, threads=3, events=9, entropy=99
+            digest=PROFILE,
+            files=1,
+            size=len(PROFILE_CONTENT),
+            processes=2,
+            threads=3,
+            events=EVENTS,
+            entropy=ENTROPY,
         ),
     )
     return Building(path, run)

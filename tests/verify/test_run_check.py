@@ -56,6 +56,12 @@ def entropy_file(run: Path) -> Path:
     return next((run / rundir.ENTROPY).iterdir())
 
 
+def count_another_request(run: Path) -> None:
+    facts = json.loads((run / rundir.RUN).read_text())
+    facts["profile"]["events"] += 1
+    (run / rundir.RUN).write_text(json.dumps(facts))
+
+
 def test_a_recording_is_whole(reprokit: Reprokit, recorded: Path) -> None:
     done = reprokit.run("check", str(recorded), "--json")
     found = json.loads(done.stdout)
@@ -72,6 +78,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "outputs": (lambda run: (run / "outputs.json").unlink(), "outputs.json", "is missing"),
     "metrics": (lambda run: alter(run / "metrics.jsonl"), "metrics.jsonl", ""),
     "entropy": (lambda run: alter(entropy_file(run)), "entropy", "altered"),
+    "requests": (count_another_request, "entropy", "counts other requests"),
     "more entropy": (lambda run: shutil.copy(entropy_file(run), run / "entropy" / "0-0.entropy"), "entropy", ""),
     "kept": (lambda run: alter(run / "outputs" / "0"), "outputs/0", "is not the copy of 'weights.bin' that it was"),
     "no kept": (lambda run: (run / "outputs" / "0").unlink(), "outputs/0", "is missing"),
