@@ -203,7 +203,7 @@ def test_show_a_finished_recording(pair: Pair) -> None:
     assert lines[0] == f"recording {path}: exit code 0"
     assert lines[1] == "command      python train.py --rate 0.1"
     text = done.stdout
-    assert "9 events, 99 bytes given to 2 processes and 3 threads; 20 bytes in 1 files" in text
+    assert "9 events, 99 bytes given to 2 processes and 3 threads; 1024 bytes in 1 files" in text
     assert "loss of process 0: 3 steps, first 0.75 (3f400000), last 0.25 (3e800000)" in text
     assert f"Net model#0 of process 0: {digest('weights 1')[:19]}..., 2 tensors" in text
     assert "CPython 3.11.4, torch 2.13.0" in text

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 
@@ -57,9 +58,10 @@ def entropy_file(run: Path) -> Path:
 
 
 def count_another_request(run: Path) -> None:
-    facts = json.loads((run / rundir.RUN).read_text())
-    facts["profile"]["events"] += 1
-    (run / rundir.RUN).write_text(json.dumps(facts))
+    facts = RunDirectory(run).run
+    assert facts.profile is not None
+    facts.profile = msgspec.structs.replace(facts.profile, events=facts.profile.events + 1)
+    rundir.write_json(run / rundir.RUN, facts)
 
 
 def test_a_recording_is_whole(reprokit: Reprokit, recorded: Path) -> None:
