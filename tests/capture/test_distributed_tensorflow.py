@@ -114,7 +114,7 @@ def test_a_step_of_replicas_comes_to_the_same_bits_again(mirrored: tuple[Path, D
 )
 def test_other_steps_of_replicas_are_refused(mode: str, origin: str, world: int) -> None:
     known = [{"from": origin, "replica": number, "samples": 4, "value": {"none": True}} for number in range(2)]
-    file: Any = SimpleNamespace(header={"batches": known, "world": world})
+    file: Any = SimpleNamespace(facts=SimpleNamespace(batches=known, world=world))
     with pytest.raises(SnapshotError, match="one of several replicas"):
         batches_of(file, [], mode)
 

@@ -18,13 +18,13 @@ torch: Any = pytest.importorskip("torch")
 SCRIPT = str(Path(__file__).parents[1] / "trainings" / "captured_ranks.py")
 # By training: the step, the rank where it happened, and what its trigger says there and on the other rank.
 SAID = {
-    "loss": (2, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "loss": (2, 1, "the loss is inf", "the loss is not finite on rank 1"),
     "gradient": (3, 0, "gradient of 0.weight is not finite", "gradient of 0.weight is not finite"),
     "condition": (4, 0, "loss>900", "a condition holds on rank 0"),
-    "accumulated": (5, 1, "the loss is inf", "the loss of rank 1 is not finite"),
-    "reduced_by_hand": (6, 1, "the loss is inf", "the loss of rank 1 is not finite"),
-    "clipped": (7, 0, "the loss is inf", "the loss of rank 0 is not finite"),
-    "scaled": (8, 1, "the loss is inf", "the loss of rank 1 is not finite"),
+    "accumulated": (5, 1, "the loss is inf", "the loss is not finite on rank 1"),
+    "reduced_by_hand": (6, 1, "the loss is inf", "the loss is not finite on rank 1"),
+    "clipped": (7, 0, "the loss is inf", "the loss is not finite on rank 0"),
+    "scaled": (8, 1, "the loss is inf", "the loss is not finite on rank 1"),
     "gradient_there": (9, 1, "gradient of 0.weight is not finite", "gradient of 0.weight is not finite"),
 }
 OPTIONS = "--capture-when", "loss>900", "--max-snapshots", "9", "-o", "RUN"

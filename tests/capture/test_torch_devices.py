@@ -173,7 +173,7 @@ def test_what_is_not_finite_there_is_seen(device: str, kind: str, what: str, tmp
 
 
 SAID = {  # by step: in the words of the rank where it happened, and of the other one on the CPU
-    2: (1, "the loss is inf", "the loss of rank 1 is not finite"),
+    2: (1, "the loss is inf", "the loss is not finite on rank 1"),
     4: (0, "output of first is not finite (4 of 32 elements)", "an output of a module is not finite on rank 0"),
 }
 

@@ -148,8 +148,7 @@ def test_an_interruption_ends_the_run_and_leaves_a_journal(
 def test_the_training_that_catches_ctrl_c_and_ends_well_still_ends_the_loop(reprokit: Reprokit) -> None:
     code = (
         "import pathlib, time\n"
-        "pathlib.Path('started').write_text('x')\n"
-        "try:\n    time.sleep(60)\n"
+        "try:\n    pathlib.Path('started').write_text('x')\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    print('saved')"
     )
     running = reprokit.start("reproduce", "-o", "out", "--", *python(code), start_new_session=True)
