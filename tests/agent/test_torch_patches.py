@@ -109,6 +109,7 @@ print(json.dumps([inductor, *states]))
 """
 
 
+@pytest.mark.slow
 def test_a_script_does_not_turn_switches_off_until_they_are_taken_back(tmp_path: Path) -> None:
     states, _ = run(tmp_path, TURNED_OFF, "torch-deterministic", "torch-cudnn", "threads=3")
     inductor, *states = states

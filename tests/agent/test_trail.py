@@ -553,6 +553,7 @@ def test_digests_that_come_late_find_their_step(tmp_path: Path) -> None:
     assert (list(kept.gradients), list(kept.parameters)) == ([69, 2], [3, 4])
 
 
+@pytest.mark.slow
 def test_a_full_disk_or_no_right_to_write_ends_the_trail_and_not_the_training(tmp_path: Path) -> None:
     training = Trailed(tmp_path)
     training.run_directory.mkdir()

@@ -203,6 +203,7 @@ def test_losses_are_kept_and_the_header_is_as_its_schema_says(directory: Path) -
     assert numpy.isfinite(snapshot_of(directory, "foreach").losses[-1])
 
 
+@pytest.mark.slow
 def test_the_training_stops(tmp_path: Path) -> None:
     done = Reprokit(tmp_path).run(
         "record", "--on-nan", "capture", "--", sys.executable, SCRIPT, "whole", ".", "clipped"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import reprokit.capture
-from tests.support import LIMIT, Reprokit, rest_slow
+from tests.support import LIMIT, Reprokit
 
 torch: Any = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parent.parent / "trainings" / "pytorch_device.py"
 BAD = 5
@@ -26,7 +26,7 @@ WAITS = "called a synchronizing"
 FAR = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), *FAR])
+@pytest.fixture(scope="module", params=["cpu", *FAR])
 def device(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -66,7 +66,6 @@ def test_the_state_is_that_before_the_step(bare: dict[str, Any], captured: Path)
         assert snapshot.tensors[node["tensor"]].tobytes() == bare["random"]["torch.cuda"].numpy().tobytes()
 
 
-@pytest.mark.slow
 def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: Path) -> None:
     code = (
         "import sys, torch, reprokit.capture; sys.path.insert(0, sys.argv[1]); from pytorch_device import Model\n"
@@ -85,7 +84,6 @@ def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: 
             assert torch.equal(optimizer["state"][number][name], tensor), (number, name)
 
 
-@pytest.mark.slow
 def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     command = ["--", sys.executable, str(SCRIPT), device]
     done = Reprokit(tmp_path).run("snapshot", "reproduce", str(captured), *command)
@@ -98,7 +96,7 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", FAR, indirect=True)
-@pytest.mark.parametrize(("condition", "each"), rest_slow([(None, 1), ("activations", 1), ("loss>9", 2)]))
+@pytest.mark.parametrize(("condition", "each"), [(None, 1), ("activations", 1), ("loss>9", 2)])
 def test_how_often_a_step_waits(
     device: str, bare: dict[str, Any], condition: str | None, each: int, tmp_path: Path
 ) -> None:
@@ -145,14 +143,12 @@ for step in range(3):
 """
 
 
-@pytest.mark.slow
 def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
     command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), "simulated", "fine"]
     done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--capture-when", "activations", *command)
     assert (done.returncode, done.stderr.count(WAITS)) == (0, 3), done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", FAR)
 @pytest.mark.parametrize(
     ("kind", "what"),
@@ -178,7 +174,6 @@ SAID = {  # by step: in the words of the rank where it happened, and of the othe
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", *FAR])
 def test_ranks_hear_of_what_is_not_in_their_gradients(device: str, tmp_path: Path) -> None:
     """On the CPU by a mark that says what it was; on a device, where nobody waits for it, by gradients that are NaN."""

@@ -13,7 +13,7 @@ import pytest
 
 from reprokit.capture import load
 from tests.capture.tensorflow_steps import Steps
-from tests.support import Reprokit, rest_slow
+from tests.support import Reprokit
 
 pytestmark = pytest.mark.torch
 
@@ -363,10 +363,15 @@ def is_the_same(result: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
     [
-        *rest_slow([CLOSURE, TWO_OPTIMIZERS, PARTS, WITHOUT_LOADER, KEYWORDS]),
+        CLOSURE,
+        TWO_OPTIMIZERS,
+        PARTS,
+        WITHOUT_LOADER,
+        KEYWORDS,
         pytest.param(COMPILED, marks=pytest.mark.extended),
     ],
     ids=["closure", "two optimizers", "a step in parts", "without a loader", "keywords", "a compiled function"],

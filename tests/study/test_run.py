@@ -15,6 +15,7 @@ from reprokit.study import description, predictions, room, runner, store
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, ended_by, run, written
+from tests.support import rest_slow
 
 FOUR = """
 runs = 2
@@ -205,7 +206,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", rest_slow([signal.SIGINT, signal.SIGKILL]))
 def test_an_interrupted_study_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     written(tmp_path, TWO, HANGING)
     third = tmp_path / ".cache" / "began-2"  # the first run of the pair of b

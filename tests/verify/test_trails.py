@@ -404,6 +404,7 @@ def test_a_generator_from_which_nobody_drew_is_no_cause(training: Callable[[str]
     assert "no step drew from it" in first(compare(training(""), training("other"))).detail
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_show_reads_a_trail_that_is_still_written(tmp_path: Path) -> None:
     script = TRAINING.replace("range(4)", "range(100_000)")
