@@ -189,7 +189,7 @@ def gave_up(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> l
     words = []
     for head in _heads(directory, counts):
         if head.gave_up:
-            error = f" ({os.strerror(head.gave_up_errno)})" if head.gave_up_errno else ""
+            error = f" ({_meaning(head.gave_up_errno)})" if head.gave_up_errno else ""
             words.append(
                 f"process {head.identity}: {REASONS[head.gave_up]}{error}; "
                 f"{head.uncounted} later requests were not recorded"
@@ -227,11 +227,16 @@ def _names(directory: Path, ending: str) -> list[str]:
         return []
 
 
+def _meaning(errno: int) -> str:
+    """An errno in words; a file from elsewhere may hold any number."""
+    return os.strerror(errno) if errno < 1 << 31 else f"error {errno}"
+
+
 def _lost(name: str) -> tuple[str, str]:
     """The reason in the name HASH-PID-REASON-ERRNO.lost of an empty file (native/record.c)."""
     parts = name.removesuffix(".lost").split("-")
     with suppress(ValueError, IndexError):
-        return REASONS[int(parts[-2])], os.strerror(int(parts[-1]))
+        return REASONS[int(parts[-2])], _meaning(int(parts[-1]))
     return "for an unknown reason", "?"
 
 

@@ -54,7 +54,7 @@ def test_a_step_is_not_executed_again(tmp_path: Path) -> None:
     found, done = steps.redo("reproduce", SCRIPT)
     assert "trained" not in done.stdout
     wanted = "steps of tensorflow 1.14.0 cannot be executed again: captures need TensorFlow 2"
-    assert found == {"format": 1, "mode": "reproduce", "trouble": wanted}
+    assert found == {"format": 1, "mode": "reproduce", "trouble": wanted, "reproduced": False}
 
 
 def test_the_state_is_in_the_journal(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class Writing:
     matches: tuple[int, int, int, int] = (0, 0, 0, 0)
     given: tuple[int, int, int, int] = (0, 0, 0, 0)
     uncounted: int = 0
+    gave_up: tuple[int, int] = (0, 0)  # why, and with which errno
     chunks: list[bytes] = field(default_factory=list)
     ordinals: dict[int, int] = field(default_factory=dict)
     previous: dict[int, int] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Writing:
             "<8sIIQII256s256s", b"RKENTROP", 2, self.mode, 0, self.pid, self.incarnation,
             self.identity.encode(), self.program.encode(),
         )  # fmt: skip
-        head += struct.pack("<QQII", native.check_in_python(head), 1024 + len(chunks), 0, 0)
+        head += struct.pack("<QQII", native.check_in_python(head), 1024 + len(chunks), *self.gave_up)
         head += struct.pack("<4Q4QQQ", *self.matches, *self.given, 0, self.uncounted)
         return head.ljust(1024, b"\0") + chunks
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reprokit import rundir
+from reprokit import entropy, rundir
 from reprokit.errors import (
     ReprokitError,
     RunDamaged,
@@ -29,6 +29,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
 from reprokit.verify.show.summary import summarise
 
+from .profiles import Writing
 from .runs import recording, replayed
 
 
@@ -383,3 +384,11 @@ def test_states_of_a_run_by_an_earlier_format_are_read(tmp_path: Path) -> None:
     assert run.shim == not_loaded("it is static", "")
     assert run.address_randomization is None
     assert run.uncovered == [Uncovered(source="unknown", text="RDRAND in a.so")]
+
+
+def test_errors_that_no_system_has(tmp_path: Path) -> None:
+    Writing(gave_up=(1, 2**32 - 1)).write(tmp_path / "0000000000000000-0.entropy")
+    (tmp_path / f"0000000000000000-1-2-{10**80}.lost").touch()
+    given_up, lost = entropy.gave_up(tmp_path)
+    assert "(error 4294967295)" in given_up
+    assert f"(error {10**80})" in lost
