@@ -16,9 +16,9 @@ from tests.support import WITHOUT_JAX, Reprokit
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
     os.environ["PYTHONPATH"] = WITHOUT_JAX
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-        if signal.getsignal(number) is signal.SIG_IGN:  # of a shell's background job; programs would inherit it
-            signal.signal(number, handler)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:  # of a background job, or of nohup; programs would inherit it
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp().parent / "reprokit-cache")
 
 
