@@ -180,6 +180,22 @@ steps(compute)
 """,
 }
 
+OPTIONS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model
+    def forward(self, value, options):
+        return self.inner(value) * (2 if options else 1)
+
+net = Net()
+steps(lambda number, a, b: mse_loss(net(a, OPTIONS), b))
+"""
+PARTIAL |= {
+    "number within": OPTIONS.replace("OPTIONS", "{'scale': 1.5}"),
+    "text": OPTIONS.replace("OPTIONS", "'mean'"),
+}
+
 UNSEEN = {
     "whole step": """
 compiled = torch.compile(lambda a, b: mse_loss(model(a), b), backend="eager", fullgraph=True)

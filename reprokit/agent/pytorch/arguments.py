@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 8  # of objects in objects
 MAX_VALUES = 1000  # of one call
 _NUMBERS = frozenset([bool, int, float, complex])
-_TEXTS = frozenset([str, bytes, type(None)])
+_TEXTS = frozenset([str, bytes])
 
 
 class FetchedTensors:
@@ -85,10 +85,11 @@ class CallArguments:
             self.is_partial = True
         elif hasattr(type(value), "__array_interface__"):
             self._put(self._contents.value(self.digest, value))
-        elif type(value) not in _TEXTS:
+        elif type(value) in _NUMBERS or type(value) in _TEXTS:
+            self.is_partial = True
+        elif value is not None:
             for part in _parts(value):
-                if type(part) not in _NUMBERS:
-                    self._value(part, depth + 1)
+                self._value(part, depth + 1)
 
     def _tensor(self, tensor: Any) -> None:
         try:
