@@ -95,7 +95,6 @@ def script(here: str, epochs: int = 1) -> str:
 CAUSES = """
 import json, sys
 sys.path.insert(0, ROOT)
-from reprokit.agent.capture import tensorflow_causes as causes
 from reprokit.agent.capture.tensorflow_explain import OperationWatcher
 
 def norm_at_zero(x):
@@ -147,8 +146,7 @@ def explain(function, value):
             loss = function(x)
         gradient = tape.gradient(loss, x)
     bad = [one for one in (gradient, loss) if not np.isfinite(one.numpy()).all()]
-    cause = watching.cause(bad)
-    return causes.line(cause) if cause is not None else None
+    return watching.cause(bad)
 
 found = {}
 rows = [[0.0, 0.0], [1.0, 2.0]]
@@ -205,19 +203,31 @@ def line_of(text: str) -> int:
             "return tf.reduce_mean(tf.math.log(x))",
             "log of 0 is infinite; 2 of 3 inputs are 0",
         ),
-        ("masked_mean", "forward", "RealDiv", "totals / tf", "0/0 is NaN; 1 of 2 divisors are 0"),
+        ("masked_mean", "forward", "RealDiv", "totals / tf", "0/0 is NaN; 1 of 2 divisors is 0"),
         ("half_overflow", "forward", "Mul", "halves * halves", "Mul overflows float16, whose largest number is 65504"),
         ("handmade", "forward", "Exp", "tf.exp(x)", "exp overflows float32 above 88.72; the largest input is 100"),
-        ("sqrt_backward", "backward", "SqrtGrad", "tf.sqrt(x))", "in the gradient of Sqrt: sqrt of 0 has an infinite"),
+        (
+            "sqrt_backward",
+            "backward",
+            "SqrtGrad",
+            "tf.sqrt(x))",
+            "sqrt of 0 has an infinite gradient; 1 of 2 inputs is",
+        ),
         ("masked_infinity_is_no_cause", "forward", "Log", "+ tf.reduce_mean(tf.math", "log of 0 is infinite; 2 of 4"),
-        ("hidden_by_where", "backward", "Reciprocal", "tf.where(x > 0", "in the gradient of Log: log has an infinite"),
-        ("given", "forward", "Mul", "x * np.array", "given 1 of 2 elements that were not finite before the step"),
+        (
+            "hidden_by_where",
+            "backward",
+            "Reciprocal",
+            "tf.where(x > 0",
+            "log of 0 has an infinite gradient; 1 of 2 inputs is",
+        ),
+        ("given", "forward", "Mul", "x * np.array", "what Mul was given was not finite, and no operator of"),
         (
             "cast_overflow",
             "forward",
             "Cast",
             '"bfloat16"), "float16"',
-            "no finite value in the type that it is cast to",
+            "is beyond float16, whose largest number is 65504, to which bfloat16 was cast",
         ),
         ("in_a_layer", "backward", "SqrtGrad", "layer = keras", "4 of 4 inputs are 0"),
     ],
@@ -234,6 +244,7 @@ def test_the_operation_that_began_it(
 def test_what_is_told_beside(causes: dict[str, Any]) -> None:
     statistics = causes["masked_mean"]["inputs"][1]
     assert statistics == {
+        "name": "",
         "dtype": "float32",
         "shape": [2],
         "min": 0.0,

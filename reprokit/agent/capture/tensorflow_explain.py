@@ -11,15 +11,14 @@ import sys
 import threading
 
 from .. import places
-from .tensorflow_causes import BACKWARD, FORWARD, Operation, Origin, Trace
+from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Statistics, Trace, cause, line
+from .tensorflow_state import is_finite, limits_of, numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
     from typing import Any
-
-    Function = Callable[..., Any]
 
 _GENERATED = "__autograph_generated_file"
 MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are kept
@@ -37,10 +36,25 @@ _LOSSES = [
     "tf_keras.src.losses",
     "tensorflow.python.keras.losses",
 ]
+# Operations that only give what was there before, and how a person calls that; of constants infinities are meant.
+_SOURCES = {"ReadVariableOp": "a variable", "VariableV2": "a variable", "IteratorGetNext": "the batch"}
+_CONSTANTS = frozenset(["", "Const", "Fill", "Placeholder", "OnesLike", "ZerosLike", "Pack"])
+# What the first input is of the forward pass, of these gradients' operations.
+_OF_FORWARD = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
+_OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
 
 
 class OperationsNotToldError(Exception):
     """This TensorFlow tells of no operations."""
+
+
+class Origin:
+    """Where an operation comes from: the user's lines, the layer, and of a gradient's operation the one before."""
+
+    def __init__(self, operation: str, where: Sequence[places.Place] = (), layer: str = "") -> None:
+        self.operation = operation
+        self.where = list(where)
+        self.layer = layer
 
 
 class OperationWatcher:
@@ -75,9 +89,20 @@ class OperationWatcher:
         while self._undo:
             self._undo.pop()()
 
-    def cause(self, roots: Sequence[Any]) -> Operation | None:
-        """The operation that began it, as seen from tensors that are not finite."""
-        return self.trace.cause([_key(tensor) for tensor in roots])
+    def cause(
+        self, roots: Sequence[Any], batch: Sequence[Any] = (), samples: int | None = None
+    ) -> dict[str, object] | None:
+        """What result.json holds of where it began, as seen from tensors that are not finite; None if it is not known.
+
+        ``batch`` has the arrays that the step was given, which no operation may have made.
+        """
+        found = cause(self.trace.reached(map(_key, roots)))
+        if found is None:
+            return None
+        if not (found.is_origin or found.parents):
+            bad = [_statistics("", array) for array in batch if not is_finite(array)]
+            found.given = [("the batch", one) for one in bad] or found.given
+        return line(found, samples)
 
     # What is executed
 
@@ -94,13 +119,34 @@ class OperationWatcher:
             origin = Origin(name, _where(), self._layer())
             self._made.update(dict.fromkeys(_present(outputs), origin))
             self._given.update(dict.fromkeys([(name, key) for key in _present(inputs)], origin))
-        self.trace.add(
-            name,
-            phase,
-            lambda: origin or Origin(name, _where(), self._layer()),
-            lambda: [(_key(tensor), _array(tensor)) for tensor in inputs if hasattr(tensor, "_numpy")],
-            [(_key(tensor), _array(tensor)) for tensor in outputs],
-        )
+        self.trace.count += 1
+        bad = [(key, array) for key, array in _arrays(outputs) if not is_finite(array)]
+        if bad:
+            event = self._event(name, phase, origin or Origin(name, _where(), self._layer()), inputs)
+            self._tell(event, inputs, [array for _, array in bad])
+            self.trace.add(event, [key for key, _ in bad])
+
+    def _event(self, name: str, phase: str, origin: Origin, inputs: Sequence[Any]) -> OperatorEvent:
+        event = OperatorEvent(self.trace.count, name, phase, origin.where, origin.layer)
+        event.gradient_of = origin.operation if phase == BACKWARD else ""
+        event.is_meant = name in _CONSTANTS
+        for key, array in _arrays(inputs):
+            kept = _OF_FORWARD.get(name, "saved self" if (name, event.gradient_of) in _OF_LOGARITHMS else "")
+            event.inputs.append(_statistics("" if event.inputs else kept, array))
+            maker = self.trace.maker([key])
+            if event.inputs[-1].nonfinite and maker is not None:
+                event.parents.append(maker)
+            elif event.inputs[-1].nonfinite:
+                event.given.append(("", event.inputs[-1]))
+        return event
+
+    def _tell(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
+        outputs = [_statistics("", array) for array in bad[:MAX_TENSORS]]
+        if not event.inputs and not event.is_meant:
+            event.given = [(_SOURCES.get(event.name, "what the step was given"), outputs[0])]
+        event.makes_nan = any(one.nans for one in outputs) and not any(one.nans for one in event.inputs)
+        given = [numbers(array) for _, array in _arrays(inputs)]
+        event.tell(sys.modules["numpy"], event.inputs, outputs, numbers(bad[0]), given)
 
     def _layer(self) -> str:
         names = self._names[1:] if len(self._names) > 1 and self._names[0][:5] != "loss " else self._names
@@ -183,6 +229,12 @@ def _key(tensor: Any) -> Any:
     return getattr(tensor, "_id", None)
 
 
+def _arrays(tensors: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Key and values of those tensors that have numbers."""
+    arrays = [(_key(tensor), _array(tensor)) for tensor in tensors if hasattr(tensor, "_numpy")]
+    return [(key, array) for key, array in arrays if array is not None]
+
+
 def _array(tensor: Any) -> Any:
     """The values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
     try:
@@ -191,3 +243,7 @@ def _array(tensor: Any) -> Any:
         )
     except Exception:  # a device, or a kind of value, that cannot be read; it is left out
         return None
+
+
+def _statistics(name: str, array: Any) -> Statistics:
+    return Statistics(sys.modules["numpy"], numbers(array), name, array.dtype.name, array.shape, limits_of(array))

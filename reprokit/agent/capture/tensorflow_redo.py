@@ -20,7 +20,6 @@ from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .tensorflow_calls import OutermostCall
 from .tensorflow_capture import TensorFlowCapture
-from .tensorflow_causes import line
 from .tensorflow_explain import OperationWatcher
 from .tensorflow_graph import in_xla
 from .tensorflow_random import RandomReplay
@@ -252,7 +251,7 @@ class StepExecutor:
         """Execute the step operation by operation, and find what began it."""
         with _eagerly(), OperationWatcher() as watching:
             self._run(None)
-        return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches])
+        return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches], self.samples)
 
 
 def _like(call: OutermostCall) -> Any:
@@ -353,7 +352,7 @@ class EagerLoop:
             self._wanted,
             self._samples,
             outcome_of(driver, found),
-            explain=lambda: {} if watching is None else explained(watching, found, self._batch),
+            explain=lambda: {} if watching is None else explained(watching, found, self._batch, self._samples),
         )
         self._wanted = driver.next(self._samples)
 
@@ -446,16 +445,15 @@ def _eagerly() -> Iterator[None]:
         config.run_functions_eagerly(before)
 
 
-def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any) -> dict[str, Any]:
+def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any, samples: int) -> dict[str, Any]:
     """The operation that began what was found."""
     if found is None:
         return {"problems": [BY_ITSELF]}
     roots = [found.loss, *[getattr(one, "values", one) for one in found.gradients]]
-    cause = watching.cause([root for root in roots if root is not None])
-    if cause is None:
-        return {"problems": ["no operation was seen that began it"]}
     given = sys.modules["tensorflow"].nest.flatten(batch, expand_composites=True)
-    return line(cause, [one._numpy() for one in given if hasattr(one, "_numpy") and one.dtype.is_floating])
+    arrays = [one._numpy() for one in given if hasattr(one, "_numpy") and one.dtype.is_floating]
+    cause = watching.cause([root for root in roots if root is not None], arrays, samples)
+    return cause or {"problems": ["no operation was seen that began it"]}
 
 
 def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:

@@ -15,7 +15,9 @@ from .tensorflow_state import (
     besides,
     digest,
     distinct_names,
+    is_float,
     model_variables,
+    numbers,
     plain,
     resource_id,
     take_models,
@@ -185,24 +187,22 @@ def dense(gradient: Any) -> Any:
     return sys.modules["tensorflow"].convert_to_tensor(gradient) if hasattr(gradient, "indices") else gradient
 
 
-def _numbers(gradient: Any) -> Any:
-    array = as_array(getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient)
-    return array if array.dtype.kind in "fc" or "float" not in array.dtype.name else array.astype("float32")
+def _values(gradient: Any) -> Any:
+    return as_array(getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient)
 
 
 def _not_finite(gradient: Any) -> tuple[int, int]:
     """How many numbers are not finite, and of how many."""
     if gradient is None:
         return 0, 0
-    array = _numbers(gradient)
-    if array.dtype.kind not in "fc":
-        return 0, int(array.size)
-    return int(array.size - sys.modules["numpy"].isfinite(array).sum()), int(array.size)
+    array = _values(gradient)
+    bad = int((~sys.modules["numpy"].isfinite(numbers(array))).sum()) if is_float(array) else 0
+    return bad, int(array.size)
 
 
 def _norm(gradient: Any) -> float:
-    numpy = sys.modules["numpy"]
-    return float(numpy.linalg.norm(_numbers(gradient).astype("float64").reshape(-1)))
+    values = numbers(_values(gradient)).astype("float64").reshape(-1)
+    return float(sys.modules["numpy"].linalg.norm(values))
 
 
 def loss_scale(optimizer: Any) -> Any:

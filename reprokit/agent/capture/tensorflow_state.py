@@ -144,6 +144,33 @@ def as_array(value: Any) -> Any:
     return sys.modules["numpy"].asarray(value)
 
 
+def is_float(array: Any) -> bool:
+    """Whether an array, of a type that NumPy itself may not know, can hold what is not finite."""
+    return array.dtype.kind in "fc" or "float" in array.dtype.name
+
+
+def numbers(array: Any) -> Any:
+    """An array in a type that NumPy can compute with: complex numbers by their size."""
+    if array.dtype.kind == "c":
+        return abs(array)
+    return array.astype("float32") if array.dtype.kind == "V" or array.dtype.name == "bfloat16" else array
+
+
+def is_finite(array: Any) -> bool:
+    """Whether an array holds no infinity and no NaN, or nothing that could be one."""
+    return not is_float(array) or bool(sys.modules["numpy"].isfinite(numbers(array)).all())
+
+
+def limits_of(array: Any) -> Any:
+    """What the type of an array can hold; None of whole numbers."""
+    if not is_float(array):
+        return None
+    try:
+        return sys.modules["numpy"].finfo(array.dtype)
+    except ValueError:
+        return sys.modules["ml_dtypes"].finfo(array.dtype)
+
+
 def read(variable: Any) -> Any:
     """The value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
     variable = plain(variable)

@@ -12,7 +12,8 @@ import sys
 from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, OURS, Places
-from .torch_causes import MAX_TENSORS, OperatorEvent, Statistics, cause, is_finite, line, numbers, reached_from
+from ..pytorch.tensors import dtype_name, is_finite, numbers
+from .causes import MAX_TENSORS, MAX_TOLD, OperatorEvent, Statistics, Trace, cause, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..places import Place
 
-MAX_TOLD = 500  # calls whose inputs are described
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
 _TRACED = "torch._subclasses."
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"
@@ -78,12 +78,10 @@ class Explaining:
         self._names: dict[int, str] = {}  # of modules, by id
         self._layers: list[str] = []
         self._operators: dict[Any, Operator] = {}
-        self._makers: dict[int, OperatorEvent] = {}  # by the storage that their results lie in
+        self._trace = Trace()  # tensors are known by the storage that they lie in
         self._known: dict[int, str] = {}  # tensors that were there before, by their storage
         self._told = 0
         self._hooks: list[Any] = []
-        self.events: list[OperatorEvent] = []
-        self.count = 0
         self.places = _PlacesAndLayers(torch, self._layer)
         self._mode = _make_mode(self, torch)
 
@@ -112,11 +110,10 @@ class Explaining:
 
     def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
         """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
-        makers = [self._makers[key] for tensor in targets for key in _keys(tensor) if key in self._makers]
-        reached = reached_from(makers) or self.events
+        reached = self._trace.reached(key for tensor in targets for key in _keys(tensor))
         if any(event.given for event in reached) and not any(event.is_known for event in reached):
             # What nobody made lies in memory that a collective wrote, as DDP's buckets do.
-            reached = [event for event in self.events if event.is_known] or reached
+            reached = [event for event in self._trace.events if event.is_known] or reached
         found = cause(reached)
         return None if found is None else line(found, samples)
 
@@ -146,11 +143,11 @@ class Explaining:
         where, phase = self.places.of_call(2)
         if operator.is_silent or phase == OURS:
             return self.pass_on(function, args, kwargs)
-        bad = [name for name in self._read(operator, args, kwargs) if not is_finite(self._torch, name[1])]
-        before = [(*pair, self._makers.get(next(_keys(pair[1]), 0))) for pair in bad]
+        bad = [name for name in self._read(operator, args, kwargs) if not is_finite(name[1])]
+        before = [(*pair, self._trace.maker(_keys(pair[1]))) for pair in bad]
         told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
         result = self.pass_on(function, args, kwargs)
-        self.count += 1
+        self._trace.count += 1
         try:
             self._look(operator, args, kwargs, result, (where, phase, before, told))
         except NotImplementedError:  # of kinds of tensors that few operators know
@@ -170,20 +167,16 @@ class Explaining:
         outputs = [*tensors_in(self._torch, result)]
         if operator.changes:
             outputs += self._written(operator, args, kwargs)
-        bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(self._torch, one)]
+        bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
-            for tensor in bad:
-                for key in _keys(tensor):
-                    self._makers[key] = event
+            self._trace.add(event, [key for tensor in bad for key in _keys(tensor)])
         elif not operator.changes:
-            for tensor in outputs:
-                for key in _keys(tensor):
-                    self._makers.pop(key, None)  # memory that was another's
+            self._trace.forget(key for tensor in outputs for key in _keys(tensor))
 
     def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, before, told = seen
-        event = OperatorEvent(self.count, operator.name, phase, where, self._layer())
+        event = OperatorEvent(self._trace.count, operator.name, phase, where, self._layer())
         if phase == BACKWARD:
             event.node, event.gradient_of, layer = self.places.of_node()
             event.layer = layer or event.layer
@@ -192,35 +185,32 @@ class Explaining:
         had_nan = any(self._has_nan(tensor) for _, tensor, _ in before)
         event.makes_nan = not had_nan and any(map(self._has_nan, bad))
         strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
-        if len(self.events) < MAX_TOLD:
-            event.given = [(self._stranger(one), Statistics(self._torch, name, one)) for name, one in strangers]
+        if len(self._trace.events) < MAX_TOLD:
+            event.given = [(self._stranger(one), self._statistics(name, one)) for name, one in strangers]
         if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
             self._told += 1
             self._tell(event, told or self._described(operator, args, kwargs, phase), bad)
-        self.events.append(event)
         return event
 
     def _stranger(self, tensor: Any) -> str:
         return next((self._known[key] for key in _keys(tensor) if key in self._known), "")
 
     def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
-        torch = self._torch
-        event.inputs = inputs[:MAX_TENSORS]
-        event.outputs = [Statistics(torch, "", tensor) for tensor in bad[:MAX_TENSORS]]
-        if bad[0].layout is torch.strided:
-            values = numbers(torch, bad[0])
-            places = (~torch.isfinite(values)).nonzero()
-            index = [int(position) for position in places[0]]
-            event.first = {"output": 0, "index": index, "value": str(float(values[tuple(index)]))}
-            event.rows = [int(row) for row in torch.unique(places[:, 0])] if index else []
+        values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None
+        event.tell(self._torch, inputs, [self._statistics("", tensor) for tensor in bad[:MAX_TENSORS]], values)
+
+    def _statistics(self, name: str, tensor: Any) -> Statistics:
+        has_limits = tensor.is_floating_point() or tensor.is_complex()
+        limits = self._torch.finfo(tensor.dtype) if has_limits else None
+        return Statistics(self._torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
 
     def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
         """The tensors that it works on, those that the graph kept for it among them."""
-        found = [Statistics(self._torch, name, tensor) for name, tensor in self._read(operator, args, kwargs)]
+        found = [self._statistics(name, tensor) for name, tensor in self._read(operator, args, kwargs)]
         if phase == BACKWARD:
             for name, value in self.places.kept():
                 for tensor in tensors_in(self._torch, value):
-                    found.append(Statistics(self._torch, name, tensor))
+                    found.append(self._statistics(name, tensor))
         return found
 
     def _read(self, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
@@ -239,7 +229,7 @@ class Explaining:
         return [] if operator.returns else [*tensors_in(self._torch, [args[:1], kwargs.get("out")])]
 
     def _has_nan(self, tensor: Any) -> bool:
-        return bool(self._torch.isnan(numbers(self._torch, tensor)).any())
+        return bool(self._torch.isnan(numbers(tensor)).any())
 
 
 def _is_infinite(value: Any) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ..pytorch.tensors import is_finite, numbers
 from . import checks
 from .redo import StepOutcome
-from .torch_causes import is_finite, numbers
 from .torch_state import digest
 from .trigger import GRADIENT, LOSS, Trigger
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def judged(torch: Any, kind: str, name: str, tensor: Any) -> Trigger | None:
     """Judge a tensor by its elements."""
-    if is_finite(torch, tensor):
+    if is_finite(tensor):
         return None
-    values = numbers(torch, tensor)
+    values = numbers(tensor)
     return checks.elements(kind, name, values.numel() - int(torch.isfinite(values).sum()), values.numel())
 
 
@@ -34,7 +34,7 @@ class ExecutedStep:
         self.last = losses[-1][0] if losses else None  # given to backward
         self.losses = [loss for _, loss in losses]  # as the script computed them, before any scaling, in order
         self.gradients = gradients  # by name
-        self.bad_losses = [loss for loss in self.losses if not is_finite(torch, loss)]
+        self.bad_losses = [loss for loss in self.losses if not is_finite(loss)]
         judged_ones = [judged(torch, GRADIENT, name, gradient) for name, gradient in gradients.items()]
         self.not_finite = [one for one in judged_ones if one is not None]
         self.bad = [one.name for one in self.not_finite]
@@ -42,7 +42,7 @@ class ExecutedStep:
         self.not_finite += others  # modules' outputs, and parameters that an update made not finite
 
     def _first_bad(self, loss: Any) -> str:
-        value = numbers(self._torch, loss).reshape(-1)
+        value = numbers(loss).reshape(-1)
         return str(float(value[~self._torch.isfinite(value)][0]))
 
     @property
@@ -53,7 +53,7 @@ class ExecutedStep:
 
     def norm(self) -> float:
         """Of all gradients together."""
-        squares = [float(numbers(self._torch, one).double().pow(2).sum()) for one in self.gradients.values()]
+        squares = [float(numbers(one).double().pow(2).sum()) for one in self.gradients.values()]
         return math.sqrt(math.fsum(squares)) if all(map(math.isfinite, squares)) else math.nan
 
     def again(self, wanted: Trigger) -> Trigger | None:

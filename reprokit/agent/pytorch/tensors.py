@@ -47,6 +47,30 @@ def is_plain(tensor: Any) -> bool:
     return not (wrapped or is_nested(tensor)) and tensor.device.type != "meta"
 
 
+def numbers(tensor: Any) -> Any:
+    """The values of any tensor in a type that can be computed with: complex numbers by their size."""
+    torch, tensor = sys.modules["torch"], tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_complex():
+        return tensor.abs()
+    if tensor.dtype is torch.bool:
+        return tensor.to(torch.uint8)
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
+
+
+def is_finite(tensor: Any) -> bool:
+    """Whether a tensor holds no infinity and no NaN, or nothing that could be one."""
+    torch = sys.modules["torch"]
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return True
+    if tensor.layout is not torch.strided or tensor.element_size() < 2:
+        tensor = numbers(tensor)
+    return bool(torch.isfinite(tensor.detach()).all())
+
+
 def is_nested(tensor: Any) -> bool:
     """Whether it is several tensors of other sizes, which have no shape together."""
     return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none

@@ -1,4 +1,7 @@
-"""Which operator of PyTorch turned finite values into others, among those that were executed, and what that means."""
+"""Finds which operator turned finite values into others, among those that were executed, and says what that means.
+
+What is computed of values is the same in PyTorch and NumPy (TensorFlow's arrays): ``library`` is either of them.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +10,44 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import Any
 
     Place = tuple[str, int, str]
 
 FORWARD, BACKWARD = "forward", "backward"
 MAX_TENSORS = 16  # of one operator's, whose statistics are told
+MAX_TOLD = 500  # calls whose inputs are described
 MAX_NAMES = 3  # of samples, told in words
-_DIVISIONS = frozenset(["div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy"])
+_DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy"}
+_DIVISIONS |= {"realdiv", "inv", "xdivy", "floormod", "floordiv", "mod"}  # TensorFlow's
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
-_SUSPECT = ": another rank's gradients, or code beside PyTorch's operators"
+_SUSPECT = ": another rank's gradients, or code beside the framework's operators"
 _LOGARITHMS = frozenset(["log", "log2", "log10", "log1p", "lgamma", "digamma"])
 
 
 class Statistics:
-    """What is told of a tensor as it is now."""
+    """What is told of a tensor as it is now, from its values in a type that its library can compute with."""
 
-    def __init__(self, torch: Any, name: str, tensor: Any) -> None:
+    def __init__(self, library: Any, values: Any, name: str, dtype: str, shape: Sequence[int], limits: Any) -> None:
         self.name = name
-        self.dtype = str(tensor.dtype).rpartition(".")[2]
-        self.shape = [int(size) for size in tensor.shape]
-        self.size = tensor.numel()
-        self.is_float = tensor.is_floating_point() or tensor.is_complex()
-        self.largest = float(torch.finfo(tensor.dtype).max) if self.is_float else None
-        self.nonfinite, self.nans, self.zeros, self.negative, self.subnormal = 0, 0, 0, 0, 0
+        self.dtype = dtype
+        self.shape = [int(size) for size in shape]
+        self.size = math.prod(self.shape)
+        self.is_float = limits is not None  # else it has no limits
+        self.largest = float(limits.max) if self.is_float else None
         self.least: float | None = None
         self.most: float | None = None
         self.mean: float | None = None
-        if self.size:
-            self._count(torch, numbers(torch, tensor))
-
-    def _count(self, torch: Any, values: Any) -> None:
-        finite = torch.isfinite(values)
-        self.nonfinite = self.size - int(finite.sum())
-        self.nans = int(torch.isnan(values).sum())
-        self.zeros = int((values == 0).sum())
-        self.negative = int((values < 0).sum())
-        if self.is_float:
-            tiny = torch.finfo(getattr(torch, self.dtype)).tiny
-            self.subnormal = int(((values != 0) & (values.abs() < tiny)).sum())
+        finite = library.isfinite(values)
+        self.nonfinite, self.nans = int((~finite).sum()), int(library.isnan(values).sum())
+        self.zeros, self.negative = int((values == 0).sum()), int((values < 0).sum())
+        tiny = float(limits.tiny) if self.is_float else 0.0
+        self.subnormal = int(((values != 0) & (abs(values) < tiny)).sum()) if self.is_float else 0
         kept = values[finite] if self.nonfinite else values
-        if kept.numel():
+        if math.prod(kept.shape):
             self.least, self.most = float(kept.min()), float(kept.max())
-            self.mean = float(kept.mean(dtype=torch.float64))
+            self.mean = float(kept.mean(dtype=library.float64))
 
     @property
     def size_of_most(self) -> float:
@@ -78,7 +75,7 @@ class OperatorEvent:
 
     def __init__(self, number: int, name: str, phase: str, where: Sequence[Place], layer: str) -> None:
         self.number = number
-        self.name = name  # aten::div
+        self.name = name  # aten::div, RealDiv
         self.phase = phase
         self.where = list(where)
         self.layer = layer
@@ -111,7 +108,68 @@ class OperatorEvent:
     @property
     def short(self) -> str:
         """The operator's name alone: div_ of aten::div_ is div."""
-        return self.name.rpartition("::")[2].rstrip("_")
+        return _short(self.name)
+
+    def tell(
+        self, library: Any, inputs: list[Statistics], outputs: list[Statistics], values: Any, given: Sequence[Any] = ()
+    ) -> None:
+        """Keep what is told of inputs and results, and where the values of the first result are not finite.
+
+        ``given`` are the values of inputs, of which those at the same place are told.
+        """
+        self.inputs, self.outputs = inputs[:MAX_TENSORS], outputs[:MAX_TENSORS]
+        if values is not None:
+            places = library.argwhere(~library.isfinite(values))
+            index = places[0].tolist()
+            self.first = {"output": 0, "index": index, "value": str(values[tuple(index)].item())}
+            if given:
+                self.first["inputs"] = [_element(library, one, values.shape, tuple(index)) for one in given]
+            self.rows = library.unique(places[:, 0]).tolist() if index else []
+
+
+def _element(library: Any, values: Any, shape: Any, place: tuple[int, ...]) -> str | None:
+    try:
+        return str(library.broadcast_to(values, shape)[place].item())
+    except (ValueError, RuntimeError):  # of another shape
+        return None
+
+
+def _short(name: str) -> str:
+    return name.rpartition("::")[2].rstrip("_").lower()
+
+
+class Trace:
+    """The calls with results that are not finite, and which of them made each."""
+
+    def __init__(self) -> None:
+        self.events: list[OperatorEvent] = []
+        self.count = 0  # of all calls
+        self._makers: dict[Hashable, OperatorEvent] = {}  # by what stands for a tensor
+
+    def maker(self, keys: Iterable[Hashable]) -> OperatorEvent | None:
+        """Who made what is not finite in this tensor."""
+        return next((self._makers[key] for key in keys if key in self._makers), None)
+
+    def add(self, event: OperatorEvent, keys: Iterable[Hashable]) -> None:
+        """Take in a call that made these tensors."""
+        self.events.append(event)
+        self._makers.update(dict.fromkeys(keys, event))
+
+    def forget(self, keys: Iterable[Hashable]) -> None:
+        """These are another's now, and finite."""
+        for key in keys:
+            self._makers.pop(key, None)
+
+    def reached(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
+        """The calls that what is not finite in these tensors came from; all where that leads nowhere."""
+        seen: dict[int, OperatorEvent] = {}
+        waiting = [self._makers[key] for key in keys if key in self._makers]
+        while waiting:
+            event = waiting.pop()
+            if event.number not in seen:
+                seen[event.number] = event
+                waiting += event.parents
+        return list(seen.values()) or self.events
 
 
 def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
@@ -123,23 +181,7 @@ def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
         lambda event: event.makes_nan and not event.is_meant,  # infinities that were meant, such as a mask's
         lambda event: True,
     ]
-    for wants in wanted:
-        found = next(filter(wants, calls), None)
-        if found is not None:
-            return found
-    return None
-
-
-def reached_from(events: Iterable[OperatorEvent]) -> list[OperatorEvent]:
-    """These calls and all that what was not finite in them came from."""
-    seen: dict[int, OperatorEvent] = {}
-    waiting = list(events)
-    while waiting:
-        event = waiting.pop()
-        if event.number not in seen:
-            seen[event.number] = event
-            waiting += event.parents
-    return list(seen.values())
+    return next((event for wants in wanted for event in calls if wants(event)), None)
 
 
 def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
@@ -170,12 +212,13 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
         return f"{name} was not finite before any operator worked on it: {one.nonfinite:,} of {one.size:,} elements"
     if not (event.is_origin or event.parents or event.makes_nan or event.is_meant):
         return f"what {event.name} was given was not finite, and no operator of this process made it" + _SUSPECT
-    what = _gradient_words(event) if event.phase == BACKWARD and event.node else None
-    what = what or _forward_words(event) or _overflow_words(event)
+    what = _gradient_words(event) if event.phase == BACKWARD else None
     if what is None:
         inputs = "finite inputs" if event.is_origin else "infinite inputs"
-        of = f" in the gradient of {event.gradient_of}" if event.gradient_of and event.phase == BACKWARD else ""
-        what = f"{event.name}{of} made of {inputs} what is not a number"
+        what = _forward_words(event) or _overflow_words(event)
+        what = what or f"{event.name} made of {inputs} what is not a number"
+        if event.gradient_of and event.phase == BACKWARD:
+            what = f"in the gradient of {event.gradient_of}: {what}"
     return what + _in_samples(event, samples)
 
 
@@ -212,23 +255,23 @@ def _named(event: OperatorEvent, name: str) -> Statistics | None:
 
 
 def _gradient_words(event: OperatorEvent) -> str | None:
-    """What is known of gradients, from what their nodes keep of the forward pass."""
-    name = re.sub(r"Backward\d*$", "", event.node)
+    """What is known of gradients, from what is kept of the forward pass for them."""
+    name = re.sub(r"backward\d*$", "", event.node.lower()) or _short(event.gradient_of)
     before, result, divisor = (_named(event, f"saved {kept}") for kept in ("self", "result", "other"))
-    if name in ("Sqrt", "Rsqrt") and result is not None and result.zeros:
-        zeros, what = _count(result, "zeros"), "inputs" if name == "Sqrt" else "results"
-        return f"{name.lower()} of 0 has an infinite gradient; {zeros} {what} {_is_or_are(result, 'zeros')} 0"
-    if name.startswith("Log") and before is not None and before.zeros:
+    if name in ("sqrt", "rsqrt") and result is not None and result.zeros:
+        zeros, what = _count(result, "zeros"), "inputs" if name == "sqrt" else "results"
+        return f"{name} of 0 has an infinite gradient; {zeros} {what} {_is_or_are(result, 'zeros')} 0"
+    if name in _LOGARITHMS and before is not None and before.zeros:
         are = _is_or_are(before, "zeros")
-        return f"{name.lower()} of 0 has an infinite gradient; {_count(before, 'zeros')} inputs {are} 0"
-    if name == "Div" and divisor is not None and divisor.zeros:
+        return f"{name} of 0 has an infinite gradient; {_count(before, 'zeros')} inputs {are} 0"
+    if name == "div" and divisor is not None and divisor.zeros:
         are = _is_or_are(divisor, "zeros")
         return f"a division by 0 has no gradient; {_count(divisor, 'zeros')} divisors {are} 0"
-    if name == "Pow" and before is not None and before.zeros:
+    if name == "pow" and before is not None and before.zeros:
         are = _is_or_are(before, "zeros")
         return f"a power below 1 has an infinite gradient at 0; {_count(before, 'zeros')} bases {are} 0"
-    if name in ("Acos", "Asin", "Atanh") and before is not None and before.size_of_most >= 1:
-        return f"{name.lower()} has an infinite gradient at 1 and -1; the largest input is {before.size_of_most:.6g}"
+    if name in ("acos", "asin", "atanh") and before is not None and before.size_of_most >= 1:
+        return f"{name} has an infinite gradient at 1 and -1; the largest input is {before.size_of_most:.6g}"
     return None
 
 
@@ -252,7 +295,7 @@ def _forward_words(event: OperatorEvent) -> str | None:
     if name == "pow" and first.negative and event.outputs and event.outputs[0].nans:
         are = _is_or_are(first, "negative")
         return f"a negative number has no real power; {_count(first, 'negative')} bases {are} negative"
-    if name in ("_to_copy", "copy") and event.outputs and event.outputs[0].dtype != first.dtype:
+    if name in ("_to_copy", "copy", "cast") and event.outputs and event.outputs[0].dtype != first.dtype:
         return _cast_words(first, event.outputs[0])
     if "softmax" in name and first.nonfinite:
         return f"{name.lstrip('_')} of nothing but infinities is NaN, as where a mask leaves nothing of a row"
@@ -273,7 +316,7 @@ def _root_words(name: str, first: Statistics) -> str | None:
 
 def _division_words(event: OperatorEvent, floats: list[Statistics]) -> str | None:
     divisors = [one for one in event.inputs if one.name in ("other", "saved other")] or floats
-    if event.short == "reciprocal":
+    if event.short in ("reciprocal", "inv"):
         divisors = floats
     if not divisors or not divisors[-1].zeros:
         return None
@@ -300,34 +343,7 @@ def _overflow_words(event: OperatorEvent) -> str | None:
     if not infinite or not floats or not event.is_origin:
         return None
     largest = max(one.size_of_most for one in floats)
-    of = f" in the gradient of {event.gradient_of}" if event.gradient_of and event.phase == BACKWARD else ""
     return (
-        f"{event.name}{of} overflows {infinite[0].dtype}, whose largest number is {infinite[0].largest:.6g};"
+        f"{event.name} overflows {infinite[0].dtype}, whose largest number is {infinite[0].largest:.6g};"
         f" the largest input is {largest:.6g}"
     )
-
-
-# Numbers
-
-
-def numbers(torch: Any, tensor: Any) -> Any:
-    """The values of any tensor in a type that can be computed with: complex numbers by their size."""
-    tensor = tensor.detach()
-    if tensor.layout is not torch.strided:
-        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.is_complex():
-        return tensor.abs()
-    if tensor.dtype is torch.bool:
-        return tensor.to(torch.uint8)
-    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
-
-
-def is_finite(torch: Any, tensor: Any) -> bool:
-    """Whether a tensor holds no infinity and no NaN, or nothing that could be one."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
-        return True
-    if tensor.layout is not torch.strided or tensor.element_size() < 2:
-        tensor = numbers(torch, tensor)
-    return bool(torch.isfinite(tensor.detach()).all())
