@@ -25,7 +25,7 @@ MAX_GENERATORS = 64  # of Keras, whose states are read with the weights
 _NOT_RESULTS = frozenset(["batch", "size"])  # in the logs of old Keras
 
 
-class OptimizerSteps:
+class OptimizerVariables:
     """The steps of one optimizer with the variables that it trains, and what goes with them."""
 
     def __init__(self, variables: list[Any], library: trail.Library) -> None:
@@ -49,7 +49,7 @@ class _Steps:
         self.facts, self.address = library.buffer(trail.FACTS)  # one a step under way: threads may train side by side
         self.count = 0
         self.tables = 0
-        self.series: OptimizerSteps | None = None
+        self.series: OptimizerVariables | None = None
         self.gradients: list[tuple[Any, Any]] = []  # of the step under way: variable and gradient
         self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that takes its gradient
         self.generators: list[Any] = []
@@ -129,7 +129,7 @@ class TensorflowTrail:
             return
         if not self._handle:
             self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
-        series = OptimizerSteps(variables, self._library)
+        series = OptimizerVariables(variables, self._library)
         steps.tables += 1
         if steps.tables <= MAX_TABLES:
             kind, tensors = type(optimizer).__name__, list(series.named())
@@ -140,7 +140,7 @@ class TensorflowTrail:
             raise RuntimeError("the trail ends here, as an optimizer's variables became others too often")
         steps.series = series
 
-    def _point(self, steps: _Steps, series: OptimizerSteps, *, looks: bool) -> tuple[list[Any], bool]:
+    def _point(self, steps: _Steps, series: OptimizerVariables, *, looks: bool) -> tuple[list[Any], bool]:
         """Write down where gradients and weights lie; what must live until they were read, and whether that is all."""
         count = len(series.variables)
         pointers = [0] * (2 * count)
