@@ -120,9 +120,9 @@ def _python() -> DoctorFinding:
     if found is None:
         return bad("there is no python on PATH; activate the environment of your training")
     done = subprocess.run([found, "-c", ABOUT], capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
-    from reprokit.launch.command import elf_reason
+    from reprokit.launch.command import elf_refusal
 
-    reason = elf_reason(Path(os.path.realpath(found))) if not _is_script(found) else ""
+    reason = elf_refusal(Path(os.path.realpath(found))).why if not _is_script(found) else ""
     if done.returncode != 0 or reason:
         return bad(f"{found} {reason or 'does not run'}; the shim cannot work in it")
     return good(f"{found}, {done.stdout.strip()}")

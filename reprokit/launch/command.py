@@ -20,12 +20,18 @@ DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp where PATH is not set
 LINE_LIMIT = 256  # the kernel reads no more of a #! line
 SCRIPT_LIMIT = 5  # nor follows more of them
 
-RIGHTS = ("setuid", "setgid", "file capabilities")  # last words of why the shim stays out
-FOREIGN = "another architecture"  # likewise
 ELF_MAGIC = b"\x7fELF"
 ELF_CLASS_64 = 2
 PT_INTERP = 3
 MAX_SEGMENTS = 1024
+
+
+class ShimRefusal(msgspec.Struct, frozen=True):
+    """Why the shim cannot load into a program; no words where it can."""
+
+    why: str = ""
+    gains_rights: bool = False  # set-user-ID and its like
+    is_foreign: bool = False  # of another architecture: its system calls have other numbers
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -33,8 +39,7 @@ class Command(msgspec.Struct, frozen=True):
 
     arguments: tuple[str, ...]  # argv, its first as the user typed it
     program: str  # what execve is given
-    not_loaded: str = ""  # why the shim cannot load into it; empty where it can
-    gains_rights: bool = False  # set-user-ID and its like
+    refusal: ShimRefusal = ShimRefusal()
 
 
 def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path) -> Command:
@@ -47,8 +52,7 @@ def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path
         # execvp gives a file that the kernel does not know to the shell.
         _refuse_binary(arguments[0], head)
         arguments, program = ("/bin/sh", program, *arguments[1:]), "/bin/sh"
-    reason = _why_not_loaded(program, arguments, search_path, directory)
-    return Command(arguments, program, reason, reason.endswith(RIGHTS))
+    return Command(arguments, program, _refusal(program, arguments, search_path, directory))
 
 
 def find(name: str, search_path: str | None, directory: Path) -> str:
@@ -99,7 +103,7 @@ def _head(path: Path) -> bytes:
         raise CommandNotExecutable(f"{path}: {error.strerror}; it cannot be run") from None
 
 
-def _why_not_loaded(program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path) -> str:
+def _refusal(program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path) -> ShimRefusal:
     """Follow #! lines and env to the program that will run, and say why the shim stays out of it."""
     for _ in range(SCRIPT_LIMIT):
         path = directory / program
@@ -110,17 +114,17 @@ def _why_not_loaded(program: str, arguments: tuple[str, ...], search_path: str |
                 _check_executable(f"{program}: its interpreter {interpreter[0]}", directory / interpreter[0])
                 program, arguments = interpreter[0], (*interpreter, program)
                 continue
-            reason = _privileged(path) or elf_reason(path)
-            if reason:
-                return f"{path} {reason}"
+            refusal = _privileged(path) or elf_refusal(path)
+            if refusal.why:
+                return msgspec.structs.replace(refusal, why=f"{path} {refusal.why}")
         target = _behind_env(arguments) if os.path.basename(program) == "env" else None
         if target is None:
-            return ""
+            return ShimRefusal()
         with suppress(CommandNotFound, CommandNotExecutable):
             program, arguments = find(target, search_path, directory), (target,)
             continue
-        return ""  # env itself will say that it is missing
-    return ""
+        return ShimRefusal()  # env itself will say that it is missing
+    return ShimRefusal()
 
 
 def _interpreter_line(head: bytes) -> tuple[str, ...]:
@@ -136,32 +140,32 @@ def _behind_env(arguments: tuple[str, ...]) -> str | None:
     return next((word for word in words if not word.startswith("-") and "=" not in word), None)
 
 
-def _privileged(path: Path) -> str:
+def _privileged(path: Path) -> ShimRefusal | None:
     """Why the loader would ignore a preload: a program that gains rights runs in secure mode."""
     status = path.stat()
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
-        return f"is {RIGHTS[0]}"
+        return ShimRefusal("is setuid", gains_rights=True)
     if status.st_mode & stat.S_ISGID and status.st_gid != os.getegid() and status.st_mode & stat.S_IXGRP:
-        return f"is {RIGHTS[1]}"
+        return ShimRefusal("is setgid", gains_rights=True)
     with suppress(OSError):
         if os.geteuid() != 0 and os.getxattr(path, "security.capability"):
-            return f"has {RIGHTS[2]}"
-    return ""
+            return ShimRefusal("has file capabilities", gains_rights=True)
+    return None
 
 
-def elf_reason(path: Path) -> str:
-    """Why the dynamic loader cannot put the shim into this ELF program; empty where it can."""
+def elf_refusal(path: Path) -> ShimRefusal:
+    """Why the dynamic loader cannot put the shim into this ELF program."""
     try:
         with open(path, "rb") as file:
             header = file.read(64)
             if not header.startswith(ELF_MAGIC) or len(header) < 64:
-                return "is not an ELF program"
+                return ShimRefusal("is not an ELF program")
             machine = struct.unpack_from("<H", header, 18)[0]
             if header[4] != ELF_CLASS_64 or header[5] != 1 or machine != ELF_MACHINES.get(platform.machine()):
-                return f"is built for {FOREIGN}"
-            return _loader_reason(_loader(file, header))
+                return ShimRefusal("is built for another architecture", is_foreign=True)
+            return ShimRefusal(_loader_reason(_loader(file, header)))
     except (OSError, struct.error, OverflowError):
-        return ""  # unreadable: the run tells afterwards whether the shim was there
+        return ShimRefusal()  # unreadable: the run tells afterwards whether the shim was there
 
 
 def _loader(file: BinaryIO, header: bytes) -> bytes:

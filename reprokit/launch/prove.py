@@ -113,7 +113,7 @@ def under_strace(
     """The command under strace, and strace's variables: the shim must not load into it."""
     own = {name: value for name, value in variables.items() if name not in GIVEN} | {environments.IDENTITY: ITSELF}
     given = [word for name in GIVEN if name in variables for word in ("-E", f"{name}={variables[name]}")]
-    return Command(("strace", *options, *given, "--", *command.arguments), program, command.not_loaded), own
+    return Command(("strace", *options, *given, "--", *command.arguments), program, command.refusal), own
 
 
 def has_ended(trace: Path) -> bool:

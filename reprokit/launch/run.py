@@ -285,7 +285,7 @@ class Shimmed:
         """Make the supervisor; one that has to take rights away does not if the command needs some."""
         self._unreached = Unreached(prepared.path)
         if self._plan.supervisor:
-            rights = not prepared.command.gains_rights
+            rights = not prepared.command.refusal.gains_rights
             is_traced = self._tracing is not None or (self._profiled is not None and self._profiled.traces)
             self._supervisor = Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
         self._bound = None if self._profiled is None else self._profiled.begin()
@@ -298,7 +298,7 @@ class Shimmed:
                 command, variables = tracer.wrap(command, variables)
         with _on_processors(self._plan.processors):
             child = Child(command, self._plan.working_directory, variables, self._supervisor)
-        _say_supervised(prepared.run, self._supervisor, prepared.command.not_loaded)
+        _say_supervised(prepared.run, self._supervisor, prepared.command.refusal)
         return child
 
     def give_up(self, prepared: Prepared) -> None:
@@ -334,7 +334,7 @@ class Shimmed:
             self._stopped = _reason(stopped) if stopped.exists() else run.out_of_reach_in_words
         if self._stopped:
             run.warnings.append(f"the strict replay was stopped: {self._stopped}")
-        recorded = Recorded(prepared.command.not_loaded, goes_on, self._tracing, self._profiled)
+        recorded = Recorded(prepared.command.refusal.why, goes_on, self._tracing, self._profiled)
         return Finish(plan, path, run, ended, interrupted, hook, recorded)
 
     def leave(self, prepared: Prepared) -> None:
@@ -401,16 +401,15 @@ def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
     return has_stragglers(path)
 
 
-def _say_supervised(run: RunFile, supervisor: Supervisor | None, not_loaded: str) -> None:
+def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: commands.ShimRefusal) -> None:
     """What is covered, once the command is there; a line only where it matters for the command itself."""
     state = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state or off("it was not started")
     run.supervisor = state
-    is_foreign = not_loaded.endswith(commands.FOREIGN)  # its system calls have other numbers
-    if not_loaded and (is_foreign or not state.is_on):
-        text = f"the command's own requests: {not_loaded}, supervisor {state.words}"
+    if refusal.why and (refusal.is_foreign or not state.is_on):
+        text = f"the command's own requests: {refusal.why}, supervisor {state.words}"
         run.uncovered.append(Uncovered(source="command", text=text))
         what = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
-        warn(f"the shim cannot load: {not_loaded}; {what}")
+        warn(f"the shim cannot load: {refusal.why}; {what}")
 
 
 def start_error(name: str, error: OSError) -> LaunchError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch.command import elf_reason, resolve
+from reprokit.launch.command import elf_refusal, resolve
 from tests.support import Reprokit
 
 SOURCE = '#include <stdio.h>\nint main(void) { puts("ran"); return 3; }\n'
@@ -43,14 +43,14 @@ def test_a_static_interpreter_behind_a_script_and_env_is_found(reprokit: Reproki
 
 def test_musl_and_other_architectures_are_told_apart(tmp_path: Path) -> None:
     glibc = compile_program(tmp_path, "glibc")
-    assert elf_reason(glibc) == ""
+    assert elf_refusal(glibc).why == ""
     musl = compile_program(tmp_path, "musl", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
-    assert elf_reason(musl) == "runs on musl, the shim on glibc"
+    assert elf_refusal(musl).why == "runs on musl, the shim on glibc"
     other = tmp_path / "other"
     data = bytearray(glibc.read_bytes())
     data[18] ^= 0xFF
     other.write_bytes(data)
-    assert elf_reason(other) == "is built for another architecture"
+    assert elf_refusal(other).why == "is built for another architecture"
 
 
 @pytest.mark.parametrize("size", [0, 3, 17, 63, 64, 80, 200])
@@ -58,7 +58,7 @@ def test_a_program_cut_short_is_no_trouble(tmp_path: Path, size: int) -> None:
     whole = compile_program(tmp_path, "whole").read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(whole[:size])
-    assert elf_reason(cut) in ("", "is not an ELF program", "is statically linked")
+    assert elf_refusal(cut).why in ("", "is not an ELF program", "is statically linked")
 
 
 def test_a_script_runs_by_its_interpreter(reprokit: Reprokit) -> None:
