@@ -41,6 +41,13 @@ class Role(Enum):
     IDLE = 3  # of the state of a generator that nothing drew from: it can be no cause
 
 
+class Exclusion(Enum):
+    """Why a file that experiment trackers wrote is no output to compare."""
+
+    VOLATILE = "times and run ids"
+    METRICS = "compared as metrics"
+
+
 Side = Literal["left", "right"]
 
 
@@ -59,6 +66,7 @@ class Difference:
     is_sentence: bool = False  # the detail names the thing and says its values
     lacking: Side | None = None  # the run that has nothing there, or ends before it
     role: Role = Role.OWN
+    exclusion: Exclusion | None = None  # of NOT_RECORDED: left out on purpose
 
     @property
     def verdict(self) -> Verdict:

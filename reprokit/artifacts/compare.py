@@ -23,7 +23,7 @@ MOST_NOISE = 4
 SAME = "same content"
 GENERAL = ("zip", "tar", "json", "text")  # formats that files of more special ones have, too
 PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that hold one file and nothing else
-PACKED_SAME = f"{SAME}; other compression: one of them has none"
+OTHER = "other"  # among the figures of what is identical: the noise that differs
 
 Key: TypeAlias = tuple[str, int]  # of a part: its name, and which of that name it is
 NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a long list of numbers, and its spelling
@@ -107,7 +107,7 @@ def _one_packed(
     _release(within)
     if raw.AS_BYTES in found.figures:
         return None
-    return replace(found, detail=PACKED_SAME) if found.verdict is Verdict.IDENTICAL else found
+    return _same(found.name, "compression: one of them has none") if found.verdict is Verdict.IDENTICAL else found
 
 
 def _refers(side: FileSide) -> bool:
@@ -246,8 +246,8 @@ class _Comparison:
     def _note(self, found: Difference | None) -> None:
         """Keep what an identical part says, such as the noise of a file within."""
         if found is not None and found.detail:
-            text = found.detail.removeprefix(SAME).removeprefix("; other ").strip()
-            self._noise.append(f"{found.name.removeprefix(self._name + '/')} ({text})")
+            name = found.name.removeprefix(f"{self._name}/")
+            self._noise.append(f"{name} ({found.figures.get(OTHER, found.detail)})")
 
     def _remember(self, left: Part | None, right: Part | None) -> None:
         """Keep the sources of a pair whose container may say the sum of their bytes."""
@@ -311,24 +311,27 @@ class _Comparison:
             for source in self._sources.values():
                 verify(source)
         if not self._differing:
-            return Difference(self._name, Verdict.IDENTICAL, detail=self._same_content())
+            return _same(self._name, self._noises())
         self._differences.sort(key=lambda pair: pair[0])
         children = [child for _, child in self._differences]
         if (more := sum(self._differing.values()) - len(children)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
         counts = "; ".join(counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items()))
-        return group(self._name, tuple(children), counts + self._noises("; also in "))
+        return group(self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noises()) else ""))
 
-    def _same_content(self) -> str:
-        return SAME + (self._noises("; other ") or " in other bytes, which carry nothing")
-
-    def _noises(self, lead: str) -> str:
+    def _noises(self) -> str:
         if not self._noise or not self._noise_is_noted:
             return ""
-        some = ", ".join(self._noise[:MOST_NOISE])
         more = len(self._noise) - MOST_NOISE
-        return f"{lead}{some}{f' and {more} more' if more > 0 else ''}"
+        return ", ".join(self._noise[:MOST_NOISE]) + (f" and {more} more" if more > 0 else "")
+
+
+def _same(name: str, other: str) -> Difference:
+    """The leaf of what is equal but for the noise of a container."""
+    if not other:
+        return Difference(name, Verdict.IDENTICAL, detail=f"{SAME} in other bytes, which carry nothing")
+    return Difference(name, Verdict.IDENTICAL, detail=f"{SAME}; other {other}", figures={OTHER: other})
 
 
 def _unpacked_name(name: str) -> str:

@@ -10,6 +10,7 @@ from reprokit.artifacts.logged import is_finite
 from reprokit.report.facts import CurvePoint, MetricCurve
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import tracker_metrics
+from reprokit.verify.read.scan import of_process
 
 POINTS = 512  # kept of a curve, at least half of it filled
 MAX_CURVES = 64  # read of a run
@@ -130,7 +131,7 @@ def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator
         points = one.points(), other.points()
         if any(points) or one.not_finite or other.not_finite:
             yield MetricCurve(
-                name=f"{metric} of process {process}" if process else metric,
+                name=of_process(metric, process),
                 unit=unit,
                 left=points[0],
                 right=points[1],

@@ -44,7 +44,7 @@ def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
     """Each curve by a name that is fit for files."""
     found: dict[str, MetricCurve] = {}
     for curve in curves:
-        name = _UNFIT.sub("_", curve.name.removesuffix(" of process 0")).strip("._")[:100] or "curve"
+        name = _UNFIT.sub("_", curve.name).strip("._")[:100] or "curve"
         while name in found:
             name += "_"
         found[name] = curve

@@ -165,7 +165,7 @@ def _verdict(
         sentence=_sentence(verdict_rows.verdict_line(comparison), outcome),
         counts=_counts(comparison),
         first_difference="" if first is None else verdict_rows.sentence(first),
-        causes=tuple(text.removesuffix(": --all shows them") for text in verdict_rows.causes(comparison)),
+        causes=tuple(verdict_rows.causes(comparison)),
     )
 
 

@@ -147,7 +147,7 @@ def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
     """Name, step and value of what the run recorded; a process other than the first has its name before it."""
     counts: dict[str, int] = {}
     for (process, name, _), step, value in curves.values(run):
-        key = key_of(name if process == "0" else f"{name} of process {process}")
+        key = key_of(scan.of_process(name, process))
         place = counts.get(key, 0)
         counts[key] = place + 1
         yield key, place if step is None else step, math.nan if value is None else value
@@ -156,8 +156,7 @@ def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
 def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     """What came out, as tags."""
     yield "verdict", facts.verdict.outcome
-    sentence = facts.verdict.sentence.replace(" (see below)", "")
-    yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {sentence}")
+    yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {facts.verdict.sentence}")
     if facts.verdict.first_difference:
         yield "first_difference", _cut(facts.verdict.first_difference)
     for run, name in zip(facts.runs, ("run", "second_run"), strict=False):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from reprokit import rundir
-from reprokit.difference import Difference, Verdict
+from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
 from reprokit.launch.apart import Executed, execute
 from reprokit.launch.interruption import Interrupted, Interruption
@@ -26,6 +26,7 @@ from reprokit.launch.messages import warn
 from reprokit.launch.personality import end_with_parent
 from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
+from reprokit.model.run import RunFile
 from reprokit.plan import RECORD, RUN, Plan
 from reprokit.rundir import RunDirectory
 from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, RunResult, encode
@@ -39,8 +40,7 @@ MAX_NOTES: Final = 20
 MAX_FACTS: Final = 3  # of the surroundings of a pair
 MAX_NOTE: Final = 1000  # characters
 TOGETHER: Final = "runs at the same time write into one directory: outputs were not compared"
-EXPECTED: Final = ("nothing was recorded", "was left untouched")  # notes on what a setup leaves out on purpose
-SEE_BELOW: Final = " (see below)"  # where verify says more than a line
+EXPECTED: Final = ("not-recorded", "not-observed")  # codes of what a setup leaves out on purpose
 PROCESS: Final = ("trail", "process metrics", "metrics in files", "weights")
 EVALUATION: Final = "evaluation metrics"
 OF_FILES: Final = ("outputs", "metrics in files")  # which runs at the same time may write under one name
@@ -305,9 +305,12 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     differing = [child.name for child in children if child.verdict.differs]
     judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
     is_known = bool(differing) or not together or judged
+    from reprokit.verify.compare.runs import not_loaded
     from reprokit.verify.compare.verdict_rows import shortened, verdict_line
 
-    words = verdict_line(comparison).removesuffix(SEE_BELOW)
+    sides: tuple[tuple[RunFile, Side], ...] = (comparison.left.run, "left"), (comparison.right.run, "right")
+    expected = {text for side in sides for state, text in not_loaded(*side) if state.code in EXPECTED}
+    words = verdict_line(comparison)
     if together and comparison.identical is False and not differing:
         words = "identical, but for outputs, which were not compared"
     evaluation = next((child for child in children if child.name == EVALUATION), None)
@@ -323,7 +326,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
         notes=[
             *([TOGETHER] if together else []),
             *map(shortened, surroundings),
-            *(note[:MAX_NOTE] for note in comparison.notes[:MAX_NOTES] if not note.endswith(EXPECTED)),
+            *(note[:MAX_NOTE] for note in comparison.notes[:MAX_NOTES] if note not in expected),
         ],
     )
 

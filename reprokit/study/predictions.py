@@ -83,12 +83,7 @@ def _last(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
             if key in found or len(found) < MAX_EVALUATIONS:
                 earlier = found.pop(key, [])
                 found[key] = [*earlier, line] if line.name.endswith("cross-validation") else [line]
-    return {_title(*key): told for key, told in found.items()}
-
-
-def _title(process: str, name: str) -> str:
-    """The name, with its process if that is not the first one."""
-    return _encodable(name if process == "0" else f"{name} of process {process}")
+    return {_encodable(scan.of_process(name, process)): told for (process, name), told in found.items()}
 
 
 def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.EvaluationLine], predictions: str) -> Evaluation:

@@ -41,7 +41,7 @@ def read(run: RunDirectory) -> RunMetrics:
             if unit == "epoch" and isinstance(place.line, (metric_lines.EpochLine, metric_lines.History)):
                 key = f"{process}\0{place.line.name}"
                 epochs[key] = max(epochs.get(key, 0), _length(place.line))
-            title = (name if process == "0" else f"{name} of process {process}")[:MAX_NAME]
+            title = scan.of_process(name, process)[:MAX_NAME]
             if (title, unit) not in values and len(values) >= MAX_SERIES:
                 continue
             if isinstance(place.line, metric_lines.EpochLine):

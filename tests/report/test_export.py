@@ -120,7 +120,7 @@ def test_curves_of_trackers_files_stand_behind_the_recorded_ones(tmp_path: Path)
     right.losses(1.0, 0.5)
     facts = gather([left.write(), right.write()])
     assert [curve.name for curve in facts.curves] == [
-        "loss of process 0", "loss in logs", "loss in wandb/offline-run-TIME-ID"
+        "loss", "loss in logs", "loss in wandb/offline-run-TIME-ID"
     ]  # fmt: skip
     assert facts.curves[2].not_finite == (1, 1)
     assert facts.curves[1].left == facts.curves[1].right

@@ -17,7 +17,7 @@ from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.tracker_metrics import CATEGORY
 from reprokit.verify.read.normalization import Normalisations
-from reprokit.verify.read.trackers import why_not_compared
+from reprokit.verify.read.trackers import excluded
 from reprokit.verify.show.summary import document, summarise
 from tests.artifacts.test_logged import event, framed, history, version
 from tests.support import Reprokit
@@ -169,8 +169,8 @@ def test_what_is_a_tracker_s_own() -> None:
         f"wandb/{RUN_1}/run-kci87lir.wandb", f"mlruns/0/{MLFLOW_1}/params/rate", "debug.log", "model/MLmodel",
         f"mlruns/0/{MLFLOW_1}/artifacts/model.pt", "my.db", "meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mine",
     ]  # fmt: skip
-    assert [name for name in own if not why_not_compared(name, Normalisations().path(name))] == []
-    assert [name for name in compared_ if why_not_compared(name, Normalisations().path(name))] == []
+    assert [name for name in own if not excluded(name, Normalisations().path(name))] == []
+    assert [name for name in compared_ if excluded(name, Normalisations().path(name))] == []
 
 
 def test_show_lists_them_beside_the_opened_runs_and_spells_out_what_is_hostile(

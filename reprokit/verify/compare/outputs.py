@@ -34,8 +34,10 @@ def compare(
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
-            if why := trackers.why_not_compared((one or other or UNKNOWN).path, path):
-                leaves.append(Difference(path, Verdict.NOT_RECORDED, _described(one), _described(other), why))
+            if left_out := trackers.excluded((one or other or UNKNOWN).path, path):
+                reason, why = left_out
+                texts = _described(one), _described(other)
+                leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
                 continue
             leaf = _file(path, one, other, normalisations)
             if contents is not None and one is not None and other is not None and leaf.verdict.differs:
@@ -75,7 +77,7 @@ def comparable(outputs: OutputsFile | None) -> bool:
 
 
 def _is_of_tracker(path: str) -> bool:
-    return bool(trackers.why_not_compared(path, Normalisations().path(path)))
+    return trackers.excluded(path, Normalisations().path(path)) is not None
 
 
 def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from reprokit import entropy as entropy_profile
 from reprokit import inherited
-from reprokit.difference import Difference, Verdict, group
+from reprokit.difference import Difference, Exclusion, Side, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
-from reprokit.model.run import NO_END
+from reprokit.model.run import NO_END, RunFile
+from reprokit.model.states import Loading
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
@@ -35,10 +36,11 @@ from reprokit.verify.compare.contents import OutputContents
 from reprokit.verify.compare.match import Matched, match
 from reprokit.verify.compare.tolerances import Near, judged
 from reprokit.verify.compare.verdict_rows import overall
-from reprokit.verify.read import integrity, trackers
+from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import Shared, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
 from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.scan import Scan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
@@ -178,12 +180,18 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
     yield from _limits(left, right, matched, tree)
 
 
+def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
+    """What of reprokit was not at work in a run, as data and in words."""
+    for name, loaded in (("shim", run.shim), ("agent", run.agent)):
+        if loaded is not None and not loaded.is_loaded:
+            yield loaded, f"the {side} run's {name} was {loaded.words}"
+
+
 def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
     """What the comparison could not see."""
-    for run, scan, side in ((left, matched.left, "left"), (right, matched.right, "right")):
-        for name, loaded in (("shim", run.run.shim), ("agent", run.run.agent)):
-            if loaded is not None and not loaded.is_loaded:
-                yield f"the {side} run's {name} was {loaded.words}"
+    sides: tuple[tuple[RunDirectory, Scan, Side], ...] = (left, matched.left, "left"), (right, matched.right, "right")
+    for run, scan, side in sides:
+        yield from (text for _, text in not_loaded(run.run, side))
         for words in (run.run.out_of_reach_in_words, run.run.unsupervised):
             if words:
                 yield f"of the {side} run, {words}"
@@ -191,11 +199,11 @@ def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Dif
             yield f"the {side} run's agent stepped aside: {warning}"
     results = next(child for child in tree.children if child.name == "outputs")
     skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
-    of_trackers = [leaf for leaf in skipped if leaf.detail.startswith(trackers.NOT_COMPARED)]
+    of_trackers = [leaf for leaf in skipped if leaf.exclusion is Exclusion.VOLATILE]
     if of_trackers:
         count = f"{len(of_trackers)} of the outputs, first {of_trackers[0].name}"
         yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
-    skipped = [leaf for leaf in skipped if not leaf.detail.startswith(trackers.BESIDE)]
+    skipped = [leaf for leaf in skipped if leaf.exclusion is None]
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     in_files = any(map(tracker_metrics.compared, tree.children))

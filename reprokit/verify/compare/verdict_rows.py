@@ -51,8 +51,8 @@ def verdict_line(comparison: Comparison) -> str:
     if comparison.shared is not None:
         return "identical: this is one run compared with itself, which proves nothing"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
-    beside = f", although {causes} facts could have changed it (see below)" if causes > 1 else ""
-    beside = ", although one fact could have changed it (see below)" if causes == 1 else beside
+    number = "one fact" if causes == 1 else f"{causes} facts"
+    beside = f", although {number} could have changed it" if causes else ""
     return f"identical: everything that was recorded and is compared is the same, bit for bit{beside}"
 
 
@@ -65,7 +65,7 @@ def causes(comparison: Comparison) -> Iterator[str]:
     found = [leaf for leaf in leaves if leaf.can_change_results]
     yield from (shortened(_one_sided(leaf)) for leaf in found[:CAUSES])
     if len(found) > CAUSES:
-        yield f"and {len(found) - CAUSES} more: --all shows them"
+        yield f"and {len(found) - CAUSES} more"
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:

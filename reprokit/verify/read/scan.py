@@ -45,6 +45,11 @@ class SeriesKey(NamedTuple):
         return natural(self.process), self.kind, natural(self.name)
 
 
+def of_process(name: str, process: str) -> str:
+    """A name for people: what belongs to the command's own process needs no process beside it."""
+    return name if process in ("", "0") else f"{name} of process {process}"
+
+
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key in which 2 comes before 10."""
     parts = re.split(r"(\d{1,18})", text)

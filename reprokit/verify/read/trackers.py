@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 
 from reprokit.artifacts.logged import MLFLOW, WANDB_SUMMARY, kind_of
-
-NOT_COMPARED, AS_METRICS = "not compared: of an experiment tracker;", "its values are compared as metrics"
-BESIDE = (NOT_COMPARED, AS_METRICS)  # how the reasons begin
+from reprokit.difference import Exclusion
 
 _WANDB = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
 _MLFLOW = r"(?:.*/)?"
@@ -26,10 +24,11 @@ _OWN = (
 _METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
 
 
-def why_not_compared(path: str, normalised: str) -> str:
-    """Why a file is no output to compare; empty for those that are."""
+def excluded(path: str, normalised: str) -> tuple[Exclusion, str] | None:
+    """Why a file is no output to compare, as data and in words; None for those that are."""
     for pattern, name in _OWN:
         if pattern.fullmatch(normalised):
-            return f"{NOT_COMPARED} {name} writes times, run ids and the like into it"
+            words = f"not compared: of an experiment tracker; {name} writes times, run ids and the like into it"
+            return Exclusion.VOLATILE, words
     kind = kind_of(path)
-    return f"{AS_METRICS} in files of {kind}" if kind in _METRICS else ""
+    return (Exclusion.METRICS, f"its values are compared as metrics in files of {kind}") if kind in _METRICS else None
