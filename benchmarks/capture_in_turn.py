@@ -113,20 +113,20 @@ class PyTorch:
             TensorDataset(x, torch.randint(0, 10, (len(x),))), FEW if kind == "large" else SAMPLES, shuffle=True
         )
         self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
-        self._capture = capture_of("TorchCapture")
+        self._watch = capture_of("TorchWatch")
         wrapped = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
         self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in wrapped]
 
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
-        held = self._capture._threads.held
+        held, beginnings = self._watch._training.threads.held, self._watch._beginnings
         for owner, name, ours in self._wrapped:
             setattr(owner, name, ours if captures else ours.__wrapped__)
         if captures:
             held.end(None)
-            self._capture._arm(held)
+            beginnings.arm(held)
         else:
-            self._capture._disarm(held)
+            beginnings.disarm(held)
 
     def train(self, stepped: Callable[[], object]) -> None:
         """Make steps until what is called behind each raises Done."""

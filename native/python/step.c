@@ -4,10 +4,7 @@
  * finds nothing of ours in the processor's caches: what counts is how much code and memory it has to look at. */
 #define Py_LIMITED_API 0x03070000
 #include <Python.h>
-#include <math.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <string.h>
 
 #include "../trail/trail.h"
 
@@ -75,13 +72,6 @@ enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
 /* Tensors of this class are described by this function, once there is one: one call in the place of six. */
 static PyObject *exchanged;
 static int (*from_object)(void *object, struct dl_tensor *tensor);
-
-/* Whether numbers are there, and mean what stands in memory. PyTorch may mean a complex number's conjugate, or the
- * negative of an imaginary part, by a flag that DLPack does not have; an imaginary part lies behind a real one. */
-static bool is_literal(const struct dl_tensor *tensor) {
-    uint64_t address = (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset;
-    return tensor->data && address % (2 * sizeof(double)) == 0 && tensor->code != DL_COMPLEX && tensor->lanes == 1;
-}
 
 /* The bytes of a tensor that lies in order, UINT64_MAX of another. */
 static uint64_t bytes_in_order(const struct dl_tensor *tensor) {
@@ -173,28 +163,6 @@ static PyObject *finite_gradients(PyObject *module, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
-static PyObject *finite_number(PyObject *module, PyObject *object) {
-    (void)module;
-    struct dl_tensor tensor;
-    float narrow;
-    double wide = NAN;
-    if ((PyObject *)Py_TYPE(object) != exchanged) Py_RETURN_NONE;
-    if (from_object(object, &tensor)) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    const char *data = (const char *)tensor.data + tensor.byte_offset;
-    if (tensor.device_type == DL_CPU && tensor.code == DL_FLOAT && tensor.ndim == 0 && is_literal(&tensor)) {
-        if (tensor.bits == 64) memcpy(&wide, data, sizeof wide);
-        if (tensor.bits == 32) {
-            memcpy(&narrow, data, sizeof narrow);
-            wide = narrow;
-        }
-    }
-    if (!isfinite(wide)) Py_RETURN_NONE;
-    return PyFloat_FromDouble(wide);
-}
-
 static PyObject *use_exchange(PyObject *module, PyObject *plain) {
     (void)module;
     PyObject *capsule = PyObject_GetAttrString(plain, "__dlpack_c_exchange_api__");
@@ -207,59 +175,6 @@ static PyObject *use_exchange(PyObject *module, PyObject *plain) {
     Py_XDECREF(exchanged);
     exchanged = plain;
     from_object = exchange->from_object;
-    Py_RETURN_TRUE;
-}
-
-/* ---- buffers --------------------------------------------------------------------------------------------------- */
-
-/* A tensor as it was when it was first looked at. */
-struct place {
-    uint64_t address, bytes, shape, copy;
-};
-
-/* Where a tensor is whose memory may be copied, and what it is; false of another. */
-static bool place_of(PyObject *object, struct place *place) {
-    struct dl_tensor tensor;
-    if (!object || (PyObject *)Py_TYPE(object) != exchanged) return false;
-    if (from_object(object, &tensor)) {
-        PyErr_Clear();
-        return false;
-    }
-    place->address = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
-    place->bytes = bytes_in_order(&tensor);
-    place->shape = tensor.code | (uint64_t)tensor.bits << 8 | (uint64_t)tensor.ndim << 16;
-    for (int32_t i = 0; i < tensor.ndim; i++) place->shape = place->shape * 1000003 + (uint64_t)tensor.shape[i];
-    return tensor.device_type == DL_CPU && is_literal(&tensor) && place->bytes != UINT64_MAX;
-}
-
-static PyObject *describe_tensor(PyObject *module, PyObject *tensor) {
-    (void)module;
-    struct place place;
-    if (!place_of(tensor, &place)) Py_RETURN_NONE;
-    return Py_BuildValue("KKK", (unsigned long long)place.address, (unsigned long long)place.bytes,
-                         (unsigned long long)place.shape);
-}
-
-static PyObject *keep_buffers(PyObject *module, PyObject *known) {
-    (void)module;
-    PyObject *containers, *tensors, *name, *tensor;
-    unsigned long long at;
-    if (!PyArg_ParseTuple(known, "O!O!K", &PyList_Type, &containers, &PyList_Type, &tensors, &at)) return NULL;
-    const struct place *places = (const struct place *)(uintptr_t)at, *place = places;
-    Py_ssize_t seen = 0, count = PyList_Size(tensors);
-    for (Py_ssize_t i = 0; i < PyList_Size(containers); i++) {
-        PyObject *container = PyList_GetItem(containers, i);
-        Py_ssize_t position = 0;
-        while (PyDict_Next(container, &position, &name, &tensor)) {
-            struct place now;
-            if (seen == count || tensor != PyList_GetItem(tensors, seen++)) Py_RETURN_FALSE;
-            if (tensor == Py_None) continue;
-            if (!place_of(tensor, &now) || memcmp(&now, place++, offsetof(struct place, copy))) Py_RETURN_FALSE;
-        }
-    }
-    if (seen != count) Py_RETURN_FALSE;
-    for (const struct place *each = places; each < place; each++)
-        if (each->bytes) memcpy((void *)(uintptr_t)each->copy, (const void *)(uintptr_t)each->address, each->bytes);
     Py_RETURN_TRUE;
 }
 
@@ -306,29 +221,12 @@ PyDoc_STRVAR(
     "0, the address of `bits`. Variables are None of a module that was not in `modules`. It gives\n"
     "`gauss_next` of Python's; NotImplemented where a generator is another.");
 
-PyDoc_STRVAR(
-    describe_tensor_text,
-    "describe_tensor(tensor)\n--\n\n"
-    "Address, bytes and a number for dtype and shape of a tensor that lies in this process' memory, in order;\n"
-    "None of another, and before use_exchange().");
-PyDoc_STRVAR(keep_buffers_text,
-             "keep_buffers((containers, tensors, places))\n--\n\n"
-             "Copy the memory of all tensors in these dicts, if they are still `tensors`, one after the other, None\n"
-             "where there is none, and still what `places` says (of each what describe_tensor() gave, and where to\n"
-             "copy it). Whether it did.");
-PyDoc_STRVAR(finite_number_text,
-             "finite_number(tensor)\n--\n\n"
-             "What a tensor without axes has, as a number, where that is finite, is a float32 or float64 and lies in\n"
-             "this process' memory; None of another, and before use_exchange().");
 PyDoc_STRVAR(use_exchange_text,
              "use_exchange(plain)\n--\n\n"
              "Have tensors of this class described by DLPack's exchange; whether it has one that is known.");
 
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
-    {"finite_number", finite_number, METH_O, finite_number_text},
-    {"describe_tensor", describe_tensor, METH_O, describe_tensor_text},
-    {"keep_buffers", keep_buffers, METH_O, keep_buffers_text},
     {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
     {"keep_generators", keep_generators, METH_O, keep_generators_text},
     {NULL, NULL, 0, NULL},

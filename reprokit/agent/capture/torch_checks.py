@@ -25,7 +25,6 @@ class StepChecks:
         self._torch = training.torch
         self._gradients = training.gradients
         self._conditions = training.settings.conditions
-        self._finite_number = None if training.native is None else training.native.finite_number
 
     def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
@@ -119,16 +118,13 @@ class StepChecks:
         """Whether it is a finite number on the CPU, as in most steps; then it is kept as such."""
         if held.losses.is_scaled or self._conditions.loss_above is not None:
             return False
-        value, shape = None if self._finite_number is None else self._finite_number(loss), ()
-        if value is None:
-            if type(loss) is not self._torch.Tensor or not loss.is_cpu:
-                return False
-            shape = loss.shape
-            value = loss.item() if loss.numel() == 1 else None
-            if type(value) is not float or value - value != 0:
-                return False
+        if type(loss) is not self._torch.Tensor or not loss.is_cpu:
+            return False
+        value = loss.item() if loss.numel() == 1 else None
+        if type(value) is not float or value - value != 0:
+            return False
         held.losses.last.append(value)
-        held.losses.of_step = value, loss.dtype, shape
+        held.losses.of_step = value, loss.dtype, loss.shape
         return True
 
     # Modules' outputs

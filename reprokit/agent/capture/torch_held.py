@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..trail_library import Library
     from .random_states import KeptStates, RandomStates
     from .trigger import Trigger
 
-SMALL = 1 << 16  # bytes of a tensor of a batch that is always copied
 SMALL_BUFFER = 1 << 20
 MAX_ARRAY = 1 << 24
 MAX_BATCHES = 4096  # of one step
@@ -63,7 +61,7 @@ class _Walk:
 
 
 class Batches:
-    """What the steps of a thread are given. Small tensors are copied; of larger ones is watched whether they change.
+    """What the steps of a thread are given. Once it is known that none changes, tensors are only watched.
 
     Plain loops: in the middle of a training iterators like map() are in no cache, and take longer than what they do.
     """
@@ -129,10 +127,9 @@ class Batches:
         return made
 
     def _tensor_held(self, tensor: Any) -> Any:
-        size = tensor.numel() * tensor.element_size()
         self._walk.leaves += 1
         self._watched.append((tensor, tensor._version))
-        return tensor.detach().clone() if size <= SMALL or self._copies > 0 else tensor.detach()
+        return tensor.detach().clone() if self._copies > 0 else tensor.detach()
 
     def restart(self) -> None:
         """What is held belongs to no step after all."""
@@ -164,10 +161,7 @@ class Batches:
 
     def look(self) -> bool:
         """Whether something that is held without a copy has changed since."""
-        return self._copies <= 0 and any(
-            tensor._version != version and tensor.numel() * tensor.element_size() > SMALL
-            for tensor, version in self._watched
-        )
+        return self._copies <= 0 and any(tensor._version != version for tensor, version in self._watched)
 
 
 class BuffersState(enum.Enum):
@@ -186,11 +180,8 @@ class BufferCopies:
     anew only where their counter tells of a change.
     """
 
-    def __init__(self, torch: Any, library: Library | None, compiled: Any) -> None:
+    def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._native = None if library is None or compiled is None else (library, compiled)
-        self._places: tuple[Any, ...] | None = None  # for the compiled part, where it can copy them
-        self._room: Any = None
         self._containers: list[dict[str, Any]] = []
         self._tensors: list[Any] = []
         self._slots: list[tuple[dict[str, Any], str]] = []  # where each of these was
@@ -228,7 +219,7 @@ class BufferCopies:
         """From now on hold the buffers of these models."""
         self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
         self._tensors, self._slots, self._there = [], [], []
-        self._small, self._copies, self._large, self._places = [], [], [], None
+        self._small, self._copies, self._large = [], [], []
         self.state = WATCHED
 
     def keep(self) -> None:
@@ -236,13 +227,10 @@ class BufferCopies:
         self.state = KEPT
         if not self._containers:
             return
-        if self._places is not None and self._native is not None and self._native[1].keep_buffers(self._places):
-            return
         tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
         there = list(map(has_memory, tensors))
         with self._torch.no_grad():
-            is_another = self._places is not None or there != self._there
-            if is_another or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
+            if there != self._there or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
                 self._begin(tensors)
             self._copy()
             self._copy_large()
@@ -255,25 +243,6 @@ class BufferCopies:
         self._copies = [tensor.detach().clone() for tensor in self._small]
         small = set(map(id, self._small))
         self._large = [(tensor, -1, None) for tensor in distinct if id(tensor) not in small]
-        self._places = None if self._large else self._find_places()
-
-    def _find_places(self) -> tuple[Any, ...] | None:
-        """What the compiled part is to copy from where, as long as all stay what they are; None where it cannot."""
-        if self._native is None:
-            return None
-        library, native = self._native
-        describe, words = native.describe_tensor, []
-        copies = {id(tensor): describe(kept) for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
-        for tensor in self._tensors:
-            if tensor is None:
-                continue
-            found, kept = describe(tensor), copies.get(id(tensor))
-            if found is None or kept is None or found[1:] != kept[1:]:
-                return None
-            words += [*found, kept[0]]
-        self._room, at = library.buffer(len(words))
-        self._room[:] = words
-        return self._containers, self._tensors, at
 
     def _copy(self) -> None:
         try:

@@ -38,13 +38,12 @@ class Training:
         native = capture.attempt(compiled.load, path) if library is not None else None
         if native is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
             capture.attempt(native.use_exchange, torch.Tensor)
-        self.native = native  # the compiled part, where there is one
         self.gradients = Gradients(torch, library, native)
         self.snapshooter = Snapshooter(torch, self.gradients, self.watched)
         self.ranks = Ranks(torch)
         self.updates = Updates(torch, self.gradients)
         states = functools.partial(RandomStates, library, torch, native)
-        self._make = lambda: TrainingStep(torch, states, BufferCopies(torch, library, native))
+        self._make = lambda: TrainingStep(torch, states, BufferCopies(torch))
         self.threads = Threads(self._make)
 
     @property
