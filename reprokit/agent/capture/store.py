@@ -28,28 +28,31 @@ MAX_HEADER = 64 << 20
 MAX_TENSORS = 100 << 20  # bytes of the JSON before the tensors, as in every reader of safetensors
 # What is not compared between two runs: it tells where and when a step was captured, not what it was.
 NOT_COMPARED = frozenset(["command", "created", "directory", "environment", "host", "notes", "pid", "versions"])
-SIZES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "F8_E8M0": 1,
-    "F8_E4M3FNUZ": 1,
-    "F8_E5M2FNUZ": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-    "C64": 8,
-}
 COMPLEX = "C128"  # which safetensors lacks: kept as F64 with a last axis of two, and named in snapshot.json
+_TYPES = {  # NumPy's, PyTorch's and TensorFlow's name of a data type: how safetensors spells it, and its bytes
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "float8_e8m0fnu": ("F8_E8M0", 1),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1),
+    "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1),
+    "uint16": ("U16", 2),
+    "int16": ("I16", 2),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "uint32": ("U32", 4),
+    "int32": ("I32", 4),
+    "float32": ("F32", 4),
+    "uint64": ("U64", 8),
+    "int64": ("I64", 8),
+    "float64": ("F64", 8),
+    "complex64": ("C64", 8),
+}
+SIZES = dict(_TYPES.values())
+DTYPES = {**{name: spelled for name, (spelled, _) in _TYPES.items()}, "complex128": COMPLEX}
+NAMES = {spelled: name for name, spelled in DTYPES.items()}
 
 
 class StoreError(Exception):

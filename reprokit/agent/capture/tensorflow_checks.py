@@ -8,7 +8,6 @@ from ..frameworks.tensorflow_trail import _array
 from . import checks
 from .checks import MEMORY, WARM
 from .finite import Finite
-from .tensorflow_graph import branch
 from .tensorflow_snapshot import loss_scale
 from .tensorflow_state import as_array
 
@@ -83,30 +82,12 @@ class UpdateTest:
         self._flags = [flag for _, flag in step.activations]
         self.norm: Any = None
 
-    def in_graph(self) -> Any:
-        """Sums tell it in one pass; where one is not finite, which may be an overflow, each number is looked at."""
-        return self._good(self._summed)
-
-    def in_xla(self) -> Any:
-        """Each number is looked at."""
-        return self._good(self._each)
-
-    def _good(self, all_finite: Function) -> Any:
+    def passes(self) -> Any:
+        """Look at each number: whether the step is good."""
         if self._allowed is None:
-            return self._with_conditions(all_finite(self._gradients + self._losses))
-        gradients = self._tensorflow.logical_or(self._allowed, all_finite(self._gradients))
-        return self._with_conditions(self._tensorflow.logical_and(gradients, all_finite(self._losses)))
-
-    def _summed(self, tensors: list[Any]) -> Any:
-        tensorflow = self._tensorflow
-        wide = [one for one in tensors if one.dtype in (tensorflow.float32, tensorflow.float64)]
-        others = [one for one in tensors if one.dtype not in (tensorflow.float32, tensorflow.float64)]
-        if not wide:
-            return self._each(others)
-        sums = [tensorflow.cast(tensorflow.reduce_sum(one), tensorflow.float32) for one in wide]
-        good = tensorflow.math.is_finite(tensorflow.add_n(sums))
-        good = branch(good, lambda: tensorflow.constant(True), lambda: self._each(wide))
-        return tensorflow.logical_and(good, self._each(others)) if others else good
+            return self._with_conditions(self._each(self._gradients + self._losses))
+        gradients = self._tensorflow.logical_or(self._allowed, self._each(self._gradients))
+        return self._with_conditions(self._tensorflow.logical_and(gradients, self._each(self._losses)))
 
     def _each(self, tensors: list[Any]) -> Any:
         tensorflow = self._tensorflow
@@ -188,7 +169,7 @@ class EagerTest:
         arrays = [_array(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
             step = type("NoStep", (), {"unscaled": None, "losses": [], "activations": []})()
-            return bool(UpdateTest(step, gradients, type(self._conditions)(), None).in_graph())  # type: ignore[arg-type]
+            return bool(UpdateTest(step, gradients, type(self._conditions)(), None).passes())  # type: ignore[arg-type]
         sizes = [array.nbytes for array in arrays]
         if known.finite[0] != sizes:
             known.finite = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])

@@ -59,23 +59,6 @@ def batch_in_graph() -> list[tuple[str, Any]]:
     return []
 
 
-def branch(condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Return what one of two functions gives when the graph runs.
-
-    On one device it stays a call of a function. Else TensorFlow takes it apart into operations of control flow, and
-    runs the whole graph by a slower executor.
-    """
-    tensorflow = sys.modules["tensorflow"]
-    result = tensorflow.cond(condition, then, otherwise)
-    if not hasattr(result, "_numpy") and len(tensorflow.config.list_logical_devices()) == 1:
-        operation = result.op
-        while operation.type not in ("If", "StatelessIf") and operation.inputs:
-            operation = operation.inputs[0].op
-        no = sys.modules["tensorflow.core.framework.attr_value_pb2"].AttrValue(b=False)
-        operation._set_attr("_lower_using_switch_merge", no)
-    return result
-
-
 def numbers_given_to(graph: Any) -> list[Any]:
     """The tensors of numbers that a function's graph is called with."""
     captured = set(map(id, graph.internal_captures))
@@ -141,14 +124,14 @@ def conditional(
         put_back(moved)
         return tensorflow.constant(0)
 
-    finite = test.in_graph()
+    finite = test.passes()
     if stops:
         earlier = getattr(graph, "_reprokit_finite", None)
         finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
     step.finite = finite if graph is step.graph else None
     step.passes = True
     try:
-        branch(finite, applied, kept)
+        tensorflow.cond(finite, applied, kept)
     finally:
         step.passes = False
 
@@ -162,7 +145,7 @@ def put_back(moved: list[tuple[Any, Any]]) -> None:
 def flagged(step: TensorFlowStep, test: UpdateTest, update: Function, memory: OptimizerMemory) -> None:
     """In a graph for XLA: the update as it is, and a flag that tells whether it should not have happened."""
     tensorflow = sys.modules["tensorflow"]
-    finite = test.in_xla()
+    finite = test.passes()
     step.passes = True
     try:
         update()

@@ -8,9 +8,10 @@ from .settings import NEEDS_TENSORFLOW_2, ROLLBACK
 from .tensorflow_calls import OutermostCall, UpdateSite, WatchedOptimizer, iterations, one_of, unread
 from .tensorflow_graph import batch_in_graph, call_host, in_loop, numbers_given_to
 from .tensorflow_replicas import OF_THE_FIRST, ReplicaRound, wait_for_workers, worker
-from .tensorflow_snapshot import RejectedStep, in_fit, places
+from .tensorflow_snapshot import RejectedStep, in_fit
 from .tensorflow_state import FUNCTION, SCRIPT, as_array, eager_state, plain, put_variable, read
 from .trigger import in_words
+from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Rejections:
             found.model = call.model
             if call.origin == FUNCTION:
                 self._add_window(found, call)
-        found.where = places(frame)
+        found.where = places_of(frame)
         found.epoch, found.steps_in_epoch = in_fit(frame)
         if not found.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")

@@ -63,7 +63,7 @@ class ReplicaRound:
         assert self.step is not None
         test = UpdateTest(self.step, gradients, Conditions(), None, allowed)  # type: ignore[arg-type]
         losses = [self.step.unscaled] if self.step.unscaled is not None else self.step.losses[-1:]
-        finite, loss, where = everywhere(replica, test.in_graph(), losses)
+        finite, loss, where = everywhere(replica, test.passes(), losses)
         if conditions.loss_above is not None and losses:
             finite = sys.modules["tensorflow"].logical_and(finite, loss <= conditions.loss_above)
         number = sys.modules["tensorflow"].get_static_value(replica.replica_id_in_sync_group)

@@ -7,9 +7,8 @@ import sys
 
 from ..frameworks.variables import name_of, optimizer_variables
 from .reading import SnapshotError, saved_optimizers
+from .store import DTYPES, NAMES
 from .tensorflow_state import (
-    DTYPES,
-    NAMES,
     VARIABLES,
     distinct_names,
     keras_generator,

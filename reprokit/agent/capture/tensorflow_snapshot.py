@@ -25,6 +25,7 @@ from .tensorflow_state import (
     take_random,
 )
 from .trigger import ACTIVATION, CONDITION, GRADIENT, Trigger
+from .variables import user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -273,22 +274,6 @@ def _deterministic() -> str:
     return str(bool(config is not None and config.is_op_determinism_enabled()))
 
 
-def places(frame: Any) -> list[list[Any]]:
-    """File, line and function of the user's frames, innermost first."""
-    found: list[list[Any]] = []
-    while frame is not None and len(found) < 8:
-        code = frame.f_code
-        if _is_users(code.co_filename):
-            found.append([code.co_filename, frame.f_lineno, code.co_name])
-        frame = frame.f_back
-    return found
-
-
-def _is_users(file: str) -> bool:
-    parts = ("site-packages", "dist-packages", "/reprokit/agent/", "/lib/python", "<")
-    return not any(part in file for part in parts) and not file.startswith("<")
-
-
 def in_fit(frame: Any) -> tuple[int | None, int | None]:
     """Epoch and step of the fit that a frame is called by."""
     while frame is not None:
@@ -305,11 +290,9 @@ def local_batch(frame: Any) -> list[tuple[str, Any]]:
 
     Tensors and arrays, and dictionaries of them; lists are often those of gradients.
     """
-    while frame is not None and not _is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return []
-    named = {name: frame.f_locals[name] for name in frame.f_locals if name[0] != "_"}
+    function = next(user_functions(frame), None)
+    known = {} if function is None else function.f_locals
+    named = {name: known[name] for name in known if name[0] != "_"}
     values = {name: value for name, value in named.items() if _are_numbers(_parts(value))}
     return [(SCRIPT, _without_data(values))] if values else []
 

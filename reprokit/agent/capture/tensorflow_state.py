@@ -7,7 +7,7 @@ import weakref
 
 from ..digests import tensor_digest
 from ..frameworks.variables import name_of, optimizer_variables
-from .store import COMPLEX, Part
+from .store import DTYPES, Part
 from .trees import pack
 
 TYPE_CHECKING = False
@@ -17,27 +17,6 @@ if TYPE_CHECKING:
 
     from .trees import Node
 
-# Names of NumPy's dtypes (with those that TensorFlow adds), and how safetensors spells them.
-DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "uint16": "U16",
-    "int16": "I16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "uint32": "U32",
-    "int32": "I32",
-    "float32": "F32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float64": "F64",
-    "complex64": "C64",
-    "complex128": COMPLEX,
-}
-NAMES = {spelt: name for name, spelt in DTYPES.items()}
 FIT, FUNCTION, SCRIPT, LOADER = "fit", "function", "script", "loader"  # makes a call, or gives a batch
 VARIABLES = "Variables"  # the class of those of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json

@@ -10,7 +10,7 @@ import sys
 
 from ..frameworks.variables import optimizer_variables
 from .tensorflow_calls import one_of
-from .tensorflow_graph import branch, building, call_host, in_loop, put_back
+from .tensorflow_graph import building, call_host, in_loop, put_back
 from .tensorflow_state import FIT, SCRIPT, plain, put_variable, resource_id
 
 TYPE_CHECKING = False
@@ -73,18 +73,16 @@ class XlaCalls:
         site.moved = step.held
         sites = vars(compiled).setdefault("_reprokit_sites", [])
         sites[:] = [one for one in sites if one.known is not site.known] + [site]
-        compiled._reprokit_reader = None
+        compiled._reprokit_moved = None
 
     def _before(self, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
-        """What the variables that a compiled function updates have before it is called. They share the memory."""
+        """What the variables that a compiled function updates have before it is called."""
         if "_reprokit_sites" not in vars(function):
             self._capture.attempt(self._trace, function, arguments, keywords)
             function.__dict__.setdefault("_reprokit_sites", [])
-        reader = vars(function).get("_reprokit_reader")
-        if reader is None:
-            reader = function._reprokit_reader = VariableReader(_moved_by(function))
-        pairs: Pairs = reader.read()
-        return pairs
+        if vars(function).get("_reprokit_moved") is None:
+            function._reprokit_moved = _moved_by(function)
+        return [(variable, variable.read_value()) for variable in function._reprokit_moved]
 
     def _trace(self, function: Any, arguments: Arguments, keywords: Keywords) -> None:
         """Have a function's graph built before it is called, so that it is known what it updates."""
@@ -119,7 +117,7 @@ class XlaCalls:
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords})
                 return tensorflow.constant(0)
 
-            branch(site.known.memory.good.read_value(), lambda: tensorflow.constant(0), host)
+            tensorflow.cond(site.known.memory.good.read_value(), lambda: tensorflow.constant(0), host)
 
     def _revealed(
         self, site: UpdateSite, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool
@@ -148,45 +146,6 @@ def _moved_by(function: Any) -> list[Any]:
         updated = [*site.variables, *optimizer_variables(site.known.optimizer()), *moved]
         found.update({resource_id(variable): plain(variable) for variable in updated})
     return list(found.values())
-
-
-_READ = "_ReadVariablesOp"
-_PLAIN = ("ResourceVariable", "UnliftedInitializerVariable")  # the latter was made in a function
-
-
-class VariableReader:
-    """Reads the same variables again and again, all by one operation where they lie on the CPU of this process.
-
-    What it gives shares their memory.
-    """
-
-    def __init__(self, variables: list[Any]) -> None:
-        self._variables = variables
-        self._are_here = bool(variables) and all(map(_is_here, variables))
-        self._handles = [variable.handle for variable in variables] if self._are_here else []
-        self._types = [variable.dtype.base_dtype for variable in variables]
-        self._numbers = [kind.as_datatype_enum for kind in self._types]
-
-    def read(self) -> Pairs:
-        """Each variable with its value now, in eager code or when the graph runs that is being built."""
-        if not self._are_here:
-            return [(variable, variable.read_value()) for variable in self._variables]
-        if sys.modules["tensorflow.python.eager.context"].executing_eagerly():
-            return list(zip(self._variables, self._in_eager_code()))  # noqa: B905
-        apply = sys.modules["tensorflow.python.framework.op_def_library"]._apply_op_helper
-        operation = apply(_READ, name="reprokit_before", resources=self._handles, dtypes=self._types)[2]
-        return list(zip(self._variables, operation.outputs))  # noqa: B905
-
-    def _in_eager_code(self) -> Any:
-        execute, count = sys.modules["tensorflow.python.eager.execute"].execute, len(self._handles)
-        context = sys.modules["tensorflow.python.eager.context"].context()
-        attributes = ("N", count, "dtypes", self._numbers)
-        return execute(_READ.encode(), count, inputs=self._handles, attrs=attributes, ctx=context)
-
-
-def _is_here(variable: Any) -> bool:
-    """Whether it is one variable, of this process and on the CPU."""
-    return type(variable).__name__ in _PLAIN and "CPU:" in variable.device and "CPU:" in str(variable.handle.device)
 
 
 class GradientCollector:

@@ -7,9 +7,9 @@ import sys
 from ..pytorch.state import named_tensors, parts_of
 from .settings import ROLLBACK, STOP
 from .torch_snapshot import left_out_of
-from .torch_state import Copy
-from .torch_watched import user_frames
+from .torch_state import StateCopy
 from .trigger import PARAMETER, in_words
+from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Alarms:
         self._training = training
         self._capture = training.capture
         self._action = training.settings.action
-        self._copy: Copy | None = None  # the state to roll back to
+        self._copy: StateCopy | None = None  # the state to roll back to
         self._copied_at = 0  # steps that were made before
 
     @property
@@ -62,7 +62,7 @@ class Alarms:
             phase.copy = None
         triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
-        where, optimizers = tuple(user_frames(sys._getframe(1))), tuple(training.watched.names(records))
+        where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
         path = attempt(self._save, held, step, [first, *triggers[1:]])
         held.findings.triggers = []
@@ -109,7 +109,5 @@ class Alarms:
             return
         tensors = {id(t): t for model in training.models() for _, t in named_tensors(parts_of(model))}
         optimizers = [record.reference() for record in watched.alive()]
-        for record in watched.alive():
-            tensors.update({id(parameter): parameter for parameter in record.parameters()})
         others = [*watched.scalers, *watched.schedules]
-        self._copy, self._copied_at = Copy(training.torch, tensors.values(), optimizers, others), watched.steps
+        self._copy, self._copied_at = StateCopy(training.torch, optimizers, tensors.values(), others), watched.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..pytorch.state import module_name
 from ..pytorch.tensors import is_tensor
 from . import checks
 from .torch_held import FETCHING
@@ -149,5 +150,5 @@ class StepChecks:
                 return
 
     def _activation(self, module: Any, count: int, of: int) -> Trigger:
-        name = self._training.snapshooter.module_name(self._training.models(), module)
+        name = module_name(self._training.models(), module)
         return Trigger(ACTIVATION, "not finite", name=name, count=count, of=of)

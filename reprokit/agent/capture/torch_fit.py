@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..pytorch.state import Modules, named_tensors, parts_of, unwrapped
+from ..pytorch.state import Modules, module_name, named_tensors, parts_of
 from .torch_state import SnapshotReader, put_model, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
@@ -76,13 +76,7 @@ class Fit:
 
     def name_of(self, wanted: Any) -> str:
         """What a capture calls a module that a script calls."""
-        wanted = unwrapped(wanted)
-        for number, model in enumerate(self.models):
-            for name, module in model.module.named_modules():
-                if module is wanted:
-                    prefix = [f"model#{number}"] if len(self.models) > 1 else []
-                    return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
-        return type(wanted).__name__
+        return module_name([model.module for model in self.models], wanted)
 
     def layers(self) -> dict[int, str]:
         """The names of modules, by id."""

@@ -12,7 +12,7 @@ from ..objects import ObjectFields, class_name, own_attributes
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor
 from .checks import NormMean
-from .torch_state import has_memory
+from .torch_state import copy_tensors, has_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,11 +246,7 @@ class BufferCopies:
 
     def _copy(self) -> None:
         try:
-            if self._copies and hasattr(self._torch, "_foreach_copy_"):
-                self._torch._foreach_copy_(self._copies, self._small)
-                return
-            for kept, tensor in zip(self._copies, self._small):  # noqa: B905
-                kept.copy_(tensor)
+            copy_tensors(self._torch, self._copies, self._small)
         except RuntimeError:  # one has another size or device now
             self._begin(self._tensors)
 

@@ -16,39 +16,11 @@ from .torch_phases import parts_of_steps
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
+
+    from .torch_redo import RedoWatch
 
     Function = Callable[..., Any]
-
-    class RedoListener(Protocol):
-        """Who is told."""
-
-        def fetch(self, original: Callable[[], Any], iterator: Any) -> Any:
-            """A loader's iterator is asked for its next batch."""
-
-        def call(self, original: Function, module: Any, arguments: Any, keywords: Any) -> Any:
-            """A module is called, or a compiled function."""
-
-        def backward(self, original: Callable[[], Any], tensors: Any) -> Any:
-            """A backward pass is begun."""
-
-        def step(self, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-            """An optimizer is to update."""
-
-        def part(self, original: Callable[[], Any], optimizer: Any, name: str) -> Any:
-            """An optimizer is to make a part of a step."""
-
-        def scale(self, loss: Any, scaled: Any) -> None:
-            """A GradScaler has multiplied a loss."""
-
-        def clip(self, original: Callable[[], Any]) -> Any:
-            """Gradients are to be clipped, which spreads what is not finite to all of them."""
-
-        def target(self, target: Any) -> Any:
-            """A loss is computed against this, or against what is returned."""
-
-        def scaled_step(self, original: Function, optimizer: Any) -> Any:
-            """A GradScaler is to call an optimizer, or to leave it."""
 
 
 MARK = "_reprokit_redo"  # of what is wrapped here
@@ -74,7 +46,7 @@ class Made:
 class RedoHooks:
     """Puts wrappers around PyTorch's own functions, once."""
 
-    def __init__(self, torch: Any, listener: RedoListener) -> None:
+    def __init__(self, torch: Any, listener: RedoWatch) -> None:
         self._listener = listener
         self.optimizers, self.scalers, self.schedules = Made(), Made(), Made()
         is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
@@ -205,7 +177,7 @@ class RedoHooks:
         return held_back
 
 
-def _make_target_mode(torch: Any, listener: RedoListener) -> Any:
+def _make_target_mode(torch: Any, listener: RedoWatch) -> Any:
     base: Any = torch.overrides.TorchFunctionMode
     positions: dict[Any, int | None] = {}
 

@@ -5,7 +5,7 @@ The first part moves the parameters, by gradients that are tested before. What i
 
 from __future__ import annotations
 
-from .torch_state import Copy
+from .torch_state import StateCopy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def own_step(kind: type) -> bool:
 class Phase:
     """The step that a thread is in the middle of."""
 
-    def __init__(self, first: str, copy: Copy | None) -> None:
+    def __init__(self, first: str, copy: StateCopy | None) -> None:
         self.first = first  # the part that it began with
         self.copy = copy  # of what that has moved; None where it was refused
 
@@ -54,7 +54,7 @@ class Phases:
         if phase is None or phase.first == name:
             self._end(held, record, phase)
             is_refused = self._refusals.refuses(held, record, optimizer)
-            copy = None if is_refused else Copy(self._torch, record.parameters(), [optimizer], ())
+            copy = None if is_refused else StateCopy(self._torch, [optimizer])
             held.update.phase = Phase(name, copy)
             return is_refused
         if phase.copy is not None and not self._refusals.refuses(held, record, optimizer):

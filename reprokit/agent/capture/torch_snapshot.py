@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..objects import ObjectFields
-from ..pytorch.state import named_tensors, parts_of, unwrapped
+from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
 from .header import SnapshotHeader
@@ -102,16 +102,6 @@ class Snapshooter:
                 found += [] if trigger is None else [trigger]
         return found
 
-    def module_name(self, models: list[Any], wanted: Any) -> str:
-        """What a module is called in its model."""
-        wanted = unwrapped(wanted)
-        for number, model in enumerate(models):
-            for name, module in model.named_modules():
-                if module is wanted:
-                    prefix = [f"model#{number}"] if len(models) > 1 else []
-                    return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
-        return type(wanted).__name__
-
     def contents(
         self, held: TrainingStep, models: list[Any], step: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
@@ -192,7 +182,7 @@ class Snapshooter:
                 batch["loader"] = loaders.index(_loader(record))
             elif record.origin != "loader" and record.source != "":
                 source = record.source
-                batch["name"] = source if isinstance(source, str) else self.module_name(models, source)
+                batch["name"] = source if isinstance(source, str) else module_name(models, source)
             if _is_of_rows(record.indices):
                 batch["indices"] = [int(index) for index in record.indices]
             random = held.start.begun_with if held.batches.is_ahead else record.random

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import operator
 import sys
+import weakref
 from array import array
 
 from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .reading import SnapshotError, saved_optimizers
-from .store import Part
+from .store import DTYPES, NAMES, Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,30 +23,6 @@ if TYPE_CHECKING:
 
     Node = dict[str, Any]
 
-# How safetensors spells PyTorch's dtypes.
-DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "uint32": "U32",
-    "int32": "I32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "complex128": "C128",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
-_NAMES = {spelt: name for name, spelt in DTYPES.items()}
 _IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
 _WORDS = 16  # numbers of a list from which on they are kept as a tensor
 
@@ -269,7 +247,7 @@ def has_memory(tensor: Any) -> bool:
 
 def as_tensor(torch: Any, dtype: str, shape: Sequence[int], data: Any) -> Any:
     """A tensor on the CPU with these bytes, which it copies."""
-    kind = getattr(torch, _NAMES.get(dtype, ""), None)
+    kind = getattr(torch, NAMES.get(dtype, ""), None)
     if kind is None:
         raise SnapshotError(f"a tensor has the data type {dtype}, which this PyTorch does not know")
     tensor = torch.empty(tuple(shape), dtype=kind)
@@ -322,7 +300,7 @@ class SnapshotReader:
     def _array(self, name: str) -> Any:
         found, numpy = self._tensors[name], sys.modules.get("numpy")
         if numpy is not None:
-            kind = _NAMES[found.dtype]
+            kind = NAMES[found.dtype]
             return numpy.frombuffer(bytes(found.data), kind).reshape(found.shape).copy()
         return array("I", bytes(found.data)) if found.dtype == "U32" else self.tensor(name)
 
@@ -455,43 +433,69 @@ def _model_like(saved: Sequence[Any], model: Any) -> Any:
 # ---- a copy in memory, to go back to ---------------------------------------------------------------------------------
 
 
-class Copy:
-    """A training's state, kept in memory."""
+class StateCopy:
+    """Parameters and states of optimizers as they were, with other tensors, schedules and GradScalers if asked for."""
 
-    def __init__(self, torch: Any, tensors: Iterable[Any], optimizers: Iterable[Any], others: Iterable[Any]) -> None:
+    def __init__(
+        self, torch: Any, optimizers: Iterable[Any], tensors: Iterable[Any] = (), others: Iterable[Any] = ()
+    ) -> None:
         self._torch = torch
-        with torch.no_grad():
-            self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-            self._optimizers = [(one, cloned(dict(one.state), {}), _groups(one)) for one in optimizers]
-            self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
+        self._optimizers = list(map(weakref.ref, optimizers))
+        self._besides = list(tensors)
+        self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
+        self._tensors: list[Any] = []
+        self._copies: list[Any] = []
+        self._states: list[Any] = []
+        self.keep()
+
+    def keep(self) -> None:
+        """Copy all as it is now."""
+        tensors, self._states = list(self._besides), []
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                tensors += parameters_of(optimizer)
+                groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+                self._states.append((reference, _taken(dict(optimizer.state), tensors), _taken(groups, tensors)))
+        tensors = list({id(tensor): tensor for tensor in tensors}.values())
+        with self._torch.no_grad():
+            if len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors)):
+                copy_tensors(self._torch, self._copies, tensors)
+            else:
+                self._copies = [tensor.detach().clone() for tensor in tensors]
+                self._tensors = tensors
 
     def put_back(self) -> None:
         """Make everything what it was; the copy stays good."""
         with self._torch.no_grad():
-            for tensor, value in self._tensors:
-                tensor.copy_(value)
-            for optimizer, state, groups in self._optimizers:
+            copy_tensors(self._torch, self._tensors, self._copies)
+        for reference, state, groups in self._states:
+            optimizer = reference()
+            if optimizer is not None:
                 optimizer.state.clear()
-                optimizer.state.update(cloned(state, {}))
-                for group, values in zip(optimizer.param_groups, groups):  # noqa: B905
-                    group.update(cloned(values, {}))
+                optimizer.state.update(_taken(state, []))
+                for group, values in zip(optimizer.param_groups, _taken(groups, [])):  # noqa: B905
+                    group.update(values)
         for other, state in self._others:
             if state:
                 other.load_state_dict(copy.deepcopy(state))
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    return [cloned({key: group[key] for key in group if key != "params"}, {}) for group in optimizer.param_groups]
-
-
-def cloned(value: Any, known: dict[int, Any]) -> Any:
-    """Return a deep copy of containers and tensors; keys and everything else are themselves."""
+def _taken(value: Any, tensors: list[Any]) -> Any:
+    """Copy containers; the tensors in them are added to a list."""
     if is_tensor(value):
-        if id(value) not in known:
-            known[id(value)] = value.detach().clone()
-        return known[id(value)]
-    if isinstance(value, dict):
-        return {key: cloned(part, known) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(cloned(part, known) for part in value)
+        tensors.append(value)
+    elif isinstance(value, dict):
+        return {key: _taken(part, tensors) for key, part in value.items()}
+    elif type(value) in (list, tuple):
+        return type(value)([_taken(part, tensors) for part in value])
     return value
+
+
+def copy_tensors(torch: Any, into: list[Any], values: list[Any]) -> None:
+    """Copy values into tensors of the same build, by one call where PyTorch has it (2.1)."""
+    if into and hasattr(torch, "_foreach_copy_"):
+        torch._foreach_copy_(into, values)
+        return
+    for tensor, value in zip(into, values):  # noqa: B905
+        tensor.copy_(value)

@@ -8,7 +8,7 @@ import weakref
 from ..patching import replace
 from .torch_held import UPDATING
 from .torch_phases import Phases, own_step, parts_of_steps
-from .torch_state import Copy
+from .torch_state import StateCopy
 from .torch_watched import NotApplied, OptimizerSteps, drop_gradients
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ class Refusals:
         triggers = held.findings.triggers + self._checks.of_update(held, [record], is_scaled=False)
         if not triggers:
             if record.repeats and closure.copy is None:
-                closure.copy = Copy(self._training.torch, record.parameters(), [optimizer], ())
+                closure.copy = StateCopy(self._training.torch, [optimizer])
             return False
         if closure.has_moved and closure.copy is not None:
             closure.copy.put_back()
@@ -246,7 +246,7 @@ class Steps:
             return None
         guarded = _Closure(closure)
         if is_own:  # it may move parameters before it calls the closure
-            guarded.copy, guarded.has_moved = Copy(self._training.torch, record.parameters(), [optimizer], ()), True
+            guarded.copy, guarded.has_moved = StateCopy(self._training.torch, [optimizer]), True
 
         def evaluate() -> Any:
             loss = guarded()
@@ -282,7 +282,7 @@ class _Closure:
         self._closure = closure
         self.calls = 0
         self.loss: Any = None
-        self.copy: Copy | None = None
+        self.copy: StateCopy | None = None
         self.has_moved = False  # what the copy is of
 
     def __call__(self) -> Any:

@@ -5,9 +5,8 @@ A small model's state is held before every update, a larger one's now and then, 
 
 from __future__ import annotations
 
-from ..pytorch.tensors import is_tensor
 from .torch_gradients import Table
-from .torch_state import cloned, parameters_of
+from .torch_state import StateCopy, parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,58 +23,13 @@ STATES = 3  # what an optimizer has for each parameter, itself among it
 HALVES = ("torch.float16", "torch.bfloat16")  # whose optimizers' constants are easily too small
 
 
-class HeldState:
-    """Parameters and optimizer as they were before an update."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._tensors: list[Any] = []
-        self._copies: list[Any] = []
-        self._state: dict[Any, dict[str, Any]] = {}
-        self._groups: list[dict[str, Any]] = []
-        self.step = -1
-
-    def keep(self, optimizer: Any, step: int) -> None:
-        """Copy all of it as it is now."""
-        tensors, known = parameters_of(optimizer), optimizer.state
-        self._state = {}
-        for parameter in list(tensors):
-            if parameter in known:
-                self._state[parameter] = own = dict(known[parameter])
-                for key, value in own.items():
-                    if is_tensor(value):
-                        tensors.append(value)
-                    elif isinstance(value, (dict, list)):
-                        own[key] = cloned(value, {})
-        self._groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
-        with self._torch.no_grad():
-            self._copy(tensors)
-        self.step = step
-
-    def _copy(self, tensors: list[Any]) -> None:
-        if len(tensors) == len(self._tensors) and all(a is b for a, b in zip(tensors, self._tensors)):  # noqa: B905
-            self._torch._foreach_copy_(self._copies, tensors)
-        else:
-            self._copies = [tensor.detach().clone() for tensor in tensors]
-            self._tensors = tensors
-
-    def put_back(self, optimizer: Any) -> None:
-        """Make all of it what it was."""
-        with self._torch.no_grad():
-            for tensor, kept in zip(self._tensors, self._copies):  # noqa: B905
-                tensor.copy_(kept)
-        optimizer.state.clear()
-        optimizer.state.update({parameter: dict(own) for parameter, own in self._state.items()})
-        for group, values in zip(optimizer.param_groups, self._groups):  # noqa: B905
-            group.update(values)
-
-
 class UpdateRecord:
     """What is known of an optimizer's updates."""
 
     def __init__(self, period: int) -> None:
         self.period = period  # steps between two states; 0: none is held
-        self.state: HeldState | None = None
+        self.state: StateCopy | None = None
+        self.step = -1  # before which it was held
         self.loss = 0.0  # when the state was held
         self.table = Table()
 
@@ -97,18 +51,20 @@ class Updates:
         if not update.period:
             return False
         has_grown = type(loss) is float and abs(loss) > 2 * update.loss
-        if update.state is not None and not has_grown and record.steps - update.state.step < update.period:
+        if update.state is not None and not has_grown and record.steps - update.step < update.period:
             return False
         if (update.state is None or update.period > 1) and not self._are_finite(update, optimizer):
             update.period = 0 if update.state is None else update.period  # they never were, or the alarm comes yet
             return False
-        update.state = update.state or HeldState(self._torch)
         try:
-            update.state.keep(optimizer, record.steps)
+            if update.state is None:
+                update.state = StateCopy(self._torch, [optimizer])
+            else:
+                update.state.keep()
         except (RuntimeError, NotImplementedError):  # of kinds that cannot be copied
             update.period, update.state = 0, None
             return False
-        update.loss = abs(loss) if type(loss) is float and loss - loss == 0 else 0.0
+        update.step, update.loss = record.steps, abs(loss) if type(loss) is float and loss - loss == 0 else 0.0
         return True
 
     def _new(self, optimizer: Any) -> UpdateRecord:
@@ -136,7 +92,7 @@ class Updates:
 
     def put_back(self, record: OptimizerSteps) -> int:
         """Make the state what it was when it was held; returns the step before which that was."""
-        state, optimizer = self._records[id(record)][1].state, record.reference()
-        assert state is not None
-        state.put_back(optimizer)
-        return state.step
+        update = self._records[id(record)][1]
+        assert update.state is not None
+        update.state.put_back()
+        return update.step

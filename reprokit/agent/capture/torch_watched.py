@@ -10,12 +10,9 @@ from .torch_state import parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any
 
-MAX_FRAMES = 8
 MAX_NODES = 16  # of a graph in which a loss's target is looked for
-_OWN = __name__.rpartition(".")[0].rpartition(".")[0] + "."  # the agent
 
 
 class NotApplied(BaseException):
@@ -151,15 +148,3 @@ def loss_target(loss: Any) -> tuple[str, Any] | None:
             return node.name(), target
         waiting += [following for following, _ in node.next_functions if following is not None]
     return None
-
-
-def user_frames(frame: FrameType | None) -> list[list[Any]]:
-    """The places in code that is neither ours nor PyTorch's, innermost first."""
-    found: list[list[Any]] = []
-    while frame is not None and len(found) < MAX_FRAMES:
-        name = frame.f_globals.get("__name__") or ""
-        if not (name + ".").startswith((_OWN, "torch.")) and not name.startswith("runpy"):
-            code = frame.f_code
-            found.append([code.co_filename, frame.f_lineno, code.co_name])
-        frame = frame.f_back
-    return found

@@ -25,6 +25,11 @@ def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def places_of(frame: FrameType | None) -> list[list[Any]]:
+    """File, line and function of the user's frames, the innermost first."""
+    return [[one.f_code.co_filename, one.f_lineno, one.f_code.co_name] for one in user_functions(frame)]
+
+
 def with_samples(
     frame: FrameType | None, samples: int, may_keep: Callable[[Any], bool]
 ) -> list[tuple[str, dict[str, Any]]]:

@@ -95,6 +95,17 @@ def unwrapped(module: Any) -> Any:
     return module
 
 
+def module_name(models: Iterable[Any], wanted: Any) -> str:
+    """Return what a module is called in its model, with the model's number where there are several."""
+    models, wanted = list(models), unwrapped(wanted)
+    for number, model in enumerate(models):
+        for name, module in model.named_modules():
+            if module is wanted:
+                prefix = [f"model#{number}"] if len(models) > 1 else []
+                return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
+    return type(wanted).__name__
+
+
 def has_parameters(module: Any) -> bool:
     """Whether the module or one below it has a parameter."""
     parameters, _, children = private_api.containers(module)
