@@ -1,94 +1,65 @@
 /* step.c - what each step of a training asks of tensors and of random generators, without an interpreter's loop.
  *
- * An extension module in CPython's stable ABI of 3.7 (PEP 384), for whatever interpreter the training has. A step
- * finds nothing of ours in the processor's caches: what counts is how much code and memory it has to look at. */
-#define Py_LIMITED_API 0x03070000
-#include <Python.h>
-#include <stdbool.h>
+ * An extension module. A step finds nothing of ours in the processor's caches: what counts is how much code and memory
+ * it has to look at. */
+#include "step.h"
 
-#include "../trail/trail.h"
+#define DEFINE_NAME(name, text) PyObject *name_of_##name;
+NAMES(DEFINE_NAME)
 
-static PyObject *name_of_grad, *name_of_params, *name_of_is_cpu, *name_of_is_contiguous, *name_of_nbytes,
-    *name_of_dtype, *name_of_data_ptr, *name_of_random, *name_of_inst, *name_of_gauss_next, *name_of_mtrand,
-    *name_of_rand;
-
+#define LIST_NAME(name, text) {&name_of_##name, text},
 static const struct {
     PyObject **at;
     const char *text;
-} names[] = {
-    {&name_of_grad, "grad"},
-    {&name_of_params, "params"},
-    {&name_of_is_cpu, "is_cpu"},
-    {&name_of_is_contiguous, "is_contiguous"},
-    {&name_of_nbytes, "nbytes"},
-    {&name_of_dtype, "dtype"},
-    {&name_of_data_ptr, "data_ptr"},
-    {&name_of_random, "random"},
-    {&name_of_inst, "_inst"},
-    {&name_of_gauss_next, "gauss_next"},
-    {&name_of_mtrand, "numpy.random.mtrand"},
-    {&name_of_rand, "_rand"},
-};
+} names[] = {NAMES(LIST_NAME)};
 
-/* ---- gradients ------------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------------------------- */
 
-enum answer { FAILED = -1, NOT_FINITE, FINITE, UNKNOWN };
+PyObject *rkp_exchanged;
+int (*rkp_from_object)(void *object, struct dl_tensor *tensor);
 
-/* Whether something is True; -1 where it could not be had. Takes the reference. */
-static int is_true(PyObject *value) {
+int rkp_is_true(PyObject *value) {
     if (!value) return -1;
     int found = value == Py_True;
     Py_DECREF(value);
     return found;
 }
 
-/* A whole number; an exception is set where it could not be had. Takes the reference. */
-static uint64_t number(PyObject *value) {
+uint64_t rkp_number(PyObject *value) {
     if (!value) return 0;
     uint64_t found = PyLong_AsUnsignedLongLong(value);
     Py_DECREF(value);
     return found;
 }
 
-/* What DLPack has of a tensor, and the beginning of its exchange (dlpack.h, 1.3). */
-struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id, ndim;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-};
+bool rkp_describe(PyObject *object, struct dl_tensor *tensor) {
+    if (!rkp_from_object(object, tensor)) return true;
+    PyErr_Clear(); /* a sparse one */
+    return false;
+}
 
-struct dl_exchange {
-    uint32_t major, minor;
-    struct dl_exchange *older;
-    void *others[3];
-    int (*from_object)(void *object, struct dl_tensor *tensor);
-};
-
-enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
-
-/* Tensors of this class are described by this function, once there is one: one call in the place of six. */
-static PyObject *exchanged;
-static int (*from_object)(void *object, struct dl_tensor *tensor);
-
-/* The bytes of a tensor that lies in order, UINT64_MAX of another. */
-static uint64_t bytes_in_order(const struct dl_tensor *tensor) {
+uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor) {
     uint64_t count = 1;
     for (int32_t i = tensor->ndim; i-- > 0; count *= (uint64_t)tensor->shape[i])
         if (tensor->shape[i] != 1 && (uint64_t)tensor->strides[i] != count && count) return UINT64_MAX;
     return count * tensor->lanes * tensor->bits / 8;
 }
 
+enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes) {
+    int is_here = rkp_is_true(PyObject_GetAttr(tensor, name_of_is_cpu));
+    if (is_here > 0) is_here = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_contiguous, NULL));
+    if (is_here <= 0) return is_here < 0 ? FAILED : UNKNOWN;
+    *bytes = rkp_number(PyObject_GetAttr(tensor, name_of_nbytes));
+    if (!PyErr_Occurred()) *address = rkp_number(PyObject_CallMethodObjArgs(tensor, name_of_data_ptr, NULL));
+    return PyErr_Occurred() ? FAILED : FINITE;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
 static enum answer describe_exchanged(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
     struct dl_tensor tensor;
-    if (from_object(object, &tensor)) {
-        PyErr_Clear(); /* a sparse one */
-        return UNKNOWN;
-    }
-    if (tensor.device_type != DL_CPU) return UNKNOWN;
-    numbers->bytes = bytes_in_order(&tensor);
+    if (!rkp_describe(object, &tensor) || tensor.device_type != DL_CPU) return UNKNOWN;
+    numbers->bytes = rkp_bytes_in_order(&tensor);
     *address = (uint64_t)(uintptr_t)tensor.data + tensor.byte_offset;
     int bits = tensor.code == DL_COMPLEX ? tensor.bits / 2 : tensor.bits;
     if (tensor.code == DL_BFLOAT && bits == 16)
@@ -102,16 +73,12 @@ static enum answer describe_exchanged(PyObject *object, uint64_t *address, struc
 
 /* Where the numbers of a tensor lie and what they are; UNKNOWN where they do not all lie here, in order. */
 static enum answer describe(PyObject *tensor, PyObject *formats, uint64_t *address, struct rkt_numbers *numbers) {
-    int is_here = is_true(PyObject_GetAttr(tensor, name_of_is_cpu));
-    if (is_here > 0) is_here = is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_contiguous, NULL));
-    if (is_here <= 0) return is_here < 0 ? FAILED : UNKNOWN;
-    numbers->bytes = number(PyObject_GetAttr(tensor, name_of_nbytes));
-    PyObject *dtype = PyErr_Occurred() ? NULL : PyObject_GetAttr(tensor, name_of_dtype);
-    if (!dtype) return FAILED;
+    enum answer found = rkp_ask(tensor, address, &numbers->bytes);
+    PyObject *dtype = found == FINITE ? PyObject_GetAttr(tensor, name_of_dtype) : NULL;
+    if (!dtype) return found == UNKNOWN ? UNKNOWN : FAILED;
     PyObject *format = PyDict_GetItem(formats, dtype);
     Py_DECREF(dtype);
     numbers->format = format ? PyLong_AsUnsignedLongLong(format) : RKT_OTHER;
-    *address = number(PyObject_CallMethodObjArgs(tensor, name_of_data_ptr, NULL));
     return PyErr_Occurred() ? FAILED : FINITE;
 }
 
@@ -119,7 +86,7 @@ static enum answer test(PyObject *tensor, PyObject *formats) {
     struct rkt_numbers numbers;
     uint64_t address, good;
     enum answer found = UNKNOWN;
-    if ((PyObject *)Py_TYPE(tensor) == exchanged) found = describe_exchanged(tensor, &address, &numbers);
+    if ((PyObject *)Py_TYPE(tensor) == rkp_exchanged) found = describe_exchanged(tensor, &address, &numbers);
     if (found == UNKNOWN) found = describe(tensor, formats, &address, &numbers);
     if (found != FINITE) return found;
     if (numbers.bytes <= RKT_SMALL) {
@@ -172,9 +139,9 @@ static PyObject *use_exchange(PyObject *module, PyObject *plain) {
     if (!exchange) return NULL;
     if (exchange->major != 1 || !exchange->from_object) Py_RETURN_FALSE;
     Py_INCREF(plain);
-    Py_XDECREF(exchanged);
-    exchanged = plain;
-    from_object = exchange->from_object;
+    Py_XDECREF(rkp_exchanged);
+    rkp_exchanged = plain;
+    rkp_from_object = exchange->from_object;
     Py_RETURN_TRUE;
 }
 
@@ -225,10 +192,30 @@ PyDoc_STRVAR(use_exchange_text,
              "use_exchange(plain)\n--\n\n"
              "Have tensors of this class described by DLPack's exchange; whether it has one that is known.");
 
+PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
+                           "How often these tensors were changed in place, together.");
+PyDoc_STRVAR(
+    trail_step_text,
+    "trail_step((plain, parameter, salts, salt_of), (now, seen, seen_size, state, size, salt, refresh),\n"
+    "(modules, python, python_at, numpy, numpy_at, words_salt), (series, take, seen, pointers), parameters,\n"
+    "batch, loss, flags, how, batch_digest, loss_digest, before, buffers, inputs, torch_more)\n--\n\n"
+    "Write down a step by `take` (reprokit_trail_step), if all can be read where it lies: tensors of the classes\n"
+    "`plain` and `parameter`, parameters where `seen` says, the generators of `modules` that are named.\n"
+    "`salts` has what salt_of(tensor) gave, None of a tensor whose bytes are not all that it is. refresh() copies\n"
+    "the state of PyTorch's generator to `state` when `now` is not what was `seen`. It gives the ticket, how often\n"
+    "the parameters were changed, and the gradients, which must live as long as they are read; None where nothing\n"
+    "was written. Parameters are None where no pointers are to be set.");
+PyDoc_STRVAR(loss_line_text,
+             "loss_line(to, room, head, name, number, microseconds, step, format, value)\n--\n\n"
+             "Write the line of a loss to an address (struct rkt_loss of native/trail/trail.h); its bytes.");
+
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
     {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
     {"keep_generators", keep_generators, METH_O, keep_generators_text},
+    {"changes", rkp_changes, METH_O, changes_text},
+    {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
+    {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
     {NULL, NULL, 0, NULL},
 };
 

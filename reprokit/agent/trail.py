@@ -12,7 +12,6 @@ A listener: it knows no framework, and asks the framework's reader where tensors
 from __future__ import annotations
 
 import os
-import struct
 from _thread import _local
 
 from . import trail_library as library
@@ -31,7 +30,7 @@ from .events import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Protocol
 
     from .agent import Agent
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
         def are_tensors(self, values: Any) -> bool:
             """Whether these are plain tensors."""
-
-        def items(self, tensors: Sequence[Any]) -> list[int] | None:
-            """Address, size and salt of each."""
 
         def parameters(self, parameters: Sequence[Any]) -> int | None:
             """The digest of a list of parameters."""
@@ -61,6 +57,8 @@ if TYPE_CHECKING:
         """What a framework tells of its tensors and generators."""
 
         generator: Any
+        step: Callable[..., tuple[int, int, list[Any]] | None] | None
+        changes: Callable[[list[Any]], int]
 
         @property
         def contents(self) -> ContentDigests:
@@ -72,9 +70,6 @@ if TYPE_CHECKING:
         def track(self, parameters: list[Any]) -> Any:
             """What points at these and their gradients."""
 
-        def changes(self, tensors: list[Any]) -> int:
-            """How often these were changed in place."""
-
         def buffers(self, models: list[Any]) -> Any:
             """The buffers of these models."""
 
@@ -84,8 +79,8 @@ if TYPE_CHECKING:
         def arguments(self, digest: int, fetched: Any) -> Any:
             """What digests a call's arguments, on top of the calls before."""
 
-        def device_generators(self) -> list[int]:
-            """The states of the generators of devices."""
+        def device_generators(self) -> int:
+            """The digest of the generators of devices, 0 where none is in use."""
 
         def is_recording(self) -> bool:
             """Whether nothing may be read now."""
@@ -106,7 +101,6 @@ MAX_TABLES = 64  # of one optimizer: its tensors may change that often
 MAX_TENSORS = library.ITEMS // 2  # of batch or loss that wait for the step
 LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
-_PUT = [struct.Struct("<%dQ" % (library.KNOWN + 3 * items)).pack_into for items in range(library.ITEMS + 1)]
 _SEQUENCES = frozenset([list, tuple])
 
 
@@ -163,8 +157,7 @@ class GatheredInputs:
 class StepFacts(_local):
     """What a thread has gathered for its next step."""
 
-    def __init__(self, loaded: library.Library) -> None:
-        self.facts, self.address = loaded.buffer(library.FACTS)
+    def __init__(self) -> None:
         self.batch = Gathered()
         self.loss = Gathered()
         self.inputs = GatheredInputs()
@@ -177,7 +170,6 @@ class StepSeries:
     """The steps of one optimizer with the tensors that it has."""
 
     def __init__(self, tensors: Any, handle: int, loaded: library.Library) -> None:
-        size = sum(tensors.sizes)
         self.tensors = tensors
         self.handle = handle
         self.steps = 0
@@ -185,8 +177,8 @@ class StepSeries:
         self.here = False  # digest before the training goes on
         self.probing = False
         self.ticket = 0
-        self.is_small = size <= LOOKED_AT
-        self.step = loaded.step if 2 * size <= library.SMALL else loaded.long_step
+        self.is_small = sum(tensors.sizes) <= LOOKED_AT
+        self.known = handle, loaded.address(loaded.step), tensors.seen_at, tensors.address
         self.whole = True  # all of the last step could be read
         self.is_told = False
 
@@ -221,7 +213,7 @@ class StepTrail:
 
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
-        self._state = StepFacts(self._library)
+        self._state = StepFacts()
         self._reader.forget()
         self._handle = 0
         self._done: Any = None
@@ -360,14 +352,10 @@ class StepTrail:
         """The digests of the random states as they are now."""
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
-        others = self._device_generators()
+        others = self._reader.device_generators()
         addresses = zip(("python", "numpy"), self._words.both())  # noqa: B905
         words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}
-
-    def _device_generators(self) -> int:
-        numbers = self._reader.device_generators()
-        return self._library.of_list(numbers) if numbers else 0
 
     def _update_done(self, event: UpdateDone) -> None:
         if self._closed or self._reader.is_recording():
@@ -402,25 +390,22 @@ class StepTrail:
         tensors = series.tensors
         probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
         here = probing or series.here or self._alone
-        series.whole = tensors.point(parameters)
-        series.counted = self._reader.changes(parameters)
-        self._gather(state, kept, series.whole, library.HERE if here else 0)
-        ticket = series.step(series.handle, state.address, tensors.address)
+        series.whole = True
+        ticket = self._write(state, kept, series, parameters, library.HERE if here else 0)
         if ticket or (probing and not series.here):
             series.ticket, series.probing = ticket, probing
             tensors.watch(parameters)
             state.pending.append(series)
             self._reading += 1
         else:
-            tensors.forget()
+            tensors.held = []
 
     def _step_far(self, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
         """A step on a device, whose digests come later."""
         devices, device, state = self._reader.devices(), series.tensors.device, self._state
         tensors, series.whole = series.tensors.far_tensors(parameters)
         losses, state.far_losses = state.far_losses, []
-        self._gather(state, kept, series.whole, library.LATER)
-        self._library.step(series.handle, state.address, series.tensors.address)
+        self._write(state, kept, series, None, library.LATER)
         is_due = devices.is_due(device, series.steps)
         if losses or is_due:
             devices.begin(series.handle, kept.steps, device, tensors if is_due else [], losses)
@@ -451,24 +436,41 @@ class StepTrail:
         kept.series = StepSeries(tensors, handle, self._library)
         return kept.series
 
-    def _gather(self, state: StepFacts, kept: OptimizerTrail, whole: bool, how: int) -> None:
-        """Put together what is known beside the tensors of the series. The tensors live on in batch and loss."""
+    def _write(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: Any, how: int) -> int:
+        """Write down a step; its ticket. Of None as parameters no gradients are looked for."""
         flags, before = kept.found
         buffers = kept.buffers.digest() if kept.buffers is not None else None
-        flags |= (0 if whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS) | state.inputs.flags
+        flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
+        batch, loss = state.batch, state.loss
+        flags |= state.inputs.flags | library.TORCH | library.LOSS * loss.known
+        more = before, buffers or 0, state.inputs.digest, self._reader.device_generators()
+        if self._reader.step is not None:
+            now = flags | library.BATCH * (batch.known and not batch.is_partial), how, batch.digest, loss.digest
+            where = self._words.known, series.known, parameters
+            done = self._reader.step(*where, batch.tensors, loss.tensors, *now, *more)
+            if done is not None:
+                ticket, series.counted, series.tensors.held = done
+                return ticket
+        return self._write_one_by_one(state, series, parameters, flags, how, more)
+
+    def _write_one_by_one(
+        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, more: tuple[int, ...]
+    ) -> int:
+        """The same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
+        if parameters is not None:
+            series.whole = series.tensors.point(parameters)
+            series.counted = self._reader.changes(parameters)
+            flags |= 0 if series.whole else library.PARTIAL
         batch, loss, random = state.batch, state.loss, self._random
-        items = self._contents.items(batch.tensors + loss.tensors)
-        if items is None:
-            batch.fold(self._contents)
-            loss.fold(self._contents)
-            items = []
+        batch.fold(self._contents)
+        loss.fold(self._contents)
         python, numpy = self._words.both()
-        flags |= library.TORCH | library.BATCH * (batch.known and not batch.is_partial) | library.LOSS * loss.known
+        flags |= library.BATCH * (batch.known and not batch.is_partial)
         flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
-        seen = batch.digest, loss.digest, before, buffers or 0, state.inputs.digest
-        facts = (flags, how, *seen, random.state(), random.size, random.salt, self._device_generators())
-        numbers = self._words.salt, len(batch.tensors), len(loss.tensors)
-        _PUT[len(items) // 3](state.facts, 0, *facts, python, numpy, *numbers, *items)
+        *known, devices = more
+        states = random.state(), random.size, random.salt, devices, python, numpy, self._words.salt
+        facts = library.pack(flags, how, batch.digest, loss.digest, *known, *states, 0, 0)
+        return self._library.long_step(series.handle, facts, series.tensors.address)  # type: ignore[no-any-return]
 
     # The end
 

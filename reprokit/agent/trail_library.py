@@ -26,8 +26,8 @@ SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
 MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
 ITEMS = 16  # tensors of batch and loss that a step takes itself
-KNOWN = 16  # words of struct rkt_facts before its items
-FACTS = KNOWN + 3 * ITEMS
+FACTS = 16  # words of struct rkt_facts before its items
+pack = struct.Struct("<%dQ" % FACTS).pack
 STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
@@ -78,7 +78,7 @@ class Library:
         held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
         if held.reprokit_trail_abi() != ABI:
             raise RuntimeError(f"{path} does not fit this agent")
-        self._ctypes = ctypes
+        self._ctypes, self.path = ctypes, path
 
         def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             found = library["reprokit_trail_" + name]
@@ -92,7 +92,7 @@ class Library:
         self._open = function(held, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
         self._series = function(held, "series", pointer, pointer, text, number, word, text, text, number)
         self.step = function(held, "step", number, pointer, number, number)
-        self.long_step = function(free, "step", number, pointer, number, number)
+        self.long_step = function(free, "step", number, pointer, text, number)
         self.parameters = function(free, "parameters", number, pointer, number)
         self.folded = function(held, "folded", number, number, number, number)
         self.given = function(held, "given", None, pointer, number, number, number)
@@ -155,6 +155,10 @@ class Library:
         found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
         return found, first.value
 
+    def address(self, function: Any) -> int:
+        """Where one of these functions is."""
+        return self._ctypes.cast(function, self._ctypes.c_void_p).value or 0
+
     def buffer(self, words: int) -> tuple[Any, int]:
         """Room for words of 64 bits that stays where it is, and its address."""
         room = (self._ctypes.c_uint64 * words)()
@@ -179,6 +183,8 @@ class Words:
         self._python: tuple[Any, int] = (None, 0)
         self._other: tuple[Any, int] = (None, 0)
         self._numpy: tuple[Any, int] = (None, 0)
+        # The generators as they were seen last, for the compiled step.
+        self.known: tuple[Any, ...] = self._modules, None, 0, None, 0, self.salt
 
     def both(self) -> tuple[int, int]:
         """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
@@ -189,6 +195,7 @@ class Words:
         generator = None if module is None else getattr(getattr(module, "_rand", None), "_bit_generator", None)
         if generator is not self._numpy[0]:
             self._numpy = (generator, 0 if generator is None else _numpy_address(generator))
+        self.known = (self._modules, *self._python, *self._numpy, self.salt)
         return self._python[1], self._numpy[1]
 
     def python(self) -> int:

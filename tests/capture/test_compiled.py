@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from reprokit.agent import compiled
 from reprokit.agent import trail_library as trail
-from reprokit.agent.capture import compiled
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_gradients import Gradients, Table
 from reprokit.agent.capture.torch_held import BufferCopies
@@ -24,7 +24,7 @@ from tests.interpreters import VERSIONS, interpreter
 IN_ANY_INTERPRETER = """
 import array, json, random, sys
 sys.path.insert(0, sys.argv[1])
-from reprokit.agent.capture import compiled
+from reprokit.agent import compiled
 
 class Tensor:
     is_cpu, dtype = True, "float32"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from .compiled import load as load_compiled
+from ..compiled import load as load_compiled
 from .random_states import RandomStates
 from .tensorflow_calls import TrainingState
 from .tensorflow_checks import EagerTest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from .. import trail_library as trail
+from ..pytorch import private_api
 from ..pytorch.state import Modules
-from . import compiled
 from .random_states import RandomStates
 from .torch_gradients import Gradients
 from .torch_held import BufferCopies, Threads, TrainingStep
@@ -35,9 +35,7 @@ class Training:
         self.watched = Watched()
         path = capture.settings.library
         library = capture.attempt(trail.Library, path) if path else None
-        native = capture.attempt(compiled.load, path) if library is not None else None
-        if native is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-            capture.attempt(native.use_exchange, torch.Tensor)
+        native = capture.attempt(private_api.compiled, torch, path) if library is not None else None
         self.gradients = Gradients(torch, library, native)
         self.snapshooter = Snapshooter(torch, self.gradients, self.watched)
         self.ranks = Ranks(torch)

@@ -8,7 +8,7 @@ from .. import trail_library
 from ..events import Events
 from ..metrics import Metrics
 from ..trail import StepTrail
-from . import tensors
+from . import private_api, tensors
 from .events import EventHooks, watch_seeding
 from .state import Records
 
@@ -63,7 +63,9 @@ class PytorchAdapter:
             return None
         from .reading import StepReader
 
-        trail = StepTrail(self._agent, events, library, StepReader(self._torch, library, self._agent.warn))
+        compiled = self._agent.attempt(private_api.compiled, self._torch, library.path)
+        reader = StepReader(self._torch, library, self._agent.warn, compiled)
+        trail = StepTrail(self._agent, events, library, reader)
         events.add(trail)
         return trail
 

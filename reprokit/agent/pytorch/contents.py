@@ -30,7 +30,7 @@ class PytorchContents:
         self._strided = torch.strided
         self.missed = False  # a tensor that does not lie on this side
         self._salts: dict[tuple[Any, Any], int] = {}
-        self._known: dict[tuple[Any, Any], tuple[int, int]] = {}  # size and salt of simple tensors
+        self.salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
         self._is_negative = getattr(torch.Tensor, "is_neg", lambda tensor: False)  # PyTorch before 1.10 has none
 
     def are_tensors(self, values: Any) -> bool:
@@ -51,32 +51,11 @@ class PytorchContents:
             and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor) or is_nested(tensor))
         )
 
-    def items(self, tensors: Sequence[Any]) -> list[int] | None:
-        """Address, size and salt of tensors whose bytes lie here and in order; None where one's do not."""
-        items: list[int] = []
-        for tensor in tensors:
-            try:
-                known = self._known.get((tensor.dtype, tensor.shape))
-            except RuntimeError:  # of a nested one
-                return None
-            if known is None:
-                if not self.is_simple(tensor):
-                    return None
-                known = self._remember(tensor)
-            if (
-                tensor.layout is not self._strided
-                or not (tensor.is_cpu and tensor.is_contiguous())
-                or self._is_negative(tensor)
-            ):
-                return None
-            items += (tensor.data_ptr(), *known)
-        return items
-
-    def _remember(self, tensor: Any) -> tuple[int, int]:
-        if len(self._known) > MAX_SALTS:
-            self._known.clear()
-        known = self._known[tensor.dtype, tensor.shape] = size_of(tensor), self.salt(tensor)
-        return known
+    def simple_salt(self, tensor: Any) -> int | None:
+        """What stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
+        if len(self.salts) > MAX_SALTS:
+            self.salts.clear()
+        return self.salt(tensor) if self.is_simple(tensor) else None
 
     def salt(self, tensor: Any) -> int:
         """What stands for its dtype and shape."""

@@ -18,17 +18,24 @@ class DefaultGenerator:
     """The state of PyTorch's own generator. It is asked for only when the memory that it stands for has changed."""
 
     def __init__(self, torch: Any) -> None:
-        self._generator = torch.default_generator
-        self._tensor = self._generator.get_state()
+        import ctypes
+
+        self._generator, self._move = torch.default_generator, ctypes.memmove
         self._now: Any = None  # the memory
-        self._seen = b""
-        self._address: int = self._tensor.data_ptr()
-        self.size: int = self._tensor.numel()
+        self._seen: Any = None  # what it held when the state was copied last
+        self.size: int = self._generator.get_state().numel()
         self.salt = library.salt("uint8", (self.size,))
+        self._state = ctypes.create_string_buffer(self.size)
+        now = seen = seen_size = 0
         try:
             self._now = _engine(torch)(self._generator)
+            self._seen = type(self._now)()
+            now, seen, seen_size = ctypes.addressof(self._now), ctypes.addressof(self._seen), len(self._seen)
         except Exception:  # another PyTorch, which is asked each time
             pass
+        self._address = ctypes.addressof(self._state)
+        # For the compiled step.
+        self.known = now, seen, seen_size, self._address, self.size, self.salt, self._copy
 
     @property
     def is_watched(self) -> bool:
@@ -37,14 +44,15 @@ class DefaultGenerator:
 
     def state(self) -> int:
         """Where a copy of the state lies as it is now."""
-        if self._now is not None:
-            now = self._now.raw
-            if now == self._seen:
-                return self._address
-            self._seen = now
-        self._tensor = self._generator.get_state()
-        self._address = self._tensor.data_ptr()
+        if self._now is None or self._now.raw != self._seen.raw:
+            self._copy()
         return self._address
+
+    def _copy(self) -> None:
+        if self._now is not None:
+            self._move(self._seen, self._now, len(self._now))
+        state = self._generator.get_state()
+        self._move(self._address, state.data_ptr(), self.size)
 
 
 def _engine(torch: Any) -> Any:

@@ -6,6 +6,8 @@ the same: tests/agent/test_pytorch_private_api.py says what a new release lacks,
 
 from __future__ import annotations
 
+from ..compiled import load
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +113,14 @@ def changes_each(tensors: Sequence[Any]) -> list[int]:
 def changes_of(tensors: list[Any]) -> int:
     """How often all of these were."""
     return sum([tensor._version for tensor in tensors])
+
+
+def compiled(torch: Any, library: str) -> Any:
+    """The compiled module beside the trail's library, to which DLPack's exchange describes tensors where it can."""
+    module = load(library)
+    if module is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        module.use_exchange(torch.Tensor)
+    return module
 
 
 def sparse_parts(tensor: Any) -> dict[str, Any]:

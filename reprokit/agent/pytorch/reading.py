@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from . import generators, private_api
 from .arguments import CallArguments, FetchedTensors
 from .buffers import ModelBuffers
@@ -22,11 +24,19 @@ MAX_LOSS = 1024  # elements of a loss on a GPU
 class StepReader:
     """PyTorch's tensors for the trail."""
 
-    def __init__(self, torch: Any, library: Library, warn: Callable[[str], None]) -> None:
+    def __init__(self, torch: Any, library: Library, warn: Callable[[str], None], compiled: Any = None) -> None:
         self._torch, self._library, self._warn = torch, library, warn
         self._cuda = torch.cuda
-        self.contents = PytorchContents(library, torch)
+        self.contents = contents = PytorchContents(library, torch)
         self.generator = generators.DefaultGenerator(torch)
+        # How often tensors were changed in place, together.
+        self.changes: Callable[[list[Any]], int] = private_api.changes_of
+        # The step of the compiled module, where there is one.
+        self.step: Callable[..., tuple[int, int, list[Any]] | None] | None = None
+        if compiled is not None:
+            classes = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
+            self.step = functools.partial(compiled.trail_step, classes, self.generator.known)
+            self.changes = compiled.changes
         self._devices: Devices | None = None
 
     def without_overrides(self) -> Any:
@@ -35,11 +45,7 @@ class StepReader:
 
     def track(self, parameters: list[Any]) -> TrackedTensors:
         """What points at these and their gradients."""
-        return TrackedTensors(parameters, self._torch, self._library)
-
-    def changes(self, tensors: list[Any]) -> int:
-        """How often these were changed in place, together."""
-        return private_api.changes_of(tensors)
+        return TrackedTensors(parameters, self._torch, self._library, self.changes)
 
     def buffers(self, models: list[Any]) -> ModelBuffers:
         """The buffers of these models."""
@@ -54,9 +60,10 @@ class StepReader:
         """What digests a call's arguments, on top of the calls before."""
         return CallArguments(digest, fetched, self.contents, self._library)
 
-    def device_generators(self) -> list[int]:
-        """The states of the generators of devices that are in use."""
-        return generators.of_devices(self._torch)
+    def device_generators(self) -> int:
+        """The digest of the states of the generators of devices, 0 where none is in use."""
+        numbers = generators.of_devices(self._torch)
+        return self._library.of_list(numbers) if numbers else 0
 
     def is_recording(self) -> bool:
         """Whether a CUDA graph is being recorded, into which nothing of ours may get."""

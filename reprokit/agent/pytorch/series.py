@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from operator import is_
 
 from ..trail_library import CHANGED_GRADIENTS as GRADIENTS
 from ..trail_library import CHANGED_PARAMETERS as PARAMETERS
-from . import private_api
 from .tensors import dtype_name, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from ..trail_library import Library, Named
@@ -30,7 +28,9 @@ def _storage(tensor: Any) -> Any:
 class TrackedTensors:
     """The gradients and parameters of one optimizer, and where they lay at its last step."""
 
-    def __init__(self, parameters: list[Any], torch: Any, library: Library) -> None:
+    def __init__(
+        self, parameters: list[Any], torch: Any, library: Library, changes: Callable[[list[Any]], int]
+    ) -> None:
         devices = {parameter.device for parameter in parameters}
         self.parameters = parameters
         self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None  # of all of them
@@ -38,13 +38,12 @@ class TrackedTensors:
         self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_far for p in parameters]
         self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, self._readable)]  # noqa: B905
         self._whole = all(self._readable)
-        self._data_ptr, self._is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
+        self._data_ptr, self._changes = torch.Tensor.data_ptr, changes
         self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", size_of)
         self._pointers, self.address = library.buffer(2 * len(parameters))
-        self._put = struct.Struct("<%dQ" % len(parameters)).pack_into
         self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
-        self._seen = [0] * len(parameters)
-        self._held: list[Any] = []
+        self._seen, self.seen_at = library.buffer(len(parameters))
+        self.held: list[Any] = []  # what is pointed at, while it is read
         self._watched: list[Any] = []  # the parameters, while they are read
         self._versions = (0, 0)
 
@@ -64,30 +63,12 @@ class TrackedTensors:
         return (
             self._whole
             and self.are(parameters)
-            and list(map(self._data_ptr, parameters)) == self._seen
+            and list(map(self._data_ptr, parameters)) == self._seen[:]
             and list(map(self._nbytes, parameters)) == self.sizes
         )
 
     def point(self, parameters: list[Any]) -> bool:
         """Write down where gradients and parameters lie; whether all that there are can be read."""
-        data_ptr, gradients = self._data_ptr, [parameter.grad for parameter in parameters]
-        try:
-            addresses = list(map(data_ptr, gradients))
-            if (
-                self._whole
-                and list(map(data_ptr, parameters)) == self._seen  # they lie where they lay
-                and list(map(self._nbytes, gradients)) == self.sizes
-                and all(map(self._is_contiguous, gradients))
-                and 0 not in addresses
-            ):
-                self._put(self._pointers, 0, *addresses)
-                self._held = gradients
-                return True
-        except (RuntimeError, TypeError):  # some are sparse, or not there
-            pass
-        return self._point_one_by_one(parameters)
-
-    def _point_one_by_one(self, parameters: list[Any]) -> bool:
         held: list[Any] = []
         of_parameters = self._of_parameters(parameters, held)
         whole = self._whole
@@ -104,7 +85,7 @@ class TrackedTensors:
                 held.append(copy)
                 of_gradients.append(0 if copy is None else copy.data_ptr())
                 whole = whole and copy is not None
-        self._held = held
+        self.held = held
         self._pointers[:] = of_gradients + of_parameters
         return whole
 
@@ -112,9 +93,9 @@ class TrackedTensors:
         """One that lies where it lay is what it was, as its storage is held."""
         if self._whole:
             addresses = [parameter.data_ptr() for parameter in parameters]
-            if addresses == self._seen:
+            if addresses == self._seen[:]:
                 return addresses
-        self._seen, self._whole = [0] * len(parameters), True
+        self._seen[:], self._whole = [0] * len(parameters), True
         return [self._address(position, parameter, held) for position, parameter in enumerate(parameters)]
 
     def _address(self, position: int, parameter: Any, held: list[Any]) -> int:
@@ -155,16 +136,11 @@ class TrackedTensors:
 
     def _count(self) -> tuple[int, int]:
         """What changes in place raise."""
-        gradients = private_api.changes_of([tensor for tensor in self._held if tensor is not None])
-        return gradients, private_api.changes_of(self._watched)
+        return self._changes([tensor for tensor in self.held if tensor is not None]), self._changes(self._watched)
 
     def let_go(self) -> int:
         """Nothing is read any more; which parts were changed meanwhile, as far as their tensors know."""
         gradients, parameters = self._count()
         changed = GRADIENTS * (gradients != self._versions[0]) | PARAMETERS * (parameters != self._versions[1])
-        self._held, self._watched = [], []
+        self.held, self._watched = [], []
         return changed
-
-    def forget(self) -> None:
-        """What was pointed at was read at once."""
-        self._held = []

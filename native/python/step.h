@@ -1,0 +1,72 @@
+/* step.h - what the files of the extension module share: names of attributes, and where the bytes of tensors lie.
+ *
+ * CPython's stable ABI of 3.7 (PEP 384), for whatever interpreter the training has. */
+#ifndef REPROKIT_PYTHON_STEP_H
+#define REPROKIT_PYTHON_STEP_H
+
+#define Py_LIMITED_API 0x03070000
+#include <Python.h>
+#include <stdbool.h>
+
+#include "../trail/trail.h"
+
+#define NAMES(NAME)                      \
+    NAME(grad, "grad")                   \
+    NAME(params, "params")               \
+    NAME(is_cpu, "is_cpu")               \
+    NAME(is_contiguous, "is_contiguous") \
+    NAME(is_neg, "is_neg")               \
+    NAME(nbytes, "nbytes")               \
+    NAME(dtype, "dtype")                 \
+    NAME(shape, "shape")                 \
+    NAME(data_ptr, "data_ptr")           \
+    NAME(version, "_version")            \
+    NAME(random, "random")               \
+    NAME(inst, "_inst")                  \
+    NAME(gauss_next, "gauss_next")       \
+    NAME(mtrand, "numpy.random.mtrand")  \
+    NAME(rand, "_rand")                  \
+    NAME(bit_generator, "_bit_generator")
+#define DECLARE_NAME(name, text) extern PyObject *name_of_##name;
+NAMES(DECLARE_NAME)
+
+/* What DLPack has of a tensor, and the beginning of its exchange (dlpack.h, 1.3). */
+struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+};
+
+struct dl_exchange {
+    uint32_t major, minor;
+    struct dl_exchange *older;
+    void *others[3];
+    int (*from_object)(void *object, struct dl_tensor *tensor);
+};
+
+enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
+
+enum answer { FAILED = -1, NOT_FINITE, FINITE, UNKNOWN };
+
+/* Tensors of this class, and parameters, are described by this function, once there is one: one call in the place of
+ * six. */
+extern PyObject *rkp_exchanged;
+extern int (*rkp_from_object)(void *object, struct dl_tensor *tensor);
+
+int rkp_is_true(PyObject *value);     /* -1 where it could not be had. Takes the reference. */
+uint64_t rkp_number(PyObject *value); /* an exception is set where it could not be had. Takes the reference. */
+/* What a tensor of that class, or a parameter, is; false of one that has no such description. */
+bool rkp_describe(PyObject *object, struct dl_tensor *tensor);
+uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor); /* UINT64_MAX of one that does not lie in order */
+/* Where bytes lie, as the tensor itself says; UNKNOWN where they do not all lie here, in order. */
+enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
+
+/* trail.c */
+PyObject *rkp_changes(PyObject *module, PyObject *tensors);
+PyObject *rkp_trail_step(PyObject *module, PyObject *arguments);
+PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
+
+#endif

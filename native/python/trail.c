@@ -1,0 +1,230 @@
+/* trail.c - a step of the trail, and the line of a loss, each in one call of the training's interpreter. */
+#include <string.h>
+
+#include "step.h"
+
+#define MAX_AXES 16
+
+PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
+    (void)module;
+    uint64_t changes = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++)
+        changes += rkp_number(PyObject_GetAttr(PyList_GetItem(tensors, i), name_of_version));
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(changes);
+}
+
+/* What tensors are looked at: of these two classes and of no other. */
+struct classes {
+    PyObject *plain, *parameter;
+};
+
+/* Where the bytes of a tensor lie; `shaped` is told its dtype and shape where the exchange describes it, else its code
+ * is 0 and its axes are -1. False where they do not all lie here, in order. */
+static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_stretch *at, struct dl_tensor *shaped) {
+    PyObject *class = (PyObject *)Py_TYPE(tensor);
+    if (class != classes->plain && class != classes->parameter) return false;
+    if (classes->plain != rkp_exchanged) {
+        shaped->ndim = -1;
+        bool is_here = rkp_ask(tensor, &at->address, &at->size) == FINITE;
+        PyErr_Clear();
+        return is_here;
+    }
+    if (!rkp_describe(tensor, shaped) || shaped->device_type != DL_CPU) return false;
+    at->address = (uint64_t)(uintptr_t)shaped->data + shaped->byte_offset;
+    at->size = rkp_bytes_in_order(shaped);
+    return at->size != UINT64_MAX;
+}
+
+/* ---- batches and losses ---------------------------------------------------------------------------------------- */
+
+/* The salts of dtypes and shapes, and the function that knows them; None of a tensor whose bytes are not all. */
+struct salts {
+    PyObject *known, *of;
+};
+
+/* What stands for dtype and shape. */
+static PyObject *key_of(PyObject *tensor, const struct dl_tensor *shaped) {
+    int64_t words[1 + MAX_AXES] = {shaped->code | shaped->bits << 8 | (int64_t)shaped->lanes << 16};
+    if (shaped->ndim >= 0) {
+        memcpy(words + 1, shaped->shape, (size_t)shaped->ndim * sizeof(*words));
+        return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)((1 + shaped->ndim) * sizeof(*words)));
+    }
+    PyObject *dtype = PyObject_GetAttr(tensor, name_of_dtype);
+    PyObject *shape = dtype ? PyObject_GetAttr(tensor, name_of_shape) : NULL;
+    PyObject *key = shape ? PyTuple_Pack(2, dtype, shape) : NULL;
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    return key;
+}
+
+/* False where there is none, or an exception is set. */
+static bool salt_of(const struct salts *salts, PyObject *tensor, const struct dl_tensor *shaped, uint64_t *salt) {
+    PyObject *key = key_of(tensor, shaped), *number = key ? PyDict_GetItem(salts->known, key) : NULL;
+    Py_XINCREF(number);
+    if (key && !number) {
+        number = PyObject_CallFunctionObjArgs(salts->of, tensor, NULL);
+        if (number && number != Py_None && PyDict_SetItem(salts->known, key, number)) Py_CLEAR(number);
+    }
+    Py_XDECREF(key);
+    bool is_known = number && number != Py_None;
+    if (is_known) *salt = PyLong_AsUnsignedLongLong(number);
+    Py_XDECREF(number);
+    return is_known;
+}
+
+/* A flag of PyTorch's says that numbers mean their negative, which stands in no memory. */
+static bool is_negative(PyObject *tensor) {
+    int found = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_neg, NULL));
+    PyErr_Clear();
+    return found;
+}
+
+static bool put_items(const struct classes *classes, const struct salts *salts, PyObject *tensors,
+                      struct rkt_facts *facts, uint64_t *count) {
+    *count = (uint64_t)PyList_Size(tensors);
+    if (facts->batches + facts->losses > RKT_ITEMS) return false;
+    struct rkt_item *item = facts->items + (count == &facts->losses ? facts->batches : 0);
+    for (Py_ssize_t i = 0; i < (Py_ssize_t)*count; i++, item++) {
+        PyObject *tensor = PyList_GetItem(tensors, i);
+        struct rkt_stretch at;
+        struct dl_tensor shaped;
+        if (!locate(classes, tensor, &at, &shaped) || shaped.ndim > MAX_AXES || is_negative(tensor)) return false;
+        if (!salt_of(salts, tensor, &shaped, &item->salt)) return false;
+        item->data = at.address;
+        item->size = at.size;
+    }
+    return true;
+}
+
+/* ---- random generators ----------------------------------------------------------------------------------------- */
+
+/* What a module has under a name, where it is a module; borrowed. */
+static PyObject *in_module(PyObject *modules, PyObject *module, PyObject *name) {
+    PyObject *found = PyDict_GetItem(modules, module);
+    PyObject *variables = found && PyModule_Check(found) ? PyModule_GetDict(found) : NULL;
+    return variables ? PyDict_GetItem(variables, name) : NULL;
+}
+
+/* Whether Python's and NumPy's generators are still these; None of one that is not there. */
+static bool are_still(PyObject *modules, PyObject *python, PyObject *numpy) {
+    PyObject *found = in_module(modules, name_of_random, name_of_inst);
+    if ((found ? found : Py_None) != python) return false;
+    PyObject *state = in_module(modules, name_of_mtrand, name_of_rand);
+    PyObject *bits = state ? PyObject_GetAttr(state, name_of_bit_generator) : NULL;
+    bool is_still = (bits ? bits : Py_None) == numpy;
+    PyErr_Clear();
+    Py_XDECREF(bits);
+    return is_still;
+}
+
+/* PyTorch's generator: the memory that it changes with, what stood there, and who copies its state anew. */
+struct generator {
+    uint64_t now, seen, size;
+    PyObject *refresh;
+};
+
+/* False where an exception is set. */
+static bool is_copied(const struct generator *generator) {
+    const void *now = (const void *)(uintptr_t)generator->now, *seen = (const void *)(uintptr_t)generator->seen;
+    if (now && !memcmp(now, seen, generator->size)) return true;
+    PyObject *done = PyObject_CallFunctionObjArgs(generator->refresh, NULL);
+    Py_XDECREF(done);
+    return done;
+}
+
+/* ---- parameters and gradients ---------------------------------------------------------------------------------- */
+
+/* A series of steps: where its parameters lay when they were last looked at, and where to say where gradients lie. */
+struct steps {
+    struct rkt_series *series;
+    uint64_t (*take)(struct rkt_series *, const struct rkt_facts *, const uint64_t *);
+    const uint64_t *seen;
+    uint64_t *pointers;
+};
+
+static bool point_at(const struct classes *classes, const struct steps *steps, Py_ssize_t i, PyObject *parameter,
+                     PyObject *held, uint64_t *changes) {
+    struct rkt_stretch at;
+    struct dl_tensor shaped;
+    uint64_t size = steps->series->sizes[i];
+    if (!locate(classes, parameter, &at, &shaped) || at.address != steps->seen[i] || at.size != size) return false;
+    *changes += rkp_number(PyObject_GetAttr(parameter, name_of_version));
+    PyObject *gradient = PyErr_Occurred() ? NULL : PyObject_GetAttr(parameter, name_of_grad);
+    steps->pointers[i] = 0;
+    bool is_held = gradient == Py_None;
+    if (gradient && !is_held && locate(classes, gradient, &at, &shaped) && at.size == size && (at.address || !size)) {
+        steps->pointers[i] = at.address;
+        is_held = !PyList_Append(held, gradient);
+    }
+    Py_XDECREF(gradient);
+    return is_held;
+}
+
+/* The gradients, which are to be held while they are read; NULL where some cannot be read where they lie. */
+static PyObject *point(const struct classes *classes, const struct steps *steps, PyObject *parameters,
+                       uint64_t *changes) {
+    Py_ssize_t count = parameters == Py_None ? 0 : PyList_Size(parameters);
+    PyObject *held = PyList_New(0);
+    for (Py_ssize_t i = 0; held && i < count; i++)
+        if (!point_at(classes, steps, i, PyList_GetItem(parameters, i), held, changes)) Py_CLEAR(held);
+    return held;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t take(const struct steps *steps, const struct rkt_facts *facts) {
+    uint64_t ticket;
+    if (steps->series->bytes <= RKT_SMALL) return steps->take(steps->series, facts, steps->pointers);
+    Py_BEGIN_ALLOW_THREADS;
+    ticket = steps->take(steps->series, facts, steps->pointers);
+    Py_END_ALLOW_THREADS;
+    return ticket;
+}
+
+PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
+    (void)module;
+    struct classes classes;
+    struct salts salts;
+    struct generator generator;
+    PyObject *modules, *python, *numpy, *parameters, *batch, *loss;
+    unsigned long long series, function, seen, pointers, now, copied, copied_size, state, state_size, state_salt,
+        python_at, numpy_at, words_salt, facts_of[8];
+    if (!PyArg_ParseTuple(arguments, "(OOO!O)(KKKKKKO)(O!OKOKK)(KKKK)OO!O!KKKKKKKK", &classes.plain, &classes.parameter,
+                          &PyDict_Type, &salts.known, &salts.of, &now, &copied, &copied_size, &state, &state_size,
+                          &state_salt, &generator.refresh, &PyDict_Type, &modules, &python, &python_at, &numpy,
+                          &numpy_at, &words_salt, &series, &function, &seen, &pointers, &parameters, &PyList_Type,
+                          &batch, &PyList_Type, &loss, facts_of, facts_of + 1, facts_of + 2, facts_of + 3, facts_of + 4,
+                          facts_of + 5, facts_of + 6, facts_of + 7))
+        return NULL;
+    struct steps steps = {(struct rkt_series *)(uintptr_t)series, NULL, (const uint64_t *)(uintptr_t)seen,
+                          (uint64_t *)(uintptr_t)pointers};
+    memcpy(&steps.take, &(uintptr_t){function}, sizeof(steps.take));
+    generator.now = now, generator.seen = copied, generator.size = copied_size;
+    struct rkt_facts facts = {.how = facts_of[1], .batch = facts_of[2], .loss = facts_of[3], .before = facts_of[4]};
+    facts.flags = facts_of[0] | (python_at ? RKT_PYTHON : 0) | (numpy_at ? RKT_NUMPY : 0);
+    facts.buffers = facts_of[5], facts.inputs = facts_of[6], facts.torch_more = facts_of[7];
+    facts.torch_state = state, facts.torch_size = state_size, facts.torch_salt = state_salt;
+    facts.python_state = python_at, facts.numpy_state = numpy_at, facts.words_salt = words_salt;
+    uint64_t changes = 0;
+    PyObject *held = NULL, *result = NULL;
+    if (are_still(modules, python, numpy) && is_copied(&generator) &&
+        put_items(&classes, &salts, batch, &facts, &facts.batches) &&
+        put_items(&classes, &salts, loss, &facts, &facts.losses))
+        held = point(&classes, &steps, parameters, &changes);
+    if (held)
+        result = Py_BuildValue("KKO", (unsigned long long)take(&steps, &facts), (unsigned long long)changes, held);
+    Py_XDECREF(held);
+    if (result || PyErr_Occurred()) return result;
+    Py_RETURN_NONE;
+}
+
+PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
+    (void)module;
+    unsigned long long to, room, head, name, number, microseconds, step, format;
+    double value;
+    if (!PyArg_ParseTuple(arguments, "KKKKKKKKd", &to, &room, &head, &name, &number, &microseconds, &step, &format,
+                          &value))
+        return NULL;
+    struct rkt_loss loss = {to, room, head, name, number, microseconds, step, format, value};
+    return PyLong_FromUnsignedLongLong(reprokit_trail_loss_line(&loss));
+}
