@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -318,6 +318,11 @@ def open_regular(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def open_following(path: str, flags: int) -> int:
+    """An opener for open(): follows symbolic links and waits for no FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | None:
     """Size of these files and digest of their names and contents, None where there are none."""
     digest, size = hashlib.sha256(f"{what}\0".encode()), 0
@@ -340,16 +345,20 @@ def seal_evaluation(run: Path) -> SealedFile | None:
 
 def seal_file(path: Path) -> SealedFile | None:
     """Size and digest of a file at the end of a run, None where there is none."""
-    digest = hashlib.sha256()
-    size = 0
     try:
         with open(path, "rb", opener=open_regular) as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
-                size += len(block)
+            return sealed(file)
     except OSError:
         return None
-    return SealedFile(size=size, digest="sha256:" + digest.hexdigest())
+
+
+def sealed(file: IO[bytes]) -> SealedFile:
+    """Size and digest of what an open file holds from here on."""
+    digest, size = hashlib.sha256(), 0
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
+        size += len(block)
+    return SealedFile(size=size, digest=f"sha256:{digest.hexdigest()}")
 
 
 def is_running(pid: int) -> bool:

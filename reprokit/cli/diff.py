@@ -10,6 +10,7 @@ import click
 
 from reprokit.cli import tolerances
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.tolerance import Tolerances
 
 QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 
@@ -19,7 +20,7 @@ QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 @click.argument("right", metavar="B", type=click.Path(path_type=Path))
 @click.option("--all", "every_leaf", is_flag=True, help="Show every difference, with its figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
-@tolerances.options
+@tolerances.options(QUANTITIES)
 @click.pass_context
 def command(
     context: click.Context,
@@ -27,9 +28,7 @@ def command(
     right: Path,
     every_leaf: bool,
     as_json: bool,
-    rtol: tuple[str, ...],
-    atol: tuple[str, ...],
-    ulp: tuple[str, ...],
+    accepted: Tolerances,
 ) -> None:
     """Compare the files or directories A and B by what they hold.
 
@@ -42,7 +41,6 @@ def command(
     from reprokit.artifacts.compare import CompareOptions
     from reprokit.artifacts.files import diff
 
-    accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
     tree = diff(left, right, CompareOptions.within(accepted.of.get("tensors"), accepted.of.get("values")))
     if as_json:
         from reprokit.verify.show.artifacts import document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,12 +22,21 @@ _HELP = {
 }
 
 
-def options(function: Function) -> Function:
-    """Add the three options to a command."""
-    for name in reversed(_KINDS):
-        add = click.option(f"--{name}", multiple=True, metavar="[QUANTITY=]NUMBER", help=_HELP[name])
-        function = add(function)
-    return function
+def options(quantities: tuple[str, ...]) -> Callable[[Function], Function]:
+    """Add the three options to a command, which is given what they ask for as `accepted`."""
+
+    def added(function: Function) -> Function:
+        @functools.wraps(function)
+        def with_tolerances(*arguments: Any, **options: Any) -> Any:
+            texts = {name: options.pop(name) for name in _KINDS}
+            return function(*arguments, accepted=asked(quantities, **texts), **options)
+
+        for name in reversed(_KINDS):
+            add = click.option(f"--{name}", multiple=True, metavar="[QUANTITY=]NUMBER", help=_HELP[name])
+            with_tolerances = add(with_tolerances)
+        return with_tolerances  # type: ignore[return-value]  # the same but for the options
+
+    return added
 
 
 def asked(quantities: tuple[str, ...], **texts: tuple[str, ...]) -> Tolerances:

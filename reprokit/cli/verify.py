@@ -8,7 +8,7 @@ from reprokit.cli import tolerances
 from reprokit.cli.paths import run_path
 from reprokit.cli.secrets import REVEAL, print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
-from reprokit.tolerance import QUANTITIES
+from reprokit.tolerance import QUANTITIES, Tolerances
 
 
 @click.command()
@@ -17,7 +17,7 @@ from reprokit.tolerance import QUANTITIES
 @click.option("--all", "every_leaf", is_flag=True, help="Show everything that was compared, tensor by tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
 @REVEAL
-@tolerances.options
+@tolerances.options(QUANTITIES)
 @click.pass_context
 def command(
     context: click.Context,
@@ -25,9 +25,7 @@ def command(
     run2: str,
     every_leaf: bool,
     as_json: bool,
-    rtol: tuple[str, ...],
-    atol: tuple[str, ...],
-    ulp: tuple[str, ...],
+    accepted: Tolerances,
 ) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
@@ -38,7 +36,6 @@ def command(
     """
     from reprokit.verify.compare.runs import compare, require_whole
 
-    accepted = tolerances.asked(QUANTITIES, rtol=rtol, atol=atol, ulp=ulp)
     paths = run_path(run1), run_path(run2)
     for path in paths:
         require_whole(path)

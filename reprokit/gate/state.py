@@ -6,7 +6,6 @@ What the gate's own runs wrote is known by name. What earlier runs left is known
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Collection
@@ -128,11 +127,5 @@ def _size(path: str) -> int:
 
 
 def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-    except OSError:
-        return ""
-    return f"sha256:{digest.hexdigest()}"
+    sealed = rundir.seal_file(Path(path))
+    return "" if sealed is None else sealed.digest

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import names
+from reprokit import names, rundir
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
 DECLARED_WHOLE = 1 << 30  # bytes of one that was named
@@ -111,7 +111,7 @@ def _described(path: str, here: str, stop: Stop, whole: int) -> DataFile | None:
     """One file; None if it is gone, or no regular one."""
     name = os.path.relpath(path, here) if path.startswith(here + "/") else path
     try:
-        with open(path, "rb", opener=_opener) as file:
+        with open(path, "rb", opener=rundir.open_following) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -123,11 +123,6 @@ def _described(path: str, here: str, stop: Stop, whole: int) -> DataFile | None:
         return None
     except OSError as error:
         return DataFile(name, 0, "", f"not readable: {error.strerror}")
-
-
-def _opener(path: str, flags: int) -> int:
-    """Waits for no FIFO; a link that the user named or the training followed is followed."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _digest(file: IO[bytes], size: int, whole: int, stop: Stop) -> str:

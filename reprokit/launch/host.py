@@ -29,6 +29,8 @@ from reprokit.model.run import FORMAT
 if TYPE_CHECKING:
     from reprokit.launch.agentlines import AgentFacts
 
+Opener = Callable[[str, int], int]
+
 GPU_LIMIT = 5.0  # seconds
 PATIENCE = 8.0  # seconds that the end of a run waits for what is still being gathered
 MAX_DIGESTED = 64 << 20  # bytes of a file of the command
@@ -135,16 +137,16 @@ def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
     return None
 
 
-def file_digest(path: Path) -> str | None:
+def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.open_regular) -> str | None:
     """Digest of a regular file; "large" for what is not worth the time, None where there is none."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        with open(path, "rb", opener=opener) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
-            if status.st_size > MAX_DIGESTED:
+            if status.st_size > limit:
                 return f"large: {status.st_size} bytes"
-            return f"sha256:{hashlib.sha256(file.read(MAX_DIGESTED)).hexdigest()}"
+            return f"sha256:{hashlib.sha256(file.read(limit)).hexdigest()}"
     except (OSError, ValueError):
         return None
 
@@ -152,7 +154,7 @@ def file_digest(path: Path) -> str | None:
 def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
     """The files among a command's arguments: the script, its configuration."""
     names = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
-    digests = {name: file_digest(directory / name) for name in names}
+    digests = {name: file_digest(directory / name, opener=rundir.open_following) for name in names}
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
@@ -181,7 +183,7 @@ class Gathering:
         facts.host = os.uname().nodename
         facts.files = command_files(self._arguments[1:], directory)
         program = os.path.realpath(directory / self._program)
-        facts.program = {"path": program, "digest": file_digest(Path(program)) or ""}
+        facts.program = {"path": program, "digest": file_digest(Path(program), opener=rundir.open_following) or ""}
         facts.system, facts.cpu, facts.memory, facts.limits = system_facts(), cpu_facts(), memory(), limit_facts()
         self._write()
         # Only now, as they would have delayed the training's start.

@@ -206,7 +206,7 @@ def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
     for path, digest in recorded:
         if not isinstance(path, str) or not digest:
             continue
-        now = host.file_digest(directory / path)
+        now = host.file_digest(directory / path, opener=rundir.open_following)
         if now is None:
             yield f"{path}: it is not there any more"
         elif now != digest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reprokit import rundir
+from reprokit.launch.host import file_digest
 
 LIMIT = 2.0  # seconds for each question to git
 MAX_DIFF = 256 << 20  # bytes of the changes that are read
@@ -92,22 +92,8 @@ def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
     names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
     own = tuple(f"{os.path.dirname(name)}/" for name in names if os.path.basename(name) == rundir.SHIM_PLAN)
     names = [name for name in names if not name.startswith(own) and _OWN.isdisjoint(name.split("/"))]
-    found = {name: digest for name in names[:MAX_UNTRACKED] if (digest := digest_of(directory / name, MAX_FILE))}
+    found = {name: digest for name in names[:MAX_UNTRACKED] if (digest := file_digest(directory / name, MAX_FILE))}
     return found, max(0, len(names) - MAX_UNTRACKED)
-
-
-def digest_of(path: Path, limit: int) -> str | None:
-    """Digest of a regular file; its size for a larger one, None where there is none."""
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if status.st_size > limit:
-                return f"large: {status.st_size} bytes"
-            return f"sha256:{hashlib.sha256(file.read(limit)).hexdigest()}"
-    except (OSError, ValueError):
-        return None
 
 
 def modules(files: Iterable[str], directory: Path, packages: Iterable[str]) -> dict[str, str]:
@@ -120,7 +106,7 @@ def _modules(files: list[str], directory: Path, packages: tuple[str, ...]) -> It
     for file in files:
         if file.startswith(packages) or time.monotonic() > deadline or left < 0:
             continue
-        digest = digest_of(Path(file), left)
+        digest = file_digest(Path(file), left)
         if digest is not None:
             left -= os.path.getsize(file)
             yield os.path.relpath(file, directory) if file.startswith(f"{directory}/") else file, digest

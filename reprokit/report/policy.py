@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from reprokit import rundir
 from reprokit.errors import PolicyNotMet, Refused
 from reprokit.report.envelope import Signed, Subject
 from reprokit.report.predicate import Rerun, moment
@@ -111,13 +111,10 @@ def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file, and so no artifact")
     try:
         with open(path, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
+            return rundir.sealed(file).digest.removeprefix("sha256:")
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
-    return digest.hexdigest()

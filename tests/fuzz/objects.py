@@ -13,12 +13,15 @@ MOST = 10_000  # parts of a small file, which may be many by sharing
 def objects_reader() -> Callable[[bytes], None]:
     """Every reader on the same bytes; the tensors found must lie within them."""
     from reprokit.artifacts import tensors
-    from reprokit.artifacts.formats import checkpoint, onnx, pickle, saved_model, tfrecord, torch, xgboost
+    from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_graph, tfrecord, torch, xgboost
     from reprokit.artifacts.parts import Limits, TensorPart
     from reprokit.artifacts.sources import Memory
     from reprokit.errors import ArtifactDamaged
 
-    readers = [one.read for one in (pickle, torch, xgboost, onnx, saved_model, checkpoint, tfrecord)]
+    readers = [
+        *(one.read for one in (pickle, torch, xgboost, onnx, checkpoint, tfrecord)),
+        tensorflow_graph.saved_model,
+    ]
 
     def read(data: bytes) -> None:
         for reader in readers:

@@ -12,11 +12,11 @@ from reprokit.errors import ArtifactDamaged
 HEAD = 4096  # bytes of a file by which its format is told
 
 
-def _reader(module: str) -> Reader:
-    """The function read() of a module of this package."""
+def _reader(module: str, function: str = "read") -> Reader:
+    """A function of a module of this package."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
-        yield from importlib.import_module(f"{__name__}.{module}").read(source, limits)
+        yield from getattr(importlib.import_module(f"{__name__}.{module}"), function)(source, limits)
 
     return read
 
@@ -46,9 +46,9 @@ FORMATS: tuple[Format, ...] = (
     Format("checkpoint", matching.is_checkpoint_index, _reader("checkpoint"), beside=True),
     Format("TensorFlow checkpoint V1", matching.is_old_checkpoint, _not_read("save it again as V2")),
     Format("checkpoint state", matching.is_checkpoint_state, _reader("checkpoint_state")),
-    Format("saved model", matching.is_saved_model, _reader("saved_model")),
-    Format("fingerprint", matching.is_fingerprint, _reader("fingerprint")),
-    Format("graph", matching.is_meta_graph, _reader("meta_graph")),
+    Format("saved model", matching.is_saved_model, _reader("tensorflow_graph", "saved_model")),
+    Format("fingerprint", matching.is_fingerprint, _reader("tensorflow_graph", "fingerprint")),
+    Format("graph", matching.is_meta_graph, _reader("tensorflow_graph", "meta_graph")),
     Format("onnx", matching.is_onnx, _reader("onnx"), beside=True),
     Format("tfrecord", matching.is_tfrecord, _reader("tfrecord")),
     Format("wandb", matching.is_wandb, _reader("wandb")),
@@ -56,9 +56,9 @@ FORMATS: tuple[Format, ...] = (
     Format("safetensors", matching.is_safetensors, _reader("safetensors")),
     Format("keras", matching.is_keras, _reader("keras")),
     Format("zip", matching.is_zip, _reader("zip")),
-    Format("gzip", matching.is_gzip, _reader("gzip")),
-    Format("bzip2", matching.is_bzip2, _reader("bzip2")),
-    Format("xz", matching.is_xz, _reader("xz")),
+    Format("gzip", matching.is_gzip, _reader("compressed", "gzip")),
+    Format("bzip2", matching.is_bzip2, _reader("compressed", "bzip2")),
+    Format("xz", matching.is_xz, _reader("compressed", "xz")),
     Format("tar", matching.is_tar, _reader("tar")),
     Format("json", matching.is_json, _reader("json")),
     Format("csv", matching.is_csv, _as_bytes, pairwise="csv"),

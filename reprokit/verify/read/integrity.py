@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +10,8 @@ from reprokit import rundir
 from reprokit.capture import files
 from reprokit.errors import RunDamaged, RunNotReadable
 from reprokit.model.outputs import OutputFile
-from reprokit.model.run import SnapshotFacts
+from reprokit.model.run import SealedFile, SnapshotFacts
 from reprokit.rundir import EVALUATION, KEPT, SNAPSHOTS, RunDirectory
-
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,21 +49,13 @@ def kept_outputs(run: RunDirectory) -> Iterator[Problem]:
 
 def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
     try:
-        return _digest(run, file) == (file.size, file.digest)
+        with os.fdopen(run.open_kept(file), "rb") as copy:
+            is_as_large = os.fstat(copy.fileno()).st_size == file.size
+            return is_as_large and rundir.sealed(copy) == SealedFile(size=file.size, digest=file.digest)
     except RunNotReadable:
         raise
     except RunDamaged:  # a link, a pipe
         return False
-
-
-def _digest(run: RunDirectory, file: OutputFile) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with os.fdopen(run.open_kept(file), "rb") as copy:
-        if os.fstat(copy.fileno()).st_size == file.size:
-            for block in iter(lambda: copy.read(BLOCK), b""):
-                digest.update(block)
-                size += len(block)
-    return size, f"sha256:{digest.hexdigest()}"
 
 
 def snapshots(run: RunDirectory) -> Iterator[Problem]:

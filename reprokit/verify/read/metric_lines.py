@@ -280,30 +280,7 @@ class End(MetricLine, frozen=True, tag="end"):
     """The process ended normally."""
 
 
-KINDS: dict[str, type[MetricLine]] = {
-    "agent": AgentStarted,
-    "framework": Framework,
-    "seed": SeedLine,
-    "seed_count": SeedCount,
-    "loss": Loss,
-    "epoch": EpochLine,
-    "history": History,
-    "evaluate": Evaluate,
-    "predict": Predict,
-    "evaluation": EvaluationLine,
-    "weights": Weights,
-    "optimizer": Optimizer,
-    "random_state": RandomState,
-    "log": Log,
-    "compute": Compute,
-    "listing": Listing,
-    "patch": PatchedLine,
-    "capture_unavailable": CaptureMissing,
-    "tracker": Tracker,
-    "variable": Variable,
-    "warning": Warned,
-    "end": End,
-}
+KINDS: dict[str, type[MetricLine]] = {str(line.__struct_config__.tag): line for line in MetricLine.__subclasses__()}
 END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests at epochs
 
 # Kinds that say what came out of a training: two runs without any of them have nothing to compare.
