@@ -15,6 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from reprokit.printable import printable
 
 LONGEST = 400  # characters of one text
@@ -96,7 +98,6 @@ def ls(directory: str | Path = ".reprokit") -> View:
 def study(directory: str | Path) -> View:
     """What came of a study: its sentences, and the pairs of each setup."""
     from reprokit.study.analysis import analyse
-    from reprokit.study.document import document
 
     found = analyse(Path(directory))
     counted = (
@@ -104,7 +105,7 @@ def study(directory: str | Path) -> View:
         for one in found.setups
     )
     headline = f"study {found.name}: {found.runs_made} of {found.planned} runs, {len(found.setups)} setups"
-    return View(headline, tuple(counted), (*found.attention, *found.verdicts), document=document(found))
+    return View(headline, tuple(counted), (*found.attention, *found.verdicts), document=msgspec.to_builtins(found))
 
 
 def _path(run: str | Path) -> Path:

@@ -9,19 +9,32 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from reprokit import rundir
 
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
 WITHOUT_JAX = str(Path(__file__).with_name("without_jax"))  # places in PYTHONPATH: TensorFlow starts faster so
 WITHOUT_SKLEARN = str(Path(__file__).with_name("without_sklearn"))
 LIMIT = 180.0  # seconds after which a test gives up, also on a machine with much else to do
 
 Done = subprocess.CompletedProcess[str]
+
+
+def shipped_schema(name: str) -> Any:
+    """A file of reprokit/schemas."""
+    return json.loads(resources.files("reprokit").joinpath(f"schemas/{name}.schema.json").read_text())
+
+
+def schema_of(kind: type, identity: str, **more: str) -> Any:
+    """The JSON schema that the code's structs stand for, as reprokit/schemas has it."""
+    return json.loads(json.dumps({"$schema": DIALECT, "$id": identity, **more, **msgspec.json.schema(kind)}))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import click
+import msgspec
 
 from reprokit.cli.paths import run_path
 from reprokit.errors import ExtraMissing
@@ -55,10 +56,10 @@ def mlflow(
 def _reports(facts: object, directory: Path) -> list[Path]:
     """The report as JSON, and as a page where its library is installed, else as Markdown."""
     from reprokit.report import html, markdown
-    from reprokit.report.facts import AuditFacts, document
+    from reprokit.report.facts import AuditFacts
 
     assert isinstance(facts, AuditFacts)
-    content = {"report.json": json.dumps(document(facts), indent=2) + "\n"}
+    content = {"report.json": json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"}
     try:
         content["report.html"] = html.page(facts)
     except ExtraMissing:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from reprokit.cli.paths import run_path
 from reprokit.errors import CannotWriteReport, UsageError
@@ -105,9 +106,7 @@ def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
         return str(getattr(presenter, function)(facts))
     if kind in STATEMENTS:
         return _statement(facts, kind, key)
-    from reprokit.report.facts import document
-
-    return json.dumps(document(facts), indent=2) + "\n"
+    return json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"
 
 
 def _statement(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
+
 from reprokit.cli.secrets import print_json
 from reprokit.errors import EXIT_IDENTICAL, UsageError
 
@@ -21,9 +23,7 @@ def show(directory: str, as_json: bool, as_csv: bool, html: str | None) -> int:
 
         page.write(analysis, Path(html))
     if as_json:
-        from reprokit.study.document import document
-
-        print_json(document(analysis))
+        print_json(msgspec.to_builtins(analysis))
     elif as_csv:
         from reprokit.study import csv_file
 

@@ -128,24 +128,25 @@ class EntropyFile:
         self._data = mapped(path) if data is None else data
         self.head = self._read_head()
 
-    def _damaged(self, offset: int, what: str) -> RunDamaged:
+    def damaged(self, offset: int, what: str) -> RunDamaged:
+        """The error for this place of this file."""
         return damaged(self.path, offset, f"{self._place}{what}")
 
     def _read_head(self) -> Head:
         data = self._data
         if len(data) < HEAD:
-            raise self._damaged(len(data), "the head is cut short")
+            raise self.damaged(len(data), "the head is cut short")
         magic, version, mode, started, pid, incarnation, identity, program, check, used, reason, errno, *rest = (
             _HEAD.unpack(data[: _HEAD.size])
         )
         if magic != b"RKENTROP":
-            raise self._damaged(0, "not an entropy file")
+            raise self.damaged(0, "not an entropy file")
         if check != native.checker()(data[:544], 0):
-            raise self._damaged(0, "the head does not match its check")
+            raise self.damaged(0, "the head does not match its check")
         if version > FORMAT:
             raise RunTooNew(f"{self.path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
         if not HEAD <= used <= len(data) or reason >= len(REASONS):
-            raise self._damaged(552, "impossible counts")
+            raise self.damaged(552, "impossible counts")
         counts = tuple(rest)
         return Head(
             mode, started, pid, incarnation, _text(identity), _text(program), used, reason, errno,
@@ -166,14 +167,14 @@ class EntropyFile:
         offset, check = HEAD, native.checker()
         while offset < self.head.used:
             if offset + CHUNK_HEAD > self.head.used:
-                raise self._damaged(offset, "a chunk is cut short")
+                raise self.damaged(offset, "a chunk is cut short")
             head = self._data[offset : offset + CHUNK_HEAD]
             magic, units, stream, ordinal, expected, events, given = _CHUNK.unpack(head)
             size = units * 64
             if magic != 0x4B4E4843 or expected != check(head[:24], 0):
-                raise self._damaged(offset, "a chunk's head does not match its check")
+                raise self.damaged(offset, "a chunk's head does not match its check")
             if not CHUNK_HEAD <= size <= self.head.used - offset or (stream and size > MAX_CHUNK):
-                raise self._damaged(offset, "a chunk of impossible size")
+                raise self.damaged(offset, "a chunk of impossible size")
             if stream:
                 yield Chunk(offset, size, stream, ordinal, events, given)
             offset += size
@@ -193,10 +194,6 @@ class EntropyFile:
 
     def slice(self, start: int, stop: int) -> bytes:
         return self._data[start:stop]
-
-    def damaged(self, offset: int, what: str) -> RunDamaged:
-        """The error for this place of this file."""
-        return self._damaged(offset, what)
 
     def close(self) -> None:
         self._data.close()

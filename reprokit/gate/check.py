@@ -444,5 +444,4 @@ def _ended(returncode: int) -> Ended:
 
 def _require_success(ended: Ended, what: str) -> None:
     if ended.exit_code != 0:
-        how = f"by {ended.signal_name}" if ended.signal_number is not None else f"with exit status {ended.exit_code}"
-        raise ReprokitError(f"the training ended {how} ({what}); a gate needs one that ends with status 0")
+        raise ReprokitError(f"the training ended {ended.words} ({what}); a gate needs one that ends with status 0")

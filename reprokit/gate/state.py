@@ -24,7 +24,6 @@ from reprokit.rundir import OUTPUTS, RunDirectory
 
 LEFT: Final = "gates"  # below .reprokit: for each training a list of what its runs left
 MAX_EARLIER = 200  # runs below .reprokit that are looked at, the newest first
-BLOCK = 1 << 20
 PATIENCE = 60.0  # seconds for git
 
 

@@ -106,13 +106,9 @@ def words_before(states: Iterable[PatchApplied]) -> Iterable[str]:
     """What the user must know before the start."""
     for state in states:
         if state.state != APPLIED:
-            yield f"patch {_text(state)} is {_in_words(state.state)}: {state.why}"
+            yield f"patch {state.text} is {_in_words(state.state)}: {state.why}"
         for warning in state.warnings:
-            yield f"patch {_text(state)}: {warning}"
-
-
-def _text(state: PatchApplied) -> str:
-    return f"{state.id}={state.value}" if state.value else state.id
+            yield f"patch {state.text}: {warning}"
 
 
 def at_end(states: list[PatchApplied], told: agentlines.AgentFacts) -> list[PatchApplied]:
@@ -122,7 +118,7 @@ def at_end(states: list[PatchApplied], told: agentlines.AgentFacts) -> list[Patc
 
 def _with_lines(state: PatchApplied, told: agentlines.AgentFacts) -> PatchApplied:
     """One patch: refused where any process refused it, applied where any applied it."""
-    patch = parse([_text(state)])[0].patch
+    patch = parse([state.text])[0].patch
     lines = [line for line in told.patches if (line.id, line.value) == (state.id, state.value)]
     if not lines:
         is_done = not (patch.framework or (patch.agent and not state.variables))
@@ -147,7 +143,7 @@ def words_after(before: Iterable[PatchApplied], after: Iterable[PatchApplied]) -
     """What turned out otherwise than it was said before the start."""
     for old, new in zip(before, after, strict=True):
         if old.state != new.state:
-            yield f"patch {_text(new)} was {_in_words(new.state)}: {new.why}"
+            yield f"patch {new.text} was {_in_words(new.state)}: {new.why}"
 
 
 def _in_words(state: str) -> str:

@@ -58,6 +58,11 @@ class Ended(msgspec.Struct, frozen=True):
         except ValueError:  # a real-time signal
             return f"SIG{self.signal_number}"
 
+    @property
+    def words(self) -> str:
+        """`by SIGKILL`, or `with exit status 1`."""
+        return f"with exit status {self.exit_code}" if self.signal_number is None else f"by {self.signal_name}"
+
 
 class Used(msgspec.Struct, frozen=True):
     """What a command took, with those of its processes that were waited for."""

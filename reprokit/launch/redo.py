@@ -158,11 +158,10 @@ class _Redoing:
         return together(self._progress, Termination(is_late)) or self._progress
 
     def _why(self, ended: Ended) -> str:
-        how = f"by {ended.signal_name}" if ended.signal_name else f"with status {ended.exit_code}"
         if self._progress.trials:
-            return f"the script ended {how} in the middle of a trial, {MAX_DEATHS + 1} times"
+            return f"the script ended {ended.words} in the middle of a trial, {MAX_DEATHS + 1} times"
         return (
-            f"the script ended {how} before its first step came: no optimizer was about to apply gradients;"
+            f"the script ended {ended.words} before its first step came: no optimizer was about to apply gradients;"
             " give the command that trains, as it was when the snapshot was taken"
         )
 
@@ -199,4 +198,4 @@ def patches_of(snapshot: Path) -> tuple[str, ...]:
         patches = RunDirectory(run).run.patches
     except RunError:
         return ()
-    return tuple(f"{patch.id}={patch.value}" if patch.value else patch.id for patch in patches)
+    return tuple(patch.text for patch in patches)

@@ -73,7 +73,7 @@ def replay_plan(
         processors=pins.processors,
         pools=pins.pools,
         environment_size=run.environment_size,
-        patches=tuple(f"{patch.id}={patch.value}" if patch.value else patch.id for patch in run.patches),
+        patches=tuple(patch.text for patch in run.patches),
         recipe=run.recipe,
         capture=capture or _capture(run),
         force=force,

@@ -145,6 +145,11 @@ class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     warnings: list[str] = []  # said before the start
     variables: dict[str, str] = {}  # that were set for the command
 
+    @property
+    def text(self) -> str:
+        """As a user gives it: "id" or "id=value"."""
+        return f"{self.id}={self.value}" if self.value else self.id
+
 
 class SignalSent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signal that one process of the run sent to another to end it."""

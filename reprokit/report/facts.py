@@ -5,7 +5,7 @@ Presenters add nothing to it and leave nothing out but for length. `report.schem
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -210,16 +210,3 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Weights and outputs: the artifacts of the training."""
         names = ("weights", "outputs")
         return tuple(item for category in self.categories if category.name in names for item in category.items)
-
-
-def document(facts: AuditFacts) -> dict[str, Any]:
-    """The facts as plain data, ready for JSON."""
-    content: dict[str, Any] = msgspec.to_builtins(facts)
-    return content
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a report; reprokit/schemas/report.schema.json is this."""
-    made = msgspec.json.schema(AuditFacts)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:reprokit:report:{FORMAT}"}
-    return {**head, "title": "Audit facts, as reprokit report --format json writes them", **made}

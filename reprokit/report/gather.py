@@ -437,7 +437,7 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[ReportedFinding, .
 def _patches(summary: RunSummary) -> Iterator[AppliedPatch]:
     for one in summary.run.patches:
         yield AppliedPatch(
-            name=f"{one.id}={one.value}" if one.value else one.id,
+            name=one.text,
             state=one.state.replace("-", " "),
             why=one.why,
             warnings=tuple(one.warnings),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.report import svg
-from reprokit.report.facts import AuditFacts, MetricCurve, document
+from reprokit.report.facts import AuditFacts, MetricCurve
 from reprokit.report.words import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
@@ -19,7 +21,7 @@ def page(facts: AuditFacts) -> str:
     templates = pages.environment("reprokit.report", "or --format markdown")
     templates.filters |= {"pairs": _pairs, "urgent": _urgent}
     template = templates.get_template("report.html.jinja")
-    shown = pages.all_printable(document(facts))
+    shown = pages.all_printable(msgspec.to_builtins(facts))
     drawn = [
         {"svg": pages.unescaped(_drawing(curve, n)), "caption": _caption(curve)} for n, curve in enumerate(facts.curves)
     ]

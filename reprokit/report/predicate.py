@@ -153,9 +153,3 @@ def read(kind: str, content: Any) -> Rerun:
 def moment(text: str) -> datetime:
     """Return the time that a predicate states; raises ValueError for a thirteenth month."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-
-
-def schema(kind: type[Rerun | TestResult] = Rerun) -> dict[str, Any]:
-    """Return the JSON schema of a predicate, as the files in reprokit/schemas have it."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": RERUN if kind is Rerun else TEST_RESULT}
-    return {**head, **msgspec.json.schema(kind)}

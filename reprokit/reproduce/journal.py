@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -172,10 +172,3 @@ def _escaped(value: object) -> object:
     if isinstance(value, dict):
         return {key: _escaped(inner) for key, inner in value.items()}
     return [_escaped(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of journal.json; reprokit/schemas/journal.schema.json is this."""
-    made = msgspec.json.schema(RoundJournal)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:reprokit:journal:{FORMAT}"}
-    return {**head, "title": "journal.json, and what reprokit reproduce --json prints", **made}

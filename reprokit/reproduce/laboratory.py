@@ -18,7 +18,6 @@ from reprokit.launch.apart import execute
 from reprokit.launch.finish import in_words
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import warn
-from reprokit.launch.process import Ended
 from reprokit.launch.replaying import replay_plan
 from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
@@ -147,24 +146,14 @@ class LocalLaboratory:
         return Attempt(
             kind=kind,
             directory=f"{RUNS}/{plan.output.name}",
-            ended=_ended(executed.ended),
+            ended="" if executed.ended.exit_code == 0 else executed.ended.words,
             seconds=run.duration,
             processor=executed.processor,
-            patches=[PatchOutcome(text=_text(one.id, one.value), state=one.state, why=one.why) for one in run.patches],
+            patches=[PatchOutcome(text=one.text, state=one.state, why=one.why) for one in run.patches],
             fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,
         )
-
-
-def _text(name: str, value: str) -> str:
-    return f"{name}={value}" if value else name
-
-
-def _ended(ended: Ended) -> str:
-    if ended.signal_number is not None:
-        return f"by {ended.signal_name}"
-    return f"with exit status {ended.exit_code}" if ended.exit_code else ""
 
 
 def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: list[str]) -> Outcome:

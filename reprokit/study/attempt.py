@@ -224,17 +224,14 @@ def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResul
 def _ended(ended: Ended, timeout: float | None) -> str:
     if timeout is not None:
         return f"ended after {timeout:g} s, the study's timeout"
-    if ended.signal_number is not None:
-        return f"by {ended.signal_name}"
-    return f"with exit status {ended.exit_code}"
+    return ended.words
 
 
 def _notes(directory: RunDirectory) -> Iterator[str]:
     """What a reader of the figures must know."""
     for patch in directory.run.patches:
         if patch.state != "applied":
-            text = f"{patch.id}={patch.value}" if patch.value else patch.id
-            yield f"patch {text} was {patch.state.replace('-', ' ')}: {patch.why}"
+            yield f"patch {patch.text} was {patch.state.replace('-', ' ')}: {patch.why}"
     fidelity = directory.run.fidelity
     if fidelity is not None and (fidelity.derived or fidelity.live):
         yield f"{fidelity.derived + fidelity.live} of {fidelity.requests} requests were not answered as recorded"

@@ -49,8 +49,3 @@ def pairs_to_exclude(share: float, confidence: float = CONFIDENCE) -> int:
 def beyond_range(runs: int) -> float:
     """The chance that one more run lies outside the range of these, whatever their distribution."""
     return min(1.0, 2 / (runs + 1))
-
-
-def runs_for_range(chance: float) -> int:
-    """Runs whose range the next one leaves with no more than this chance."""
-    return math.ceil(2 / chance - 1 - 1e-9)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import psutil
 import pytest
 from markdown_it import MarkdownIt
@@ -23,11 +24,11 @@ from reprokit.model.states import Uncovered
 from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
-from reprokit.report.facts import AuditFacts, document
+from reprokit.report.facts import AuditFacts
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
 from reprokit.rundir import RUN, write_json
-from tests.support import COMMAND, Reprokit, wait_until
+from tests.support import COMMAND, Reprokit, schema_of, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 
 Pair = tuple[Building, Building]
@@ -72,9 +73,10 @@ def schema(name: str) -> Any:
 
 
 def test_the_published_schemas_are_those_of_the_code() -> None:
-    assert schema("report") == json.loads(json.dumps(audit.schema()))
-    assert schema("rerun") == json.loads(json.dumps(predicate.schema()))
-    assert schema("test-result") == json.loads(json.dumps(predicate.schema(predicate.TestResult)))
+    title = "Audit facts, as reprokit report --format json writes them"
+    assert schema("report") == schema_of(AuditFacts, f"urn:reprokit:report:{audit.FORMAT}", title=title)
+    assert schema("rerun") == schema_of(predicate.Rerun, predicate.RERUN)
+    assert schema("test-result") == schema_of(predicate.TestResult, predicate.TEST_RESULT)
 
 
 def test_each_fact_says_for_what_it_is_evidence() -> None:
@@ -109,7 +111,7 @@ def test_the_page_of_statements_has_every_key() -> None:
 
 
 def test_the_facts_fit_their_schema(pair: Pair) -> None:
-    found = document(facts_of(pair))
+    found = msgspec.to_builtins(facts_of(pair))
     jsonschema.validate(json.loads(json.dumps(found)), schema("report"))
     assert found["verdict"]["outcome"] == "identical"
     assert [run["kind"] for run in found["runs"]] == ["recording", "replay"]
@@ -266,7 +268,7 @@ def test_secrets_of_the_command_line_are_not_reported(pair: Pair) -> None:
     assert found.runs[1].command[-1] == "a.token=left-out"
     presenters = (html.page, markdown.page, markdown.model_card, cyclonedx.document)
     shown = [present(found) for present in presenters]
-    shown += [json.dumps(document(found)), json.dumps(statement.statement(found, "bitwise-rerun"))]
+    shown += [json.dumps(msgspec.to_builtins(found)), json.dumps(statement.statement(found, "bitwise-rerun"))]
     assert not [text for text in shown if "hunter2" in text]
 
 
@@ -295,7 +297,7 @@ def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "img" not in page.tags
     assert sum("<script>alert(1)" in one for one in page.texts) >= 5
     print_report(found)
-    documents = (json.dumps(document(found)), cyclonedx.document(found))
+    documents = (json.dumps(msgspec.to_builtins(found)), cyclonedx.document(found))
     for shown in (text, markdown.page(found), markdown.model_card(found), capsys.readouterr().out, *documents):
         assert "\x1b" not in shown
         assert "\x07" not in shown

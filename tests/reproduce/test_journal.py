@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 
 import jsonschema
@@ -14,29 +13,27 @@ from reprokit.findings import CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.journal import Attempt, Change, Outcome, PatchOutcome, RoundJournal
+from reprokit.reproduce.journal import FORMAT, Attempt, Change, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.narrative import code, markdown, plain
+from tests.support import schema_of, shipped_schema
 
 from .world import World, entropy, guilty, operator, reproduced
 
 HOSTILE = "\x1b[31m`**[x](http://y)<b>\u202e\udc80\n# head"
 
 
-def schema() -> dict[str, object]:
-    text = resources.files("reprokit").joinpath("schemas/journal.schema.json").read_text()
-    found: dict[str, object] = json.loads(text)
-    return found
+TITLE = "journal.json, and what reprokit reproduce --json prints"
 
 
 def validate(journal: RoundJournal) -> dict[str, object]:
     found: dict[str, object] = json.loads(journals.document(journal))
-    jsonschema.Draft202012Validator(schema()).validate(found)
+    jsonschema.Draft202012Validator(shipped_schema("journal")).validate(found)
     return found
 
 
 def test_the_schema_is_what_the_code_says() -> None:
-    assert schema() == json.loads(json.dumps(journals.schema()))
-    jsonschema.Draft202012Validator.check_schema(schema())
+    assert shipped_schema("journal") == schema_of(RoundJournal, f"urn:reprokit:journal:{FORMAT}", title=TITLE)
+    jsonschema.Draft202012Validator.check_schema(shipped_schema("journal"))
 
 
 def test_the_journal_of_a_search_fits_the_schema_and_is_read_again() -> None:
@@ -45,9 +42,9 @@ def test_the_journal_of_a_search_fits_the_schema_and_is_read_again() -> None:
     assert found["verdict"] == "identical"
     assert msgspec.json.decode(journals.document(journal), type=RoundJournal) == journal
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema()).validate({**found, "verdict": "fine"})
+        jsonschema.Draft202012Validator(shipped_schema("journal")).validate({**found, "verdict": "fine"})
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema()).validate({**found, "surprise": 1})
+        jsonschema.Draft202012Validator(shipped_schema("journal")).validate({**found, "surprise": 1})
 
 
 def test_the_story_says_what_was_run_found_and_done_in_this_order() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,8 +18,9 @@ from reprokit.errors import ReprokitError, StudyDamaged
 from reprokit.study import csv_file, table
 from reprokit.study.analysis import analyse, kind, source
 from reprokit.study.description import Setup, Study
-from reprokit.study.document import document, schema
+from reprokit.study.facts import FORMAT, Analysis
 from reprokit.study.variance import SHUFFLED
+from tests.support import schema_of, shipped_schema
 
 from .results import Making, classified, making, pairs_of, regressed, row, series
 
@@ -267,7 +268,7 @@ def test_mean_absolute_error_with_nan_in_some_runs(tmp_path: Path) -> None:
     assert bare.notes == ("1 of 4 runs have a value that is not a finite number: left out",)
     assert both.zero
     assert found.runs[1].mae is None
-    json.dumps(document(found), allow_nan=False)
+    json.dumps(msgspec.to_builtins(found), allow_nan=False)
 
 
 def test_a_metric_that_only_some_runs_have(tmp_path: Path) -> None:
@@ -438,17 +439,17 @@ def hostile(path: Path) -> Making:
 
 
 def found_in(study: Making) -> dict[str, Any]:
-    return json.loads(json.dumps(document(analyse(study.path)), allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(msgspec.to_builtins(analyse(study.path)), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def check(content: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator(schema()).validate(content)
+    jsonschema.Draft202012Validator(shipped_schema("study-1")).validate(content)
 
 
 def test_the_schema_is_the_one_that_is_shipped_and_holds() -> None:
-    shipped = json.loads(resources.files("reprokit").joinpath("schemas/study-1.schema.json").read_text())
-    assert shipped == json.loads(json.dumps(schema()))
-    jsonschema.Draft202012Validator.check_schema(shipped)
+    title = "What the runs of a study say, as reprokit study show --json prints it"
+    assert shipped_schema("study-1") == schema_of(Analysis, f"urn:reprokit:study:{FORMAT}", title=title)
+    jsonschema.Draft202012Validator.check_schema(shipped_schema("study-1"))
     with pytest.raises(jsonschema.ValidationError):
         check({"format": 1})
 
@@ -519,7 +520,7 @@ def test_no_result_is_too_strange(written: list[bytes]) -> None:
             analysis = analyse(study.path)
         except StudyDamaged:
             return
-        check(json.loads(json.dumps(document(analysis), allow_nan=False)))
+        check(json.loads(json.dumps(msgspec.to_builtins(analysis), allow_nan=False)))
         csv_file.text(analysis)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from reprokit.cli.main import main
 from reprokit.study.description import Setup
-from reprokit.study.document import schema
+from tests.support import shipped_schema
 
 from .results import classified, making, series
 
@@ -52,7 +52,7 @@ def test_the_table(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_document_fits_its_schema(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = shown([str(directory), "--json"], capsys)
     content = json.loads(out)
-    jsonschema.Draft202012Validator(schema()).validate(content)
+    jsonschema.Draft202012Validator(shipped_schema("study-1")).validate(content)
     assert (code, content["runs_made"], len(content["runs"])) == (0, 32, 32)
     assert content["curves"][0]["lines"][0]["points"] == [[1, 2.0], [2, 1.0]]
 

@@ -20,7 +20,6 @@ from reprokit.screen import Cells, print_rows
 
 FORMAT = 1
 SHOWN = 20  # rows of a kind on a terminal
-MAX_NAMED = 8  # processes or threads of a group that are told apart
 MAX_MODULES = 1000  # whose symbols are read
 TITLES = Cells(("bytes", "requests", "withheld", "source", "call site", "threads", "asked in"))
 
