@@ -27,14 +27,15 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
     if nesting < 0:
         raise ArtifactDamaged("its values are nested too deep")
     yield Value(name, _text(value))
+    path = f"{name}/" if name else ""
     if isinstance(value, Pairs):
         for key, inner in value.items:
-            yield from values(f"{name}/{escaped(key)}", inner, nesting - 1)
+            yield from values(f"{path}{escaped(key)}", inner, nesting - 1)
     elif isinstance(value, list) and len(value) >= MANY and all(isinstance(one, Number) for one in value):
         yield from _numbers(name, value)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from values(f"{name}/{index}", inner, nesting - 1)
+            yield from values(f"{path}{index}", inner, nesting - 1)
 
 
 def _numbers(name: str, texts: list[Number]) -> Iterator[Part]:
