@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from reprokit.errors import RunDamaged, RunNotReadable
+from reprokit.errors import RunDamaged, RunNotReadable, reason
 
 MAX_FILES = 1_000_000
 MAX_BYTES = 1 << 40  # of all files together
@@ -35,6 +35,22 @@ def bounded_names(directory: Path, ending: str) -> list[str]:
     except OSError as error:
         raise RunDamaged(f"{directory}: {error.strerror}; the run cannot be used") from None
     return sorted(names)
+
+
+def open_file(path: Path) -> int:
+    """A descriptor of a regular file of a run directory, never by a symbolic link; waits for no FIFO."""
+    try:
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        raise RunDamaged(f"{path} is missing; the run cannot be used") from None
+    except PermissionError:
+        raise RunNotReadable(f"{path} may not be read by this user; run as its owner or ask for a copy") from None
+    except OSError as error:
+        raise RunDamaged(f"{path}: {reason(error)}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunDamaged(f"{path} is not a regular file")
+    return descriptor
 
 
 def _require_bounded(directory: Path, files: int, size: int, holes: int) -> None:

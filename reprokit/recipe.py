@@ -18,8 +18,10 @@ from typing import Annotated
 
 import msgspec
 
+from reprokit import rundir
 from reprokit.errors import BadRecipe
 from reprokit.model.run import RecipeUsed
+from reprokit.plan import Plan
 from reprokit.printable import printable
 
 if sys.version_info >= (3, 11):
@@ -58,6 +60,18 @@ class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def words(self) -> tuple[str, ...]:
         """Everything that is asked for, as options of record."""
         return (*self.switches, *(f"--patch {patch}" for patch in self.patches))
+
+
+def planned(plan: Plan, settings: RecipeSettings) -> Plan:
+    """The plan with these settings."""
+    return msgspec.structs.replace(
+        plan,
+        clock=settings.clock,
+        keyed=settings.keyed,
+        record_crypto=settings.include_crypto,
+        hide_rdrand=settings.hide_rdrand,
+        patches=settings.patches,
+    )
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,12 +135,7 @@ def merged(recipe: Recipe, asked: RecipeSettings) -> RecipeSettings:
 
 def write(path: Path, recipe: Recipe, comment: str) -> None:
     """Put a recipe into its place, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(dumps(recipe, comment), encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    rundir.write_whole(path, dumps(recipe, comment).encode(), mode=0o666)
 
 
 def dumps(recipe: Recipe, comment: str) -> str:

@@ -22,7 +22,7 @@ from typing import IO, Any, Final, NoReturn, TypeVar
 import msgspec
 
 from reprokit import pending, untrusted_json
-from reprokit.bounds import bounded_names
+from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import (
     CannotWriteRun,
     RunDamaged,
@@ -178,19 +178,7 @@ class RunDirectory:
 
     def open(self, name: str) -> int:
         """A descriptor of a regular file inside the run, never through a symbolic link."""
-        path = self.path / name
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        except FileNotFoundError:
-            raise RunDamaged(f"{path} is missing; the run cannot be used") from None
-        except PermissionError:
-            self._refuse_unreadable(path)
-        except OSError as error:
-            raise RunDamaged(f"{path}: {reason(error)}") from None
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise RunDamaged(f"{path} is not a regular file")
-        return fd
+        return open_file(self.path / name)
 
     def read(self, name: str, limit: int) -> bytes:
         """The whole of a small file."""
@@ -402,11 +390,11 @@ def write_json(path: Path, value: Any) -> None:
         raise CannotWriteRun(f"{path}: {error.strerror}") from None
 
 
-def write_whole(path: Path, data: bytes, *, synced: bool = False) -> None:
-    """Replace a file whole or not at all, readable by its owner only; raises OSError."""
+def write_whole(path: Path, data: bytes, *, synced: bool = False, mode: int = 0o600) -> None:
+    """Replace a file whole or not at all, by default readable by its owner only; raises OSError."""
     partial = path.with_name(path.name + ".partial")
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             if synced:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reprokit.printable import printable
@@ -32,6 +32,15 @@ def print_rows(headline: str, rows: Sequence[Cells], footer: Sequence[str] = (),
         _print_table(headline, rows, footer, style)
     else:
         _print_plain(headline, rows, footer)
+
+
+def labelled(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Labels and texts, a label once where several rows have it one behind the other."""
+    found, before = [], ""
+    for label, text in rows:
+        found.append(("" if label == before else label, text))
+        before = label
+    return found
 
 
 def _print_plain(headline: str, rows: Sequence[Cells], footer: Sequence[str]) -> None:

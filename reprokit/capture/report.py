@@ -10,7 +10,7 @@ from reprokit.agent.capture.header import SnapshotHeader
 from reprokit.agent.capture.reading import SnapshotFile
 from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.printable import printable
-from reprokit.screen import Cells, print_rows
+from reprokit.screen import Cells, labelled, print_rows
 
 FORMAT = 1
 SHOWN = 6  # things of a kind
@@ -54,10 +54,7 @@ def print_result(found: Mapping[str, Any], mode: str) -> None:
 
 
 def _print(headline: str, rows: Rows, style: str) -> None:
-    found = list(rows)
-    before = ["", *(label for label, _ in found)]
-    labels = ["" if label == previous else label for previous, (label, _) in zip(before, found, strict=False)]
-    print_rows(headline, [Cells((label, text)) for label, (_, text) in zip(labels, found, strict=True)], style=style)
+    print_rows(headline, list(map(Cells, labelled(rows))), style=style)
 
 
 # A snapshot

@@ -134,14 +134,8 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
         patches=plan.patches,
     )
     settings = recipe.merged(found, asked)
-    return msgspec.structs.replace(
-        plan,
-        clock=settings.clock,
-        keyed=settings.keyed,
-        hide_rdrand=settings.hide_rdrand,
-        patches=chosen_patches(settings.patches, plan.command),
-        recipe=used,
-    )
+    patches = chosen_patches(settings.patches, plan.command)
+    return msgspec.structs.replace(recipe.planned(plan, settings), patches=patches, recipe=used)
 
 
 def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:

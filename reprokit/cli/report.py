@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from reprokit import rundir
 from reprokit.cli.paths import run_path
 from reprokit.errors import CannotWriteReport, UsageError
 
@@ -122,10 +122,7 @@ def _statement(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> s
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(partial, path)
+        rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=0o666)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CannotWriteReport(f"{path}: {error.strerror}; choose another place with -o") from None

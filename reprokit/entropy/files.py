@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import msgspec
 
 from reprokit import native
-from reprokit.bounds import bounded_names
-from reprokit.errors import RunDamaged, RunNotReadable, RunTooNew
+from reprokit.bounds import bounded_names, open_file
+from reprokit.errors import RunDamaged, RunTooNew
 
 FORMAT = 3  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
@@ -204,20 +203,6 @@ def damaged(path: Path, offset: int, what: str) -> RunDamaged:
     return RunDamaged(f"{path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file of a run directory: never through a symbolic link, never waiting for a FIFO."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except PermissionError:
-        raise RunNotReadable(f"{path} may not be read by this user; run as its owner") from None
-    except OSError as error:
-        raise RunDamaged(f"{path}: {error.strerror}") from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise RunDamaged(f"{path} is not a regular file")
-    return os.fdopen(fd, "rb")
-
-
 class InMemory(bytes):
     """Bytes that are in memory."""
 
@@ -227,7 +212,7 @@ class InMemory(bytes):
 
 def mapped(path: Path) -> Data:
     """A regular file's bytes."""
-    with open_regular(path) as file:
+    with os.fdopen(open_file(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else InMemory()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reprokit import native
-from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, Head, entropy_files, open_regular
+from reprokit.bounds import open_file
+from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, Head, entropy_files
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 from reprokit.model.run import Fidelity, ProfileFacts
@@ -53,7 +54,7 @@ def digest(directory: Path) -> str:
     """SHA-256 over the name, size and content of every entropy file: the seal of a profile."""
     total = hashlib.sha256(b"reprokit-profile-1\0")
     for path in entropy_files(directory):
-        with open_regular(path) as file:
+        with os.fdopen(open_file(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             total.update(path.name.encode() + b"\0" + size.to_bytes(8, "little"))
             while block := file.read(_BLOCK):

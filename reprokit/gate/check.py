@@ -152,21 +152,16 @@ class Check:
             self._fresh.renew()
 
     def _plan(self, name: str) -> Plan:
-        settings = self._settings
-        return Plan(
+        plan = Plan(
             mode=RECORD,
             command=self._training.command,
             working_directory=self._place,
             fresh=self._copy,
             output=self._new(name),
             data=tuple(str(self._work.base / path) for path in self._training.data),
-            clock=settings.clock,
-            keyed=settings.keyed,
-            record_crypto=settings.include_crypto,
-            hide_rdrand=settings.hide_rdrand,
-            patches=settings.patches,
             recipe=self._recipe,
         )
+        return recipe.planned(plan, self._settings)
 
     def _new(self, name: str) -> Path:
         self._runs_of_training.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from reprokit.findings import (
 from reprokit.model.run import RunFile
 from reprokit.profiling.groups import DIFFERENT
 from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, print_rows
+from reprokit.screen import Cells, labelled, print_rows
 
 FORMAT = 1
 SHOWN = 6  # findings that are explained
@@ -55,10 +55,7 @@ def print_findings(run: RunDirectory, found: FindingsFile) -> None:
     """The most urgent first and explained; the rest in a line for each kind."""
     blamed = [one for one in found.findings if one.blamed]
     rows = [*_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
-    labels = ["", *(label for label, _ in rows)]
-    cells = [
-        Cells(("" if label == before else label, text)) for before, (label, text) in zip(labels, rows, strict=False)
-    ]
+    cells = list(map(Cells, labelled(rows)))
     style = "bold red" if any(one.verdict == findings.GUILTY for one in blamed) else "bold yellow" if blamed else "bold"
     print_rows(
         f"findings in {run.path}: {findings.in_words(found)}", cells, list(_advice(run.run, blamed)), style=style

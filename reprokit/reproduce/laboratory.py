@@ -21,7 +21,7 @@ from reprokit.launch.messages import warn
 from reprokit.launch.replaying import replay_plan
 from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
-from reprokit.recipe import RecipeSettings
+from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import Comparison, compare
@@ -124,7 +124,7 @@ class LocalLaboratory:
 
     def _plan(self, settings: RecipeSettings, name: str) -> Plan:
         work = self._work
-        return Plan(
+        plan = Plan(
             mode=RECORD,
             command=work.command,
             working_directory=work.working_directory,
@@ -132,12 +132,8 @@ class LocalLaboratory:
             keep_outputs=work.keep_outputs,
             supervisor=work.supervisor,
             data=work.data,
-            clock=settings.clock,
-            keyed=settings.keyed,
-            record_crypto=settings.include_crypto,
-            hide_rdrand=settings.hide_rdrand,
-            patches=settings.patches,
         )
+        return planned(plan, settings)
 
     def _attempt(self, kind: Kind, plan: Plan) -> Attempt:
         assert plan.output is not None

@@ -17,7 +17,7 @@ from reprokit.errors import CannotWriteRun, ReprokitError, RunExists
 from reprokit.launch import patched
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
-from reprokit.launch.rundirectory import HOME
+from reprokit.launch.rundirectory import home
 from reprokit.recipe import Recipe, RecipeSettings
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
@@ -55,11 +55,7 @@ def place_for(output: Path | None) -> Path:
 
 
 def _own_place() -> Path:
-    home = Path(os.path.realpath(HOME))
-    home.mkdir(mode=0o700, exist_ok=True)
-    if not (home / ".gitignore").exists():
-        (home / ".gitignore").write_text("*\n")
-    return home / f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
+    return home(Path()) / f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
 
 
 def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:

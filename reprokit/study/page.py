@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from reprokit import rundir
 from reprokit.errors import CannotWriteReport
 from reprokit.pages import environment as pages
 from reprokit.printable import printable
@@ -48,14 +48,9 @@ def missing() -> list[str]:
 def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
     """Write the page, whole or not at all; raises CannotWriteReport."""
     text = page(analysis)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-        os.replace(partial, path)
+        rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=mode)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CannotWriteReport(f"{path}: {error.strerror}; choose another file") from None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from reprokit.errors import StudyTooLarge
 from reprokit.study.description import Study
 from reprokit.study.results import PairResult, RunResult
+from reprokit.study.wording import size
 
 SPARE = 16 << 20  # bytes that are left to everybody else
 
@@ -38,8 +39,8 @@ class Room:
     def of_pair(self, setup: str) -> int:
         """Bytes of a pair of this setup; of one that has none yet, of the largest there is."""
         of_setup: Counter[str] = Counter()
-        for (name, _), size in self._sizes.items():
-            of_setup[name] += size
+        for (name, _), taken in self._sizes.items():
+            of_setup[name] += taken
         return of_setup[setup] or max(of_setup.values(), default=0)
 
     def needed(self, setups: Iterable[str]) -> int:
@@ -55,7 +56,7 @@ class Room:
         """Raise StudyTooLarge where what is to come does not fit."""
         needed, free = self.needed(setups), self.free()
         if needed + SPARE > free:
-            what = f"what is left of the study needs about {in_bytes(needed)}, and {in_bytes(free)} are free"
+            what = f"what is left of the study needs about {size(needed)}, and {size(free)} are free"
             raise StudyTooLarge(f"{self._directory}: {what}; make room, then start the same command again")
 
     def free(self) -> int:
@@ -76,12 +77,3 @@ class Room:
             with os.scandir(place) as entries:
                 stays += sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
         return stays // max(1, self._runs)
-
-
-def in_bytes(size: float) -> str:
-    """A size for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError

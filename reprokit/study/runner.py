@@ -20,6 +20,7 @@ from reprokit.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged,
 from reprokit.launch import command as commands
 from reprokit.launch import environment, host
 from reprokit.launch.messages import say, warn
+from reprokit.launch.rundirectory import HOME, home
 from reprokit.study import attempt, engines, order, store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Described, Setup, Study, differences
@@ -28,14 +29,14 @@ from reprokit.study.engines.engine import Stop
 from reprokit.study.order import PairPlace
 from reprokit.study.progress import StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult
-from reprokit.study.room import Room, in_bytes
+from reprokit.study.room import Room
 from reprokit.study.store import StudyFile
+from reprokit.study.wording import size
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
     from reprokit.study.engines.tasks import Outstanding, StudyTask
 
-HOME: Final = Path(".reprokit")
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of one that was killed
 AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"
 INTERRUPTED: Final = "an earlier attempt at this run was interrupted; nothing of it was used"
@@ -53,7 +54,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 def place_for(name: str, output: Path | None) -> Path:
     """The directory of a study."""
-    return Path(os.path.realpath(output if output is not None else HOME / "studies" / name))
+    return Path(os.path.realpath(output if output is not None else Path(HOME, "studies", name)))
 
 
 def run(described: Described, directory: Path, source: Path, *, stop_on_failure: bool = False) -> Done:
@@ -129,9 +130,8 @@ def _make(directory: Path) -> None:
     """The directory, private to the user; one below .reprokit is kept from version control."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        home = Path(os.path.realpath(HOME))
-        if home in directory.parents and not (home / ".gitignore").exists():
-            (home / ".gitignore").write_text("*\n")
+        if Path(os.path.realpath(HOME)) in directory.parents:
+            home(Path())
         names = {entry.name for entry in os.scandir(directory)} - {store.LOCK}
     except OSError as error:
         raise CannotWriteRun(f"{directory}: {error.strerror}; choose another directory with -o") from None
@@ -359,7 +359,7 @@ class _Running:
         needed, free = self._room.needed(one.setup for one in self._coming), self._room.free()
         left = self._progress.left()
         took = f", and about {in_time(left)}" if left is not None else ""
-        say(f"what is left needs about {in_bytes(needed)} of {in_bytes(free)} that are free{took}")
+        say(f"what is left needs about {size(needed)} of {size(free)} that are free{took}")
 
     def done(self, *, stopped: bool) -> Done:
         """How the study stands."""

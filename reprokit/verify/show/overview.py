@@ -10,7 +10,7 @@ from reprokit import findings
 from reprokit.capture import files
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import Proof, RunFile
-from reprokit.screen import Cells, print_rows
+from reprokit.screen import Cells, labelled, print_rows
 from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.metrics import WORDINGS, text
@@ -45,9 +45,7 @@ def rows(summary: RunSummary) -> list[tuple[str, str]]:
         *_captured(summary),
         *_caveats(summary),
     ]
-    before = ["", *(label for label, _ in sections)]
-    labels = ["" if label == previous else label for previous, (label, _) in zip(before, sections, strict=False)]
-    return [(label, shortened(line)) for label, (_, line) in zip(labels, sections, strict=True)]
+    return [(label, shortened(line)) for label, line in labelled(sections)]
 
 
 def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
