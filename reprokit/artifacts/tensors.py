@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from reprokit import native
-from reprokit.artifacts import dtypes
-from reprokit.artifacts.dtypes import Dtype
+from reprokit import dtypes, native
 from reprokit.artifacts.parts import Limits, TensorPart
 from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly
 from reprokit.artifacts.statistics import Extreme, TensorStatistics, Tolerance, merged
+from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
 
 TILE = 1 << 18  # elements of a piece of tensors that do not lie in C order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reprokit.artifacts import dtypes
+from reprokit import dtypes
 from reprokit.artifacts.parts import Noise, Part, TensorPart, Value
 from reprokit.artifacts.sources import exactly
 from reprokit.artifacts.statistics import Extreme, StatisticsJudgment, TensorStatistics, document, multi_index

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from reprokit import dtypes
 
 if TYPE_CHECKING:
     import numpy
@@ -27,13 +27,6 @@ PLAIN = {
     "F64": "<f8",
     "C64": "<c8",
     "C128": "<c16",
-}
-# Of 8-bit floats: bits of exponent and mantissa, bias, and how what is no number is written.
-SMALL = {
-    "F8_E4M3": (4, 3, 7, "finite"),
-    "F8_E5M2": (5, 2, 15, "ieee"),
-    "F8_E4M3FNUZ": (4, 3, 8, "unsigned zero"),
-    "F8_E5M2FNUZ": (5, 2, 16, "unsigned zero"),
 }
 
 
@@ -64,32 +57,9 @@ def array(tensor: SavedTensor) -> numpy.ndarray[Any, Any]:
         found = raw(PLAIN[tensor.dtype])
     elif tensor.dtype == "BF16":
         found = (raw("<u2").astype("<u4") << 16).view("<f4")
-    elif tensor.dtype == "F8_E8M0":
-        found = numpy.array([math.ldexp(1, byte - 127) for byte in range(255)] + [math.nan], dtype="<f4")[raw("u1")]
     else:
-        found = numpy.array(_values(*SMALL[tensor.dtype]), dtype="<f4")[raw("u1")]
+        small = dtypes.named(dtypes.SAFETENSORS[tensor.dtype])
+        found = numpy.array([dtypes.decoded(small, byte) for byte in range(256)], dtype="<f4")[raw("u1")]
     found.flags.writeable = False
     shaped: numpy.ndarray[Any, Any] = found.reshape(tensor.shape)
     return shaped
-
-
-@cache
-def _values(exponent: int, mantissa: int, bias: int, style: str) -> tuple[float, ...]:
-    """What each byte means."""
-    return tuple(_value(byte, exponent, mantissa, bias, style) for byte in range(256))
-
-
-def _value(byte: int, exponent: int, mantissa: int, bias: int, style: str) -> float:
-    sign = -1.0 if byte & 0x80 else 1.0
-    power, fraction = (byte & 0x7F) >> mantissa, byte & ((1 << mantissa) - 1)
-    if style == "unsigned zero":
-        if byte == 0x80:
-            return math.nan
-    elif power == (1 << exponent) - 1:
-        if style == "ieee":
-            return math.nan if fraction else sign * math.inf
-        if fraction == (1 << mantissa) - 1:
-            return math.nan
-    if power == 0:
-        return sign * math.ldexp(fraction, 1 - bias - mantissa)
-    return sign * math.ldexp(fraction + (1 << mantissa), power - bias - mantissa)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reprokit.artifacts import dtypes, tensors
+from reprokit import dtypes
+from reprokit.artifacts import tensors
 from reprokit.artifacts.parts import Limits, TensorPart
 from reprokit.artifacts.sources import Memory
 from reprokit.artifacts.statistics import TensorStatistics, bucket_name, multi_index

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reprokit.artifacts import dtypes
+from reprokit import dtypes
 from reprokit.artifacts.formats import sstable, tensorflow_messages
 from reprokit.artifacts.formats.crc32c import crc32c, unmasked
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, signed

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from reprokit.artifacts import dtypes
+from reprokit import dtypes
 from reprokit.artifacts.formats import keras_config
 from reprokit.artifacts.parts import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import BLOCK, FileSource, exactly, piece

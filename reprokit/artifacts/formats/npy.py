@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.artifacts import dtypes
+from reprokit import dtypes
 from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.errors import ArtifactDamaged

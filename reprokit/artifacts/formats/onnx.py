@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.dtypes import PACKED as PACKED_NAME
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.onnx_messages import PACKED, SCHEMA, TYPES
@@ -12,6 +11,7 @@ from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
 from reprokit.artifacts.formats.typed_values import TypedList, Values
 from reprokit.artifacts.parts import Limits, Part, Source, Value
 from reprokit.artifacts.sources import piece
+from reprokit.dtypes import PACKED as PACKED_NAME
 from reprokit.errors import ArtifactDamaged
 
 EXTERNAL = 1  # data_location

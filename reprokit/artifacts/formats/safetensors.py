@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.artifacts import dtypes
+from reprokit import dtypes
 from reprokit.artifacts.formats import strict_json
 from reprokit.artifacts.formats.strict_json import Number, Pairs
 from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
@@ -14,25 +14,6 @@ from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 
 LONGEST_HEADER = 100_000_000  # as the format has it
-_TYPES = {
-    "BOOL": "bool",
-    "F4": "float4_e2m1fn_packed",
-    "F6_E2M3": "float6_e2m3fn_packed",
-    "F6_E3M2": "float6_e3m2fn_packed",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    **{
-        f"{letter}{bits}": f"{name}{bits}" for letter, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
-    },
-}
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -82,7 +63,7 @@ def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int
     if entries.keys() != {"dtype", "shape", "data_offsets"} or len(entries) != len(facts.items):
         raise ArtifactDamaged(f"its header does not say what {name[:80]!r} is")
     shape, offsets = _numbers(name, entries["shape"]), _numbers(name, entries["data_offsets"])
-    kind = _TYPES.get(entries["dtype"]) if type(entries["dtype"]) is str else None
+    kind = dtypes.SAFETENSORS.get(entries["dtype"]) if type(entries["dtype"]) is str else None
     if kind is None or len(shape) > 64:
         raise ArtifactDamaged(f"{name[:80]!r} is of a type that is not known: {str(entries['dtype'])[:40]!r}")
     count = math.prod(shape)

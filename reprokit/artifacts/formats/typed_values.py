@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reprokit.artifacts import dtypes
-from reprokit.artifacts.dtypes import Dtype
+from reprokit import dtypes
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.messages import LISTS, NUMBERS, Schema, Walker, below
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field
 from reprokit.artifacts.parts import Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece
 from reprokit.artifacts.tensors import MAX_RANK
+from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
 
 MOST_REPEATED = 1 << 20  # elements that a single value may stand for

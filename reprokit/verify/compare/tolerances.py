@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reprokit import dtypes
 from reprokit.difference import Difference, Verdict
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances, ulps
@@ -18,7 +18,7 @@ from reprokit.verify.read.scan import SeriesKey, collect, order_of
 
 QUANTITY = {"loss": "loss", "log": "metrics", "epoch": "metrics", "history": "metrics", "evaluate": "scores"}
 
-_FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
+FLOATS = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}  # hexadecimal digits
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|\b[0-9a-f]{16}\b")
 _NO_NUMBERS = "random state"  # the name of digests of what is near nothing else
 _APART = ("value", "values", "k", "p", "n", "t")  # what of a line is no part of its frame
@@ -132,10 +132,8 @@ def _add(found: _Found, where: str, left: MetricValue, right: MetricValue, toler
 
 def number(value: MetricValue) -> float | None:
     """The number that a value is; None for texts and truth values."""
-    if value.dtype in _FLOATS and value.bits is not None:
-        return float(struct.unpack(_FLOATS[value.dtype], bytes.fromhex(value.bits))[0])
-    if value.dtype == "bfloat16" and value.bits is not None and len(value.bits) == 4:
-        return float(struct.unpack(">f", bytes.fromhex(value.bits) + b"\0\0")[0])
+    if value.dtype in FLOATS and value.bits is not None and len(value.bits) == FLOATS[value.dtype]:
+        return dtypes.decoded(dtypes.named(value.dtype), int(value.bits, 16))
     if isinstance(value.decimal, bool) or value.text is not None:
         return None
     return value.decimal

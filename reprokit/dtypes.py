@@ -87,6 +87,27 @@ _NAMED = {dtype.name: dtype for dtype in (*_FLOATS, *_INTEGERS, *_COMPLEX, Dtype
 _RAW_NAME = re.compile(r"raw([1-9][0-9]{0,6})")
 
 
+SAFETENSORS = {  # by the names that safetensors has for them
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_packed",
+    "F6_E2M3": "float6_e2m3fn_packed",
+    "F6_E3M2": "float6_e3m2fn_packed",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    **{
+        f"{letter}{bits}": f"{name}{bits}" for letter, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
+    },
+}
+
+
 def named(name: str) -> Dtype:
     """The type of this name: NumPy's and ml_dtypes', the same with _packed, or rawN for N bytes that are no number."""
     plain = name.removesuffix(PACKED)
@@ -120,6 +141,11 @@ def shown(dtype: Dtype, element: bytes, *, exact: bool = False) -> str:
     return texts[0] if len(texts) == 1 else f"({texts[0]}, {texts[1]}i)"
 
 
+def decoded(dtype: Dtype, code: int) -> float:
+    """The number that these bits of a floating-point type stand for."""
+    return float(native.artifacts()[1].rka_decode(native_format(dtype), code))
+
+
 def _shown_raw(element: bytes) -> str:
     text = element[:SHOWN_RAW]
     return repr(text)[1:] + ("..." if len(element) > SHOWN_RAW else "")
@@ -133,8 +159,7 @@ def _shown_code(dtype: Dtype, code: int, exact: bool) -> str:
         low = code & ((1 << dtype.bits) - 1)
         value = low - (1 << dtype.bits) if dtype.kind == SIGNED and low >> (dtype.bits - 1) else low
         return f"{value}{bits if exact else ''}"
-    _, library = native.artifacts()
-    number = float(library.rka_decode(native_format(dtype), code))
+    number = decoded(dtype, code)
     if math.isnan(number):
         return f"nan{bits}"
     return _shortest(number, dtype) + (bits if exact else "")
