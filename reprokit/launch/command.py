@@ -7,6 +7,7 @@ import os
 import platform
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -104,27 +105,35 @@ def _head(path: Path) -> bytes:
 
 
 def _refusal(program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path) -> ShimRefusal:
-    """Follow #! lines and env to the program that will run, and say why the shim stays out of it."""
-    for _ in range(SCRIPT_LIMIT):
-        path = directory / program
+    """Why the shim stays out of one of the programs on the way to the one that will run."""
+    for path, head in chain(program, arguments, search_path, directory):
         with suppress(OSError):
-            head = _head(path)
-            if head.startswith(b"#!"):
-                interpreter = _interpreter_line(head)
-                _check_executable(f"{program}: its interpreter {interpreter[0]}", directory / interpreter[0])
-                program, arguments = interpreter[0], (*interpreter, program)
-                continue
-            refusal = _privileged(path) or elf_refusal(path)
+            refusal = ShimRefusal() if head.startswith(b"#!") else _privileged(path) or elf_refusal(path)
             if refusal.why:
                 return msgspec.structs.replace(refusal, why=f"{path} {refusal.why}")
+    return ShimRefusal()
+
+
+def chain(
+    program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path
+) -> Iterator[tuple[Path, bytes]]:
+    """Follow #! lines and env to the program that will run: each path, and how the file begins as far as it is told."""
+    for _ in range(SCRIPT_LIMIT):
+        path = directory / program
+        head = _head(path)
+        yield path, head
+        if head.startswith(b"#!"):
+            interpreter = _interpreter_line(head)
+            _check_executable(f"{program}: its interpreter {interpreter[0]}", directory / interpreter[0])
+            program, arguments = interpreter[0], (*interpreter, program)
+            continue
         target = _behind_env(arguments) if os.path.basename(program) == "env" else None
         if target is None:
-            return ShimRefusal()
-        with suppress(CommandNotFound, CommandNotExecutable):
+            return
+        try:
             program, arguments = find(target, search_path, directory), (target,)
-            continue
-        return ShimRefusal()  # env itself will say that it is missing
-    return ShimRefusal()
+        except (CommandNotFound, CommandNotExecutable):
+            return  # env itself will say that it is missing
 
 
 def _interpreter_line(head: bytes) -> tuple[str, ...]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from reprokit.errors import LaunchError
-from reprokit.launch import command as commands
-from reprokit.launch.command import Command
+from reprokit.launch.command import Command, chain
 
-SCRIPT_LIMIT = 5  # lines with #! that are followed
-LINE_LIMIT = 256
 _PYTHON = re.compile(r"python(?P<version>[0-9]+(\.[0-9]+t?)?)?")
 _SITES = ("site-packages", "dist-packages")
 
@@ -28,32 +26,11 @@ def directories(command: Command, own: Mapping[str, str], directory: Path) -> li
 
 def _python(command: Command, search_path: str | None, directory: Path) -> Path | None:
     """The interpreter that the command is, or that its #! lines lead to."""
-    program = command.program
-    for _ in range(SCRIPT_LIMIT):
-        path = directory / program
-        if _PYTHON.fullmatch(os.path.basename(program)):
-            return path
-        words = _interpreter(path)
-        if words and os.path.basename(words[0]) == "env":
-            words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        if not words:
-            return None
-        try:
-            program = commands.find(words[0], search_path, directory)
-        except LaunchError:
-            return None
+    with suppress(LaunchError):
+        for path, _ in chain(command.program, command.arguments, search_path, directory):
+            if _PYTHON.fullmatch(path.name):
+                return path
     return None
-
-
-def _interpreter(path: Path) -> list[str]:
-    """The words behind #! of a script."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(LINE_LIMIT)
-    except OSError:
-        return []
-    line = head.split(b"\n", 1)[0]
-    return os.fsdecode(line[2:]).split() if line.startswith(b"#!") else []
 
 
 def _sites(python: Path, own: Mapping[str, str]) -> Iterator[str]:
