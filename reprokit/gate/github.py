@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, GateVerdict, Judged
+from reprokit.pages.markdown import escaped
 from reprokit.printable import printable
 
 MAX_SUMMARY = 900 << 10  # bytes
@@ -45,32 +46,24 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for one in verdict.trainings:
         cells = [_cell(one, suite) for suite in SUITES]
-        yield f"| {_escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
+        yield f"| {escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
     for one in verdict.trainings:
         unpassed = [case for case in one.cases if case.outcome != PASSED]
         if not unpassed and not one.notes:
             continue
         yield ""
-        yield f"### {_escaped(one.name)}"
+        yield f"### {escaped(one.name)}"
         yield ""
         for case in unpassed[:SHOWN]:
-            yield f"- {MARKS[case.outcome]} {_escaped(case.suite)}: {_escaped(case.name)}: {_escaped(case.message)}"
+            yield f"- {MARKS[case.outcome]} {escaped(case.suite)}: {escaped(case.name)}: {escaped(case.message)}"
         if len(unpassed) > SHOWN:
             yield f"- and {len(unpassed) - SHOWN} more"
-        yield from (f"- note: {_escaped(note)}" for note in one.notes)
+        yield from (f"- note: {escaped(note)}" for note in one.notes)
 
 
 def _cell(one: Judged, suite: str) -> str:
     outcome = one.outcome(suite)
     return f"{MARKS[outcome]} {WORDS[outcome]}".strip()
-
-
-def _escaped(text: str) -> str:
-    """A text in which nothing is Markdown or HTML."""
-    safe = printable(text)
-    for character in "\\`*_{}[]()#!|<>~&@":
-        safe = safe.replace(character, "\\" + character)
-    return safe.replace("://", "\\://")
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:

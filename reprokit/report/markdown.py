@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from reprokit.printable import printable
+from reprokit.pages.markdown import code, escaped
 from reprokit.report.facts import AuditFacts, Item
 from reprokit.report.words import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
 
-LONGEST = 400
 MAX_ROWS = 200  # of a table; what differs comes first
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#!|<>~&@]|(?<=www)\.|:(?=//))")  # with what makes links and mentions
 
 
 def page(facts: AuditFacts) -> str:
     """The whole text."""
     return "\n".join(_lines(facts)) + "\n"
-
-
-def escaped(text: str, limit: int = LONGEST) -> str:
-    """A text in which nothing is Markdown or HTML."""
-    return _SPECIAL.sub(r"\\\1", printable(text, limit))
-
-
-def code(text: str, limit: int = LONGEST) -> str:
-    """A text as code, whatever backticks are in it."""
-    text = printable(text, limit)
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{ticks}{pad}{text}{pad}{ticks}" if text else ""
 
 
 def _lines(facts: AuditFacts) -> Iterator[str]:

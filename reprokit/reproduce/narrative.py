@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from reprokit.findings import CLEARED, COVERED, GUILTY, ORDER, SUSPECT, Finding
+from reprokit.pages.markdown import code, escaped
 from reprokit.printable import printable
 from reprokit.reproduce.diagnosis import place
 from reprokit.reproduce.journal import (
@@ -45,7 +46,7 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield f"- Directory: {code(journal.directory)}"
     yield f"- Started: {journal.started}" + (f", ended: {journal.ended}" if journal.ended else "")
     yield f"- reprokit {journal.reprokit}; {_pairs(journal)}"
-    yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {plain(journal.why)}" if journal.why else "")
+    yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""
     said: set[str] = set()  # notes that hold for every round stand in the first
     for one in journal.rounds:
@@ -67,15 +68,15 @@ def _pairs(journal: RoundJournal) -> str:
 
 
 def _round(one: Round, said: set[str]) -> Iterator[str]:
-    yield f"## Round {one.number}: {plain(one.title)}"
+    yield f"## Round {one.number}: {escaped(one.title)}"
     yield ""
     yield from (f"- {line}" for line in _happened(one))
     notes = dict.fromkeys(_notes(one))
-    yield from (f"- Note: {plain(note)}" for note in notes if note not in said)
+    yield from (f"- Note: {escaped(note)}" for note in notes if note not in said)
     said.update(notes)
     yield ""
     if one.conclusion:
-        yield f"**{plain(one.conclusion[:1].upper() + one.conclusion[1:])}.**"
+        yield f"**{escaped(one.conclusion[:1].upper() + one.conclusion[1:])}.**"
         yield ""
 
 
@@ -93,38 +94,38 @@ def _happened(one: Round) -> Iterator[str]:
         yield from _attempt(attempt)
     for words, alike in groupby(one.outcomes, lambda outcome: outcome.words):
         outcomes = list(alike)
-        yield f"Verify: {plain(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
+        yield f"Verify: {escaped(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
         yield from _outcome(outcomes[0])
     if one.phase == PROFILE:
         yield from _found(one.findings)
-    yield from (plain(note) for note in one.notes)
+    yield from (escaped(note) for note in one.notes)
 
 
 def change_in_words(change: Change) -> str:
     """What was done, why, and what it costs."""
-    text = f"{code(change.option)}, since {plain(change.why.rstrip('.'))}"
-    text += f"; cost: {plain(change.cost)}" if change.cost else ""
-    return text + (f"; beware: {plain(change.warning)}" if change.warning else "")
+    text = f"{code(change.option)}, since {escaped(change.why.rstrip('.'))}"
+    text += f"; cost: {escaped(change.cost)}" if change.cost else ""
+    return text + (f"; beware: {escaped(change.warning)}" if change.warning else "")
 
 
 def _attempt(attempt: Attempt) -> Iterator[str]:
     seconds = f" in {attempt.seconds:.2f} s" if attempt.seconds is not None else ""
     gone = "" if attempt.kept else " (removed since)"
-    entropy = f"; requests for entropy: {plain(attempt.fidelity)}" if attempt.fidelity else ""
+    entropy = f"; requests for entropy: {escaped(attempt.fidelity)}" if attempt.fidelity else ""
     yield f"Run: {KINDS[attempt.kind]}{seconds}, {code(attempt.directory)}{gone}{entropy}"
     if attempt.failed:
-        yield f"It ended {plain(attempt.ended)}"
+        yield f"It ended {escaped(attempt.ended)}"
     for patch in attempt.patches:
         if patch.state != "applied":
-            yield f"Patch {code(patch.text)} was {patch.state}: {plain(patch.why)}"
+            yield f"Patch {code(patch.text)} was {patch.state}: {escaped(patch.why)}"
 
 
 def _outcome(outcome: Outcome) -> Iterator[str]:
     if outcome.trail and outcome.trail not in outcome.words:
-        yield f"The steps part: {plain(outcome.trail)}"
+        yield f"The steps part: {escaped(outcome.trail)}"
     if outcome.categories:
-        yield f"Different, causes before effects: {plain(', '.join(outcome.categories))}"
-    yield from (f"Likely cause: {plain(cause)}" for cause in outcome.causes)
+        yield f"Different, causes before effects: {escaped(', '.join(outcome.categories))}"
+    yield from (f"Likely cause: {escaped(cause)}" for cause in outcome.causes)
 
 
 def _found(findings: list[Finding]) -> Iterator[str]:
@@ -142,9 +143,9 @@ def finding_in_words(finding: Finding) -> str:
     """What it is, where, how often, and why it is blamed."""
     text = code(finding.subject)
     about = ", ".join(part for part in (finding.framework, finding.device, finding.direction) if part)
-    text += f" ({plain(about)})" if about else ""
-    text += plain(place(finding)) + (f", {finding.calls} calls" if finding.calls else "")
-    return f"{text}: {_blame(finding)}" + (f". {plain(finding.why)}" if finding.why else "")
+    text += f" ({escaped(about)})" if about else ""
+    text += escaped(place(finding)) + (f", {finding.calls} calls" if finding.calls else "")
+    return f"{text}: {_blame(finding)}" + (f". {escaped(finding.why)}" if finding.why else "")
 
 
 def _blame(finding: Finding) -> str:
@@ -169,16 +170,16 @@ def _recipe(journal: RoundJournal) -> Iterator[str]:
 
 def _what_remains(journal: RoundJournal) -> Iterator[str]:
     yield from ("## What remains", "")
-    yield from (f"- {plain(text)}" for text in journal.remaining or ["nothing that the profile could name"])
+    yield from (f"- {escaped(text)}" for text in journal.remaining or ["nothing that the profile could name"])
     yield ""
     if journal.changes:
         yield from ("Applied, and not enough:", "", *(f"- {change_in_words(one)}" for one in journal.changes), "")
     if journal.alternatives:
-        yield from ("## What you can do", "", *(f"- {plain(text)}" for text in journal.alternatives), "")
+        yield from ("## What you can do", "", *(f"- {escaped(text)}" for text in journal.alternatives), "")
 
 
 def _excluded(changes: Iterable[Change]) -> Iterator[str]:
-    lines = [f"- {code(change.option)}: {plain(change.excluded)}" for change in changes]
+    lines = [f"- {code(change.option)}: {escaped(change.excluded)}" for change in changes]
     if lines:
         yield from ("## Tried, and not kept", "", *lines, "")
 
@@ -190,7 +191,7 @@ def _costs(journal: RoundJournal) -> Iterator[str]:
     yield from ("| run | seconds | ratio | seconds of processors | ratio |", "|---|---|---|---|---|")
     for cost in journal.costs:
         seconds, processor = _figure(cost.seconds, cost.ratio), _figure(cost.processor, cost.processor_ratio)
-        yield f"| {plain(cost.what)} | {seconds} | {processor} |"
+        yield f"| {escaped(cost.what)} | {seconds} | {processor} |"
     yield ""
 
 
@@ -198,21 +199,3 @@ def _figure(seconds: float | None, ratio: float | None) -> str:
     if seconds is None:
         return "| "
     return f"{seconds:.2f} | {ratio:.2f}" if ratio is not None else f"{seconds:.2f} | 1"
-
-
-def code(text: str) -> str:
-    """The text as Markdown shows code, whatever is in it."""
-    shown = printable(text)
-    fence = "`"
-    while fence in shown:
-        fence += "`"
-    padding = " " if fence != "`" or not shown else ""
-    return f"{fence}{padding}{shown}{padding}{fence}"
-
-
-def plain(text: str) -> str:
-    """The text without anything that Markdown or a terminal would act upon."""
-    shown = printable(text, 2000)
-    for character in "\\`*_[]<>|#":
-        shown = shown.replace(character, f"\\{character}")
-    return shown
