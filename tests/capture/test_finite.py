@@ -144,7 +144,7 @@ def test_copies_are_made_of_memory_alone_where_generators_are_the_usual_ones(lib
 
     states = RandomStates(library, torch)
     states.keep()
-    assert list(states._copied) == ["python", "numpy", "gauss", "torch"]
+    assert list(states._memory.places) == ["python", "numpy", "gauss", "torch"]
     assert not states._asked
 
 

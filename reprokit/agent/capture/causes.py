@@ -33,21 +33,29 @@ class Statistics:
         self.name = name
         self.dtype = dtype
         self.shape = [int(size) for size in shape]
-        self.size = math.prod(self.shape)
-        self.is_float = limits is not None  # else it has no limits
-        self.largest = float(limits.max) if self.is_float else None
+        self.largest = None if limits is None else float(limits.max)  # finite number of its data type
         self.least: float | None = None
         self.most: float | None = None
         self.mean: float | None = None
         finite = library.isfinite(values)
         self.nonfinite, self.nans = int((~finite).sum()), int(library.isnan(values).sum())
         self.zeros, self.negative = int((values == 0).sum()), int((values < 0).sum())
-        tiny = float(limits.tiny) if self.is_float else 0.0
-        self.subnormal = int(((values != 0) & (abs(values) < tiny)).sum()) if self.is_float else 0
+        tiny = 0.0 if limits is None else float(limits.tiny)
+        self.subnormal = int(((values != 0) & (abs(values) < tiny)).sum()) if tiny else 0
         kept = values[finite] if self.nonfinite else values
         if math.prod(kept.shape):
             self.least, self.most = float(kept.min()), float(kept.max())
             self.mean = float(kept.mean(dtype=library.float64))
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it can hold what is not finite."""
+        return self.largest is not None
 
     @property
     def size_of_most(self) -> float:
@@ -70,17 +78,24 @@ class Statistics:
         }
 
 
+class Origin:
+    """Where an operator comes from: the user's lines and layer, and of a gradient's operator the one before."""
+
+    def __init__(self, where: Sequence[Place], layer: str = "", gradient_of: str = "", node: str = "") -> None:
+        self.where = list(where)
+        self.layer = layer
+        self.gradient_of = gradient_of  # aten::sqrt
+        self.node = node  # whose backward pass it is of: SqrtBackward0
+
+
 class OperatorEvent:
     """A call of an operator with something in its results that is not finite."""
 
-    def __init__(self, number: int, name: str, phase: str, where: Sequence[Place], layer: str) -> None:
+    def __init__(self, number: int, name: str, phase: str, origin: Origin) -> None:
         self.number = number
         self.name = name  # aten::div, RealDiv
         self.phase = phase
-        self.where = list(where)
-        self.layer = layer
-        self.node = ""  # whose backward pass it is of: SqrtBackward0
-        self.gradient_of = ""  # aten::sqrt
+        self.origin = origin
         self.parents: list[OperatorEvent] = []  # who made the inputs that were not finite
         self.given: list[tuple[str, Statistics]] = []  # inputs that were not, which nobody made: a name and statistics
         self.is_meant = False  # an infinity was asked for by number
@@ -103,7 +118,7 @@ class OperatorEvent:
     @property
     def operation(self) -> str:
         """What the user knows it by."""
-        return self.node or self.name
+        return self.origin.node or self.name
 
     @property
     def short(self) -> str:
@@ -190,9 +205,9 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
         "phase": event.phase,
         "operation": event.operation,
         "operator": event.name,
-        "gradient_of": event.gradient_of or None,
-        "layer": event.layer or None,
-        "where": [list(place) for place in event.where],
+        "gradient_of": event.origin.gradient_of or None,
+        "layer": event.origin.layer or None,
+        "where": [list(place) for place in event.origin.where],
         "inputs": [one.line() for one in event.inputs],
         "outputs": [one.line() for one in event.outputs],
         "first_nonfinite": event.first,
@@ -217,8 +232,8 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
         inputs = "finite inputs" if event.is_origin else "infinite inputs"
         what = _forward_words(event) or _overflow_words(event)
         what = what or f"{event.name} made of {inputs} what is not a number"
-        if event.gradient_of and event.phase == BACKWARD:
-            what = f"in the gradient of {event.gradient_of}: {what}"
+        if event.origin.gradient_of and event.phase == BACKWARD:
+            what = f"in the gradient of {event.origin.gradient_of}: {what}"
     return what + _in_samples(event, samples)
 
 
@@ -256,7 +271,7 @@ def _named(event: OperatorEvent, name: str) -> Statistics | None:
 
 def _gradient_words(event: OperatorEvent) -> str | None:
     """What is known of gradients, from what is kept of the forward pass for them."""
-    name = re.sub(r"backward\d*$", "", event.node.lower()) or _short(event.gradient_of)
+    name = re.sub(r"backward\d*$", "", event.origin.node.lower()) or _short(event.origin.gradient_of)
     before, result, divisor = (_named(event, f"saved {kept}") for kept in ("self", "result", "other"))
     if name in ("sqrt", "rsqrt") and result is not None and result.zeros:
         zeros, what = _count(result, "zeros"), "inputs" if name == "sqrt" else "results"

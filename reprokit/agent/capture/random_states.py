@@ -19,23 +19,29 @@ if TYPE_CHECKING:
 
     from ..trail_library import Library
 
+    RandomReader = Callable[[], dict[str, Any]]  # gives the states that were held at one moment
+
 _WORDS = struct.Struct("<625I")
 _GAUSS = struct.Struct("<i4xd")  # of NumPy: whether there is a second normal number, and which
 _VERSION = 3  # of what Python's generator gives
 
 
-class KeptStates:
-    """What was held at one moment, as bytes that generators can be put back by."""
+class _MemoryCopy:
+    """Copies stretches of memory, one behind the other."""
 
-    __slots__ = ("_arguments", "_make")
-
-    def __init__(self, make: Callable[..., dict[str, Any]], *arguments: Any) -> None:
-        self._make = make
-        self._arguments = arguments
-
-    def states(self) -> dict[str, Any]:
-        """As RandomStates.kept() gives them."""
-        return self._make(*self._arguments)
+    def __init__(self, library: Library | None, stretches: dict[str, tuple[int, int]]) -> None:
+        self.places: dict[str, tuple[int, int]] = {}  # where in the room, and size
+        self.room: Any = bytearray()
+        self.arguments = 0, 0, 0  # of the library's function
+        at = 0
+        for name, (_, size) in stretches.items():
+            self.places[name] = at, size
+            at += size
+        if stretches and library is not None:
+            self._stretches, where = library.buffer(2 * len(stretches))  # which the library finds by their address
+            self._stretches[:] = [word for stretch in stretches.values() for word in stretch]
+            self.room, to = library.buffer(-(-at // 8))
+            self.arguments = where, len(stretches), to
 
 
 class RandomStates:
@@ -45,18 +51,12 @@ class RandomStates:
         self._library = library
         self._compiled: Any = None if compiled is None else compiled.keep_generators
         self._torch = torch
-        self._cuda: Any = None  # torch.cuda, of a PyTorch that was built with it
-        self._modules: dict[str, Any] = sys.modules
         self._words = Words()
         self._fields = _Fields()
         self._torch_place = 0 if library is None or torch is None else _place_in_torch(torch)
         self._seen: tuple[Any, Any, Any] = (None, None, None)  # generators of Python and NumPy
-        self._copied: dict[str, tuple[int, int]] = {}  # where in the room, and size
-        self._copy: Callable[[], None] | None = None
+        self._memory = _MemoryCopy(None, {})
         self._wanted: tuple[Any, ...] | None = None  # for the compiled part: see its keep_generators()
-        self._room: Any = bytearray()
-        self._stretches: Any = None
-        self._python: Any = None
         self._asked: dict[str, Callable[[], Any]] = {}
         self._known: dict[str, Any] = {}  # what was asked when it was kept
         self._next: Any = None  # the second normal number that Python's generator has ready
@@ -68,20 +68,20 @@ class RandomStates:
             self._keep_by_library()
         else:
             self._next = following
-        if self._cuda is not None and self._cuda._initialized:
+        if self._torch is not None and self._torch.cuda._initialized:
             self._known["torch.cuda"] = self._devices()
 
     def _keep_by_library(self) -> None:
         """The same where the compiled part is not there, or knows another generator."""
-        module, numpy = self._modules.get("random"), self._modules.get("numpy.random.mtrand")
+        module, numpy = sys.modules.get("random"), sys.modules.get("numpy.random.mtrand")
         python = None if module is None else module._inst
         state = None if numpy is None else getattr(numpy, "_rand", None)  # None while it is being imported
         bits = None if state is None else getattr(state, "_bit_generator", state)
         seen = self._seen
         if python is not seen[0] or state is not seen[1] or bits is not seen[2]:
             self._look(python, state, bits)
-        if self._copy is not None:
-            self._copy()
+        if self._library is not None and self._memory.places:
+            self._library.keep(*self._memory.arguments)
         if python is not None:
             self._next = python.gauss_next
         if self._asked:
@@ -89,11 +89,13 @@ class RandomStates:
 
     def kept(self) -> dict[str, Any]:
         """What `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
-        return self.taken().states()
+        return self.taken()()
 
-    def taken(self) -> KeptStates:
-        """What is held now, to be looked at after keep() was called again."""
-        return KeptStates(self._states, dict(self._known), self._copied, bytes(self._room), self._next)
+    def taken(self) -> RandomReader:
+        """What gives the states that are held now, also after keep() was called again."""
+        return functools.partial(
+            self._states, dict(self._known), self._memory.places, bytes(self._memory.room), self._next
+        )
 
     def _states(
         self, known: dict[str, Any], copied: dict[str, tuple[int, int]], room: bytes, following: Any
@@ -105,7 +107,7 @@ class RandomStates:
             states["python"] = (_VERSION, (*words, position), following)
         if "numpy" in parts:
             *words, position = _WORDS.unpack(parts["numpy"])
-            key = self._modules["numpy"].array(words, "uint32")
+            key = sys.modules["numpy"].array(words, "uint32")
             states["numpy"] = ("MT19937", key, position, *_GAUSS.unpack(parts["gauss"]))
         if "torch" in parts:
             states["torch"] = self._torch.tensor(list(torch_state(parts["torch"])), dtype=self._torch.uint8)
@@ -117,24 +119,21 @@ class RandomStates:
         pointer = 0 if state is bits else self._fields.generator(state)
         if state is not bits and not pointer:
             return None
-        modules = [self._modules.get(name) for name in ("random", "numpy.random.mtrand")]
+        modules = [sys.modules.get(name) for name in ("random", "numpy.random.mtrand")]
         of_python, of_numpy = [None if module is None else vars(module) for module in modules]
         own = getattr(python, "__dict__", None)
-        return (self._modules, of_python, python, own, of_numpy, state, bits, pointer, *room)
+        return (sys.modules, of_python, python, own, of_numpy, state, bits, pointer, *room)
 
     def _devices(self) -> list[Any]:
         """Seeds and offsets of GPUs, which the processor has."""
-        if self._cuda.is_current_stream_capturing():
-            return []
-        return [generator.get_state() for generator in self._cuda.default_generators]
+        cuda = self._torch.cuda
+        return [] if cuda.is_current_stream_capturing() else [one.get_state() for one in cuda.default_generators]
 
     # Where the states lie
 
     def _look(self, python: Any, state: Any, bits: Any) -> None:
         """From now on these generators are meant."""
         self._seen, self._known, self._asked = (python, state, bits), {}, {}
-        if self._torch is not None and self._torch.backends.cuda.is_built():
-            self._cuda = self._torch.cuda
         places: dict[str, tuple[int, int]] = {}
         words = (0, 0) if self._library is None else self._words.both()
         gauss = self._fields.gauss(state) if words[1] else 0
@@ -150,23 +149,9 @@ class RandomStates:
             places["torch"] = self._torch_place, _MEMORY.size
         elif self._torch is not None:
             self._asked["torch"] = self._torch.get_rng_state
-        self._copy_from(places)
-
-    def _copy_from(self, places: dict[str, tuple[int, int]]) -> None:
-        """Each is copied behind the one before it."""
-        self._copied, self._copy, self._wanted, at = {}, None, None, 0
-        for name, (_, size) in places.items():
-            self._copied[name] = at, size
-            at += size
-        if not places or self._library is None:
-            return
-        stretches, where = self._library.buffer(2 * len(places))
-        stretches[:] = [word for stretch in places.values() for word in stretch]
-        self._room, to = self._library.buffer(-(-at // 8))
-        self._stretches = stretches  # which the library finds by their address
-        self._copy = functools.partial(self._library.keep, where, len(places), to)
-        if self._compiled is not None and not self._asked:
-            self._wanted = self._for_compiled((where, len(places), to))
+        self._memory, self._wanted = _MemoryCopy(self._library, places), None
+        if self._compiled is not None and places and not self._asked:
+            self._wanted = self._for_compiled(self._memory.arguments)
 
 
 class _Fields:

@@ -138,11 +138,6 @@ class RedoDriver:
         return self.file.facts
 
     @property
-    def wanted(self) -> Trigger:
-        """What the snapshot was written for."""
-        return self.header.trigger
-
-    @property
     def is_begun(self) -> bool:
         """Whether the outcome of the whole batch is known."""
         return bool(self._known)
@@ -201,15 +196,14 @@ class RedoDriver:
         In the search for a smaller batch another trial follows; else the process ends with the result.
         """
         outcome = outcome.named_as(list(self.header.gradient_digests))
-        again = outcome.again(self.wanted)
+        again = outcome.again(self.header.trigger)
         told = again or next(iter(outcome.not_finite), None)
         found: dict[str, Any] = {"reproduced": again is not None, "trigger": None if told is None else told.line()}
         found.update(outcome.compared(self.header, about))
-        self.trials += 1
         if self.mode == MINIMISE:
             if not self._known:
                 self._whole = {**found, "problems": self.problems}
-            self._note(samples, of, again is not None, ended or outcome.words(again))
+            self.note(samples, of, ended or outcome.words(again), did=again is not None)
             return
         found["problems"] = self.problems
         if self.mode == EXPLAIN:
@@ -218,12 +212,9 @@ class RedoDriver:
         if ended is None:
             self._capture.done()
 
-    def failed(self, samples: Sequence[int], of: int, why: str) -> None:
-        """Take a part of the batch with which the script cannot make the step."""
+    def note(self, samples: Sequence[int], of: int, why: str, *, did: bool = False) -> None:
+        """Note a trial of the search: whether it did the step again, and what came of it."""
         self.trials += 1
-        self._note(samples, of, False, why)
-
-    def _note(self, samples: Sequence[int], of: int, did: bool, why: str) -> None:
         self._known[tuple(samples)] = did
         text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
         line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
@@ -259,10 +250,6 @@ class RedoDriver:
     def trouble(self, text: str) -> NoReturn:
         """End the process, as the step cannot be done again."""
         self.finish({"trouble": text, "reproduced": False})
-
-    def go_on_in_another_process(self) -> NoReturn:
-        """End the process, and have another go on with the search."""
-        self.finish({"again": True})
 
     def finish(self, found: Mapping[str, Any]) -> NoReturn:
         """Write the result, and end the process."""

@@ -19,7 +19,6 @@ from .tensorflow_outermost import OutermostCalls, StrategySteps
 from .tensorflow_random import watch_random_operations
 from .tensorflow_rejection import Rejections, SnapshotHandler
 from .tensorflow_saved_model import watch_saving
-from .tensorflow_state import eager_state
 from .tensorflow_steps import StepTracker, put
 from .tensorflow_updates import UpdateGuard
 from .tensorflow_xla import XlaCalls
@@ -131,7 +130,6 @@ class TensorFlowCapture:
         """An eager step begins."""
         if self.training.here.call is None:
             self._rejections.keep_random()
-        step.random = eager_state
         self.handler.begins(step)
 
     def _make_next(self, original: Function) -> Function:

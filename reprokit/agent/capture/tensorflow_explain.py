@@ -11,7 +11,7 @@ import sys
 import threading
 
 from .. import places
-from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Statistics, Trace, cause, line
+from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import is_finite, limits_of, numbers
 
 TYPE_CHECKING = False
@@ -46,15 +46,6 @@ _OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
 
 class OperationsNotToldError(Exception):
     """This TensorFlow tells of no operations."""
-
-
-class Origin:
-    """Where an operation comes from: the user's lines, the layer, and of a gradient's operation the one before."""
-
-    def __init__(self, operation: str, where: Sequence[places.Place] = (), layer: str = "") -> None:
-        self.operation = operation
-        self.where = list(where)
-        self.layer = layer
 
 
 class OperationWatcher:
@@ -116,22 +107,21 @@ class OperationWatcher:
         if self._gradient:
             phase, origin = BACKWARD, self._gradient[-1]
         elif len(self._made) < MAX_KNOWN:
-            origin = Origin(name, _where(), self._layer())
+            origin = Origin(_where(), self._layer())
             self._made.update(dict.fromkeys(_present(outputs), origin))
             self._given.update(dict.fromkeys([(name, key) for key in _present(inputs)], origin))
         self.trace.count += 1
         bad = [(key, array) for key, array in _arrays(outputs) if not is_finite(array)]
         if bad:
-            event = self._event(name, phase, origin or Origin(name, _where(), self._layer()), inputs)
+            event = self._event(name, phase, origin or Origin(_where(), self._layer()), inputs)
             self._tell(event, inputs, [array for _, array in bad])
             self.trace.add(event, [key for key, _ in bad])
 
     def _event(self, name: str, phase: str, origin: Origin, inputs: Sequence[Any]) -> OperatorEvent:
-        event = OperatorEvent(self.trace.count, name, phase, origin.where, origin.layer)
-        event.gradient_of = origin.operation if phase == BACKWARD else ""
+        event = OperatorEvent(self.trace.count, name, phase, origin)
         event.is_meant = name in _CONSTANTS
         for key, array in _arrays(inputs):
-            kept = _OF_FORWARD.get(name, "saved self" if (name, event.gradient_of) in _OF_LOGARITHMS else "")
+            kept = _OF_FORWARD.get(name, "saved self" if (name, origin.gradient_of) in _OF_LOGARITHMS else "")
             event.inputs.append(_statistics("" if event.inputs else kept, array))
             maker = self.trace.maker([key])
             if event.inputs[-1].nonfinite and maker is not None:
@@ -180,9 +170,10 @@ class OperationWatcher:
         name = name.decode() if isinstance(name, bytes) else str(name)
         outputs, inputs = (list(_present(side)) for side in sides)
         found = next((self._made[key] for key in outputs if key in self._made), None)
-        return found or next(
-            (self._given[name, key] for key in inputs if (name, key) in self._given), Origin(name, _where())
+        found = found or next(
+            (self._given[name, key] for key in inputs if (name, key) in self._given), Origin(_where())
         )
+        return Origin(found.where, found.layer, name)
 
     # Layers
 

@@ -131,7 +131,7 @@ class TensorFlowRedo:
     def _test_likewise(self) -> None:
         """Have steps tested for what the snapshot was written for."""
         try:
-            wanted = self.driver.wanted
+            wanted = self.driver.header.trigger
         except SnapshotError:  # which the first step tells
             return
         if wanted.kind == ACTIVATION:
@@ -461,7 +461,7 @@ def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
     if found is None:
         driver.problem(FINITE)
         return StepOutcome()
-    triggers, wanted = [*found.not_finite(), found.bad_loss(None)], driver.wanted
+    triggers, wanted = [*found.not_finite(), found.bad_loss(None)], driver.header.trigger
     named = [_named_as_then(one, wanted) for one in triggers if one is not None]
     gradients = zip(found.names, found.gradients)  # noqa: B905
     digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}

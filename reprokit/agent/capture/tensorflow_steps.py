@@ -53,7 +53,6 @@ class TensorFlowStep:
         self.optimizers: list[Any] = []  # of eager code: which have tested their gradients, in order
         self.moved = 0  # how many variables were held before the update
         self.drawn: list[tuple[str, Any]] = []  # of eager code: by operations with a random state of their own
-        self.random: Any = None  # of eager code: what gives the random states of its start
 
     @property
     def over(self) -> bool:

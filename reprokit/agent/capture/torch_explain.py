@@ -13,7 +13,7 @@ from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, OURS, Places
 from ..pytorch.tensors import dtype_name, is_finite, numbers
-from .causes import MAX_TENSORS, MAX_TOLD, OperatorEvent, Statistics, Trace, cause, line
+from .causes import MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Explaining:
         where, phase = self.places.of_call(2)
         if operator.is_silent or phase == OURS:
             return self.pass_on(function, args, kwargs)
-        bad = [name for name in self._read(operator, args, kwargs) if not is_finite(name[1])]
+        bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
         before = [(*pair, self._trace.maker(_keys(pair[1]))) for pair in bad]
         told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
         result = self.pass_on(function, args, kwargs)
@@ -166,7 +166,7 @@ class Explaining:
     def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
         outputs = [*tensors_in(self._torch, result)]
         if operator.changes:
-            outputs += self._written(operator, args, kwargs)
+            outputs += _written(self._torch, operator, args, kwargs)
         bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
@@ -176,17 +176,16 @@ class Explaining:
 
     def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, before, told = seen
-        event = OperatorEvent(self._trace.count, operator.name, phase, where, self._layer())
-        if phase == BACKWARD:
-            event.node, event.gradient_of, layer = self.places.of_node()
-            event.layer = layer or event.layer
+        node, gradient_of, layer = self.places.of_node() if phase == BACKWARD else ("", "", "")
+        origin = Origin(where, layer or self._layer(), gradient_of, node)
+        event = OperatorEvent(self._trace.count, operator.name, phase, origin)
         event.parents = [maker for _, _, maker in before if maker is not None]
         event.is_meant = any(map(_is_infinite, [*args, *kwargs.values()]))
-        had_nan = any(self._has_nan(tensor) for _, tensor, _ in before)
-        event.makes_nan = not had_nan and any(map(self._has_nan, bad))
+        had_nan = any(_has_nan(self._torch, tensor) for _, tensor, _ in before)
+        event.makes_nan = not had_nan and any(_has_nan(self._torch, tensor) for tensor in bad)
         strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
         if len(self._trace.events) < MAX_TOLD:
-            event.given = [(self._stranger(one), self._statistics(name, one)) for name, one in strangers]
+            event.given = [(self._stranger(one), _statistics(self._torch, name, one)) for name, one in strangers]
         if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
             self._told += 1
             self._tell(event, told or self._described(operator, args, kwargs, phase), bad)
@@ -197,39 +196,42 @@ class Explaining:
 
     def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
         values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None
-        event.tell(self._torch, inputs, [self._statistics("", tensor) for tensor in bad[:MAX_TENSORS]], values)
-
-    def _statistics(self, name: str, tensor: Any) -> Statistics:
-        has_limits = tensor.is_floating_point() or tensor.is_complex()
-        limits = self._torch.finfo(tensor.dtype) if has_limits else None
-        return Statistics(self._torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
+        event.tell(self._torch, inputs, [_statistics(self._torch, "", tensor) for tensor in bad[:MAX_TENSORS]], values)
 
     def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
         """The tensors that it works on, those that the graph kept for it among them."""
-        found = [self._statistics(name, tensor) for name, tensor in self._read(operator, args, kwargs)]
+        found = [_statistics(self._torch, name, tensor) for name, tensor in _read(self._torch, operator, args, kwargs)]
         if phase == BACKWARD:
             for name, value in self.places.kept():
                 for tensor in tensors_in(self._torch, value):
-                    found.append(self._statistics(name, tensor))
+                    found.append(_statistics(self._torch, name, tensor))
         return found
 
-    def _read(self, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-        """The tensors whose values go in, by the names of arguments."""
-        overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
-        named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]  # noqa: B905
-        return [
-            (name, tensor)
-            for name, value in named
-            if name != "out" and value is not None
-            for tensor in tensors_in(self._torch, value)
-        ]
 
-    def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[Any]:
-        """The tensors among the arguments that may have been written to, where the result does not name them."""
-        return [] if operator.returns else [*tensors_in(self._torch, [args[:1], kwargs.get("out")])]
+def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
+    limits = torch.finfo(tensor.dtype) if tensor.is_floating_point() or tensor.is_complex() else None
+    return Statistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
 
-    def _has_nan(self, tensor: Any) -> bool:
-        return bool(self._torch.isnan(numbers(tensor)).any())
+
+def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """The tensors whose values go in, by the names of arguments."""
+    overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
+    named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]  # noqa: B905
+    return [
+        (name, tensor)
+        for name, value in named
+        if name != "out" and value is not None
+        for tensor in tensors_in(torch, value)
+    ]
+
+
+def _written(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors among the arguments that may have been written to, where the result does not name them."""
+    return [] if operator.returns else [*tensors_in(torch, [args[:1], kwargs.get("out")])]
+
+
+def _has_nan(torch: Any, tensor: Any) -> bool:
+    return bool(torch.isnan(numbers(tensor)).any())
 
 
 def _is_infinite(value: Any) -> bool:

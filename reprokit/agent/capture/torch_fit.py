@@ -154,11 +154,6 @@ class Built:
         """Put the generators back, last of all: to these states, or to those of the first forward pass."""
         put_random(self._torch, states or self._header.random, self.reader)
 
-    def forget_gradients(self) -> None:
-        """Those of an earlier trial."""
-        for _, parameter in self.parameters(self.optimizers):
-            parameter.grad = None
-
     def _put_parameters(self, kept: Mapping[str, str]) -> None:
         """Those that are in no model."""
         known = dict(self.parameters(self.optimizers)) if kept else {}
@@ -230,10 +225,7 @@ class Built:
         """What a capture calls a module."""
         return type(module).__name__ if self._fit is None else self._fit.name_of(module)
 
-    def layers(self) -> dict[int, str]:
-        """The names of modules, by id."""
-        return {} if self._fit is None else self._fit.layers()
-
-    def known(self) -> list[tuple[str, Any]]:
-        """The tensors that were there before the step, by what they are called."""
-        return [] if self._fit is None else [(f"parameter {name}", tensor) for name, tensor in self._fit.named()]
+    def names(self) -> tuple[dict[int, str], list[tuple[str, Any]]]:
+        """The names of modules, by id, and the tensors that were there before the step, by what they are called."""
+        fit = self._fit
+        return ({}, []) if fit is None else (fit.layers(), [(f"parameter {name}", one) for name, one in fit.named()])

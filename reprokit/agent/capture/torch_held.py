@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .random_states import KeptStates, RandomStates
+    from .random_states import RandomReader, RandomStates
     from .trigger import Trigger
 
 SMALL_BUFFER = 1 << 20
@@ -48,7 +48,7 @@ class BatchRecord:
         self.source = source  # the epoch, the module, or a name
         self.value = value
         self.indices: Any = None  # of its samples in the data set, where a sampler chose them
-        self.random: KeptStates | None = None  # when a loader handed it over
+        self.random: RandomReader | None = None  # when a loader handed it over
 
 
 class _Walk:
@@ -309,8 +309,8 @@ class StepStart:
         self.random = make_random()  # at the first forward pass
         self.has_random = False
         self.handed = make_random()  # when a loader handed a batch over
-        self.begun_with: KeptStates | None = None  # when a loader handed a batch over last, before the forward pass
-        self.updated: KeptStates | None = None  # after the last update, where several optimizers take turns
+        self.begun_with: RandomReader | None = None  # when a loader handed a batch over last, before the forward pass
+        self.updated: RandomReader | None = None  # after the last update, where several optimizers take turns
         self.saw_forward = False  # of a module, in the step before
         # After how many backward passes, by which module, and whether that was training.
         self.began_at: tuple[int, Any, bool] = (0, None, True)

@@ -91,21 +91,9 @@ class RedoHooks:
         def compile_(model: Any = None, *arguments: Any, **keywords: Any) -> Any:
             compiled = original(model, *arguments, **keywords)
             is_model = model is None or hasattr(compiled, "_modules")  # whose calls are told of anyhow
-            return compiled if is_model or not inspect.isroutine(compiled) else self._told_of(compiled)
+            return compiled if is_model or not inspect.isroutine(compiled) else _told_of(self._listener, compiled)
 
         return compile_
-
-    def _told_of(self, compiled: Function) -> Function:
-        """Within a compiled function nothing tells of the modules that it calls."""
-
-        def call_without(_function: Any, *arguments: Any, **keywords: Any) -> Any:
-            return compiled(*arguments, **keywords)
-
-        @functools.wraps(compiled)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            return self._listener.call(call_without, call, arguments, keywords)
-
-        return call
 
     def _make_backward(self, original: Function) -> Function:
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -175,6 +163,19 @@ class RedoHooks:
             return self._listener.step(step, optimizer, arguments, keywords)
 
         return held_back
+
+
+def _told_of(listener: RedoWatch, compiled: Function) -> Function:
+    """Within a compiled function nothing tells of the modules that it calls."""
+
+    def call_without(_function: Any, *arguments: Any, **keywords: Any) -> Any:
+        return compiled(*arguments, **keywords)
+
+    @functools.wraps(compiled)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return listener.call(call_without, call, arguments, keywords)
+
+    return call
 
 
 def _make_target_mode(torch: Any, listener: RedoWatch) -> Any:

@@ -87,9 +87,9 @@ class Losses:
         """What other processes cannot see in the gradients goes with them."""
         seen = held.findings
         if seen.triggers:
-            self._ranks.tell(seen.triggers[0], self._training.parameters().values())
+            self._ranks.marks.tell(seen.triggers[0], self._training.parameters().values())
         elif (seen.far or seen.counts) and hasattr(tensors, "register_hook"):
-            self._ranks.tell_from_device(tensors, self._checks.signals_with_limit(held))
+            self._ranks.marks.tell_from_device(tensors, self._checks.signals_with_limit(held))
 
     def _after_backward(self, held: TrainingStep) -> None:
         seen, update = held.findings, held.update

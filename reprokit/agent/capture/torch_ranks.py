@@ -33,32 +33,12 @@ WORDS = ("the loss is not finite", "a condition holds", "an output of a module i
 GIVEN_UP = "the gradient of {} is not kept: one of its elements was used to tell all ranks"
 
 
-class Ranks:
-    """The other processes of this training."""
+class RankMarks:
+    """What ranks tell each other by gradients."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._hooks: list[Any] = []  # on parameters, until the first gradient has come
-        self._given_up: set[str] = set()  # names of gradients that were told by
-        self._seen: set[int] = set()  # parameters whose own gradients are summed up
-        self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
-        self._ends = 0
-
-    @property
-    def are_several(self) -> bool:
-        """Whether there are others."""
-        distributed = getattr(self._torch, "distributed", None)
-        return distributed is not None and distributed.is_available() and self._count(distributed) > 1
-
-    @staticmethod
-    def _count(distributed: Any) -> int:
-        return int(distributed.get_world_size()) if distributed.is_initialized() else 1
-
-    # Telling
-
-    def have_heard(self, model: Any) -> bool:
-        """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""
-        return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
 
     def tell(self, trigger: Trigger, parameters: Iterable[Any]) -> None:
         """Have the backward pass that comes tell the others of this."""
@@ -107,6 +87,54 @@ class Ranks:
 
         loss.register_hook(hook)
 
+    def of(self, parameters: Mapping[str, Any]) -> dict[str, int]:
+        """The marks that gradients bear, by the names of parameters."""
+        found = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
+        return {name: mark for name, mark in found.items() if mark is not None}
+
+    def _mark_in(self, gradient: Any) -> int | None:
+        torch = self._torch
+        if gradient is None or gradient.dtype is not torch.float32 or gradient.layout is not torch.strided:
+            return None
+        if hasattr(gradient, "to_local") or gradient.numel() == 0:
+            return None
+        bits = gradient.detach().reshape(-1).view(torch.int32)
+        found = bits[(bits & MARK_BITS) == MARK]
+        return int(found[0]) if found.numel() else None
+
+
+def said_by(marks: Mapping[str, int]) -> list[Trigger]:
+    """What the first of these marks says, if there is any."""
+    return [checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)]) for mark in list(marks.values())[:1]]
+
+
+class Ranks:
+    """The other processes of this training."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.marks = RankMarks(torch)
+        self._given_up: set[str] = set()  # names of gradients that were told by
+        self._seen: set[int] = set()  # parameters whose own gradients are summed up
+        self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
+        self._ends = 0
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there are others."""
+        distributed = getattr(self._torch, "distributed", None)
+        return distributed is not None and distributed.is_available() and self._count(distributed) > 1
+
+    @staticmethod
+    def _count(distributed: Any) -> int:
+        return int(distributed.get_world_size()) if distributed.is_initialized() else 1
+
+    # Telling
+
+    def have_heard(self, model: Any) -> bool:
+        """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""
+        return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
+
     # What began here
 
     def watch(self, parameters: Iterable[Any]) -> None:
@@ -142,36 +170,17 @@ class Ranks:
 
     def heard(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
         """The triggers, without those that are only marks; what a mark says where there is no other."""
-        self.be_silent()
+        self.marks.be_silent()
         if not self.are_several:
             return triggers
-        marks = self._marks(parameters())
+        marks = self.marks.of(parameters())
         self._given_up = set(marks)
         kept = [one for one in triggers if not (one.name in marks and one.count == 1)]
-        return kept or [self._said_by(mark) for mark in list(marks.values())[:1]] or triggers
+        return kept or said_by(marks) or triggers
 
     def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
         """What another rank tells by gradients that this one takes for an overflow."""
-        marks = self._marks(parameters()) if self.are_several else {}
-        return [self._said_by(mark) for mark in list(marks.values())[:1]]
-
-    def _marks(self, parameters: Mapping[str, Any]) -> dict[str, int]:
-        found = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
-        return {name: mark for name, mark in found.items() if mark is not None}
-
-    def _mark_in(self, gradient: Any) -> int | None:
-        torch = self._torch
-        if gradient is None or gradient.dtype is not torch.float32 or gradient.layout is not torch.strided:
-            return None
-        if hasattr(gradient, "to_local") or gradient.numel() == 0:
-            return None
-        bits = gradient.detach().reshape(-1).view(torch.int32)
-        found = bits[(bits & MARK_BITS) == MARK]
-        return int(found[0]) if found.numel() else None
-
-    @staticmethod
-    def _said_by(mark: int) -> Trigger:
-        return checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)])
+        return said_by(self.marks.of(parameters())) if self.are_several else []
 
     # The snapshot
 

@@ -74,7 +74,7 @@ class RedoWatch:
         modules = Modules()
         self.hooks = torch_hooks.RedoHooks(torch, self)
         built = Built(torch, driver.file, self.hooks, modules, driver.problem)
-        captured = CapturedStep(driver.file, built, driver.wanted)
+        captured = CapturedStep(driver.file, built, driver.header.trigger)
         self._trigger = captured.trigger
         self.trials = StepTrials(torch, driver, built, captured)
         self._thread = RedoThread()
@@ -140,7 +140,7 @@ class RedoWatch:
         trial = self.trials.trial
         if trial.is_begun:
             losses = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
-            trial.losses += [self._unscaled(loss) for loss in losses]
+            trial.losses += [self._thread.unscaled(loss) for loss in losses]
         self._thread.in_backward = True
         try:
             result = original()
@@ -151,11 +151,6 @@ class RedoWatch:
         if trial.is_begun and self.trials.captured.is_about_loss and not self._thread.in_closure:
             self._conclude_early(all(loss.is_cpu for loss, _ in trial.losses))
         return result
-
-    def _unscaled(self, loss: Any) -> tuple[Any, Any]:
-        """What a backward pass is begun of, and what it was before a GradScaler multiplied it."""
-        scaled, before = self._thread.scaled
-        return loss.detach(), (before if scaled is loss else loss).detach()
 
     def scale(self, loss: Any, scaled: Any) -> None:
         """A GradScaler has multiplied a loss."""

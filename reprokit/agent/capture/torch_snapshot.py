@@ -110,7 +110,7 @@ class Snapshooter:
         state, epoch = self._training(tensors, names, held), held.start.epoch
         batches = tuple(self._batches(tensors, held, models))
         is_updated = held.start.updated is not None and not held.batches.are_loaded
-        after_update = held.start.updated.states() if held.start.updated is not None and is_updated else {}
+        after_update = held.start.updated() if held.start.updated is not None and is_updated else {}
         header = SnapshotHeader(
             framework="pytorch",
             versions=_versions(self._torch),
@@ -187,7 +187,7 @@ class Snapshooter:
                 batch["indices"] = [int(index) for index in record.indices]
             random = held.start.begun_with if held.batches.is_ahead else record.random
             if record.origin == "loader" and random is not None:
-                batch["random"] = take_random(tensors, random.states(), f"batch.{number}.random")
+                batch["random"] = take_random(tensors, random(), f"batch.{number}.random")
             yield {**batch, "samples": samples, "sample_axis": axis}
 
     def _given(self, held: TrainingStep) -> list[BatchRecord]:

@@ -131,6 +131,11 @@ class RedoThread(_local):
         self.stepped = False  # the scaler called the optimizer
         self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
 
+    def unscaled(self, loss: Any) -> tuple[Any, Any]:
+        """What a backward pass is begun of, and what it was before a GradScaler multiplied it."""
+        scaled, before = self.scaled
+        return loss.detach(), (before if scaled is loss else loss).detach()
+
 
 class StepTrials:
     """The trials of this process."""
@@ -180,7 +185,8 @@ class StepTrials:
                 self.driver.trouble(str(error))
         trial.is_put = False
         if self.driver.trials:
-            self.built.forget_gradients()
+            for _, parameter in self.built.parameters(self.built.optimizers):
+                parameter.grad = None  # of an earlier trial
         self.driver.running(trial.samples)
         trial.state, trial.part = BEGUN, None
         trial.inputs.calls = trial.inputs.judged = trial.passes = 0
@@ -239,7 +245,7 @@ class StepTrials:
             driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
         driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(step))
         if ended is None and self.is_ahead:
-            driver.go_on_in_another_process()  # what it works on next is of this trial
+            driver.finish({"again": True})  # what it works on next is of this trial
         elif ended is None:
             self._next()
 
@@ -247,7 +253,7 @@ class StepTrials:
         """Take a part of the batch with which the script cannot make the step; it may pass errors by and go on."""
         if self.driver.mode == MINIMISE:
             self._failed_part, self._without = self.trial.samples, 0
-            self.driver.failed(self.trial.samples, self.captured.of, why)
+            self.driver.note(self.trial.samples, self.captured.of, why)
             self._next()
 
     def explain(self) -> None:
@@ -260,7 +266,8 @@ class StepTrials:
             except NotSupportedError as error:
                 return self.driver.problem(str(error))
             self._explaining.begin()
-        self._explaining.know(self.built.layers(), [*self.built.known(), *self.trial.inputs.tensors])
+        layers, tensors = self.built.names()
+        self._explaining.know(layers, [*tensors, *self.trial.inputs.tensors])
         return None
 
     def _cause(self, step: ExecutedStep) -> dict[str, Any]:
@@ -285,12 +292,12 @@ class StepTrials:
         elif trial.is_begun:
             driver.problem(f"the script ended before its backward pass{why}")
             if driver.mode == MINIMISE:
-                driver.failed(trial.samples, self.captured.of, f"the script ended{why}")
+                driver.note(trial.samples, self.captured.of, f"the script ended{why}")
             else:
                 driver.write({"reproduced": False, "problems": driver.problems})
         elif trial.inputs.handed and why and driver.mode == MINIMISE and len(trial.samples) < self.captured.of:
             self._failed_part = trial.samples  # before it called its model
-            driver.failed(trial.samples, self.captured.of, f"the script ended{why}")
+            driver.note(trial.samples, self.captured.of, f"the script ended{why}")
         if self.is_active and driver.trials and driver.mode == MINIMISE:
             part = self._failed_part
             if why and part is not None and 1 < len(part) < self.captured.of:
