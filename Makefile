@@ -115,6 +115,7 @@ $(VENV)/.installed: $(VENV)/pyvenv.cfg $(BUILD)
 	@echo "installing reprokit and building the shim"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q reprokit # the tests start it thousands of times, also where Python may not keep bytecode
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed

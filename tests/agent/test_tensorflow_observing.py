@@ -320,6 +320,6 @@ for _ in range(3):
 
 def test_functions_that_jax_compiles_are_named(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    observed = observe(Training(tmp_path, needs_jax=True), COMPILED)
+    observed = observe(Training(tmp_path), COMPILED)
     (line,) = observed.of("compiled", function="jit(train_step)")
     assert (line["framework"], line["calls"], observed.places(line)) == ("jax", 1, [observed.at("call")])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interpreters import ROOT
-from tests.support import WITHOUT_JAX
+from tests.support import hidden_from
 
 BOOTSTRAP = ROOT / "reprokit" / "agent" / "bootstrap"
 Line = dict[str, Any]
@@ -47,7 +47,6 @@ class Training:
     python: str = sys.executable
     patches: Sequence[Line] = ()  # as plan.json has them
     profiling: Line | None = None  # likewise
-    needs_jax: bool = False
 
     @property
     def run_directory(self) -> Path:
@@ -76,7 +75,9 @@ class Training:
 
     def bare_environment(self, python_path: Sequence[Path] = ()) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "REPROKIT"))}
-        path = os.pathsep.join([*map(str, python_path), *([] if self.needs_jax else [WITHOUT_JAX])])
+        script = self.directory / "train.py"
+        hidden = hidden_from(script.read_text() if script.exists() else "")
+        path = os.pathsep.join([*map(str, python_path), *hidden])
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
         return {**kept, **quiet, **({"PYTHONPATH": path} if path else {})}
 
