@@ -104,10 +104,18 @@ def differences(left: list[TrailStep], right: list[TrailStep]) -> list[tuple[int
     ]
 
 
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Trailed:
+    """One training by fit, which several tests look at."""
+    return trained(tmp_path_factory.mktemp("fitted") / "left", FIT)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each_seventeenth(tmp_path: Path) -> None:
-    (left, _), (right, _) = (trained(tmp_path / name, FIT) for name in ("left", "right"))
+def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each_seventeenth(
+    fitted: Trailed, tmp_path: Path
+) -> None:
+    left, (right, _) = fitted, trained(tmp_path, FIT)
     series = named(left, "optimizer#0")
     steps = list(series.steps())
     assert differences(steps, list(named(right, "optimizer#0").steps())) == []
@@ -119,7 +127,7 @@ def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each
     for number in (0, 17):
         kept = series.digests(number)
         assert kept is not None
-        with numpy.load(tmp_path / "left" / f"{number}.npz") as saved:
+        with numpy.load(left.directory / f"{number}.npz") as saved:
             values = [saved[f"arr_{place}"] for place in range(8)]
         assert list(kept.parameters) == [trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values]
         assert steps[number].parameters == trails.list_digest(kept.parameters)
@@ -127,12 +135,12 @@ def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_gradients_in_graphs_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
-    (plain, _), (asked, _) = trained(tmp_path / "plain", FIT), trained(tmp_path / "asked", FIT, kind=Graphs)
+def test_gradients_in_graphs_are_kept_where_they_are_asked_for(fitted: Trailed, tmp_path: Path) -> None:
+    asked, _ = trained(tmp_path, FIT, kind=Graphs)
     steps = list(named(asked, "optimizer#0").steps())
     assert None not in [step.gradients for step in steps]
     assert len({step.gradients for step in steps}) == 41
-    found = differences(steps, list(named(plain, "optimizer#0").steps()))
+    found = differences(steps, list(named(fitted, "optimizer#0").steps()))
     assert {name for _, name in found} == {"gradients"}
 
 

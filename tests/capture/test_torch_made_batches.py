@@ -213,15 +213,10 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
     assert is_the_same(result), result
     assert result["operation"] == "SqrtBackward0"
     assert result["where"][0][1] == line_of(LOOPS[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["time first", "two augmented calls"])
-def test_samples_of_the_loaders_batch_are_left_out_and_named_in_the_data_set(tmp_path: Path, name: str) -> None:
-    steps = captured(tmp_path, LOOPS[name])
-    result, _ = steps.redo("minimise", script(LOOPS[name]))
-    assert is_the_same(result), result
-    assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
+    if name in ("time first", "two augmented calls"):  # samples of the loader's batch, named in the data set
+        result, _ = steps.redo("minimise", script(LOOPS[name]))
+        assert is_the_same(result), result
+        assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
 
 
 @pytest.mark.slow
