@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import struct
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def c_reader(directory: Path, coverage: bool) -> Target:
 
 def load(directory: Path, coverage: bool) -> ctypes.CDLL:
     """Build reader.c with the shim, and start it in this directory."""
-    library = ctypes.CDLL(str(build(directory, coverage)))
+    library = ctypes.CDLL(str(build(coverage)))
     library.fuzz_answers.restype = ctypes.c_size_t
     if library.fuzz_start(str(directory).encode()) != 0:
         sys.exit(f"the shim does not start in {directory}")
@@ -111,9 +112,22 @@ def as_it_is_and_sealed(target: Target) -> Target:
     return both
 
 
-def build(directory: Path, coverage: bool) -> Path:
+def build(coverage: bool) -> Path:
+    """Compile it below build/ where a source has changed: once for all processes that ask."""
+    directory = NATIVE.parent / "build" / ("fuzzed-with-coverage" if coverage else "fuzzed")
+    directory.mkdir(parents=True, exist_ok=True)
+    library, sources = directory / "reader.so", [HERE / "reader.c", *sorted(NATIVE.glob("*.c"))]
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max(path.stat().st_mtime for path in (*sources, *NATIVE.glob("*.h"), Path(__file__)))
+        if not library.exists() or library.stat().st_mtime < newest:
+            compile_reader(sources, library, coverage)
+    return library
+
+
+def compile_reader(sources: list[Path], library: Path, coverage: bool) -> None:
     """The shim and reader.c as one library; gcc counts coverage where libFuzzer is there to look at it."""
-    library, reader = directory / "reader.so", directory / "reader.o"
+    reader, made = library.with_name("reader.o"), library.with_suffix(".made")
     # Undefined behaviour is an illegal instruction. The guard pages make all memory unaligned. Room for
     # initial-exec variables is scarce in a process that has loaded other libraries.
     common = [
@@ -123,9 +137,8 @@ def build(directory: Path, coverage: bool) -> Path:
     ]  # fmt: skip
     counted = ["-fsanitize-coverage=trace-pc,trace-cmp"] if coverage else []
     defined = ["-DRK_COVERAGE"] if coverage else []
-    subprocess.run([*common, *defined, "-c", str(HERE / "reader.c"), "-o", str(reader)], check=True)
-    sources = [str(reader), *(str(path) for path in sorted(NATIVE.glob("*.c")))]
+    subprocess.run([*common, *defined, "-c", str(sources[0]), "-o", str(reader)], check=True)
     wrapped = ",".join(f"--wrap=rk_{name}" for name in ("map", "map_at", "unmap", "block_signals", "restore_signals"))
-    linked = ["-shared", f"-Wl,{wrapped},-z,lazy", "-o", str(library), "-ldl", "-lpthread"]
-    subprocess.run([*common, *counted, *sources, *linked], check=True)
-    return library
+    linked = ["-shared", f"-Wl,{wrapped},-z,lazy", "-o", str(made), "-ldl", "-lpthread"]
+    subprocess.run([*common, *counted, str(reader), *map(str, sources[1:]), *linked], check=True)
+    made.replace(library)

@@ -80,7 +80,7 @@ def test_the_corpus_does_no_harm(reader: str) -> None:
 @HAS_ATHERIS
 @pytest.mark.parametrize("reader", ["python", "c"])
 def test_a_short_run_finds_nothing(reader: str, tmp_path: Path) -> None:
-    done = start("tests.fuzz", reader, "--seconds", "8", "--found", str(tmp_path))
+    done = start("tests.fuzz", reader, "--seconds", "4", "--found", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert [name for name in os.listdir(tmp_path) if "-" in name] == []  # crash-..., timeout-..., oom-...
     counted = re.findall(r"cov: (\d+) ft: (\d+)", done.stderr)
@@ -133,6 +133,6 @@ def test_the_readers_of_objects(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"{len(files)} files tried\n"), done.stderr
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris has no wheel for this platform")
-    done = start("tests.fuzz", "objects", "--seconds", "8", "--found", str(tmp_path))
+    done = start("tests.fuzz", "objects", "--seconds", "4", "--found", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert [name for name in os.listdir(tmp_path) if name.startswith(("crash-", "timeout-", "oom-"))] == []
