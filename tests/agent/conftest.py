@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ def training(tmp_path: Path) -> Training:
 
 
 def interpreters() -> Iterator[Any]:
-    """The Pythons of this machine that the agent supports; make test takes the oldest and the newest."""
+    """The Pythons of this machine that the agent supports.
+
+    make test takes the oldest and the newest, make test-all the one that runs the tests, make test-extended the others.
+    """
     found = available()
     for version, path in found.items():
         is_outer = version in (next(iter(found)), next(reversed(found)))
-        yield pytest.param(path, id=version, marks=() if is_outer else pytest.mark.slow)
+        between = [pytest.mark.slow, *([] if path == sys.executable else [pytest.mark.extended])]
+        yield pytest.param(path, id=version, marks=[] if is_outer else between)
 
 
 @pytest.fixture(params=interpreters())

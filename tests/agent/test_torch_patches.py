@@ -57,7 +57,14 @@ def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) ->
 
 @pytest.mark.slow
 @two_processors
-@pytest.mark.parametrize("patch", ["torch-operator=aten::index_put_", "torch-deterministic", "threads=1"])
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "torch-operator=aten::index_put_",
+        "torch-deterministic",
+        pytest.param("threads=1", marks=pytest.mark.extended),
+    ],
+)
 def test_the_backward_of_indexing_repeats(reprokit: Reprokit, patch: str) -> None:
     recorded, replayed = digests(reprokit, "--patch", patch)
     assert recorded == replayed

@@ -371,7 +371,7 @@ def is_the_same(result: dict[str, Any]) -> bool:
         TWO_OPTIMIZERS,
         PARTS,
         WITHOUT_LOADER,
-        KEYWORDS,
+        pytest.param(KEYWORDS, marks=pytest.mark.extended),
         pytest.param(COMPILED, marks=pytest.mark.extended),
     ],
     ids=["closure", "two optimizers", "a step in parts", "without a loader", "keywords", "a compiled function"],
@@ -457,7 +457,7 @@ def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("access", ["get", "__getitem__"])
+@pytest.mark.parametrize("access", [pytest.param("get", marks=pytest.mark.extended), "__getitem__"])
 def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path, access: str) -> None:
     loop = OWN_CLASSES.replace("ACCESS", access)
     (tmp_path / "train.py").write_text(script(loop))
@@ -476,7 +476,7 @@ def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["strided", "jagged"])
+@pytest.mark.parametrize("layout", [pytest.param("strided", marks=pytest.mark.extended), "jagged"])
 def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
     """Of which those that are strided have no shape; the trail has them, too."""
     (reprokit.directory / "train.py").write_text(script(RAGGED.replace("LAYOUT", layout)))

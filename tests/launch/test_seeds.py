@@ -35,7 +35,7 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_replayed", [2, 8], ids=["more", "fewer"])
+@pytest.mark.parametrize("n_replayed", [pytest.param(2, marks=pytest.mark.extended), 8], ids=["more", "fewer"])
 def test_a_cross_validation_in_worker_processes(reprokit: Reprokit, n_replayed: int) -> None:
     """Whether the script's thread or one of joblib's clones an estimator for a worker changes from run to run."""
     script = """
