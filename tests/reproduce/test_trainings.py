@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters import tf114_python
-from tests.support import Reprokit
+from tests.support import Reprokit, hidden_from, training_text
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 
@@ -33,7 +34,8 @@ class Reproduced:
 def reproduced(reprokit: Reprokit, name: str, *options: str, python: str = sys.executable) -> Reproduced:
     """Reproduce one of the trainings."""
     command = (python, "-W", "ignore", str(TRAININGS / f"{name}.py"))
-    done = reprokit.run("reproduce", "-o", "out", "--pairs", "1", *options, "--", *command)
+    hidden = {"PYTHONPATH": os.pathsep.join(hidden_from(training_text(f"{name}.py")))}
+    done = reprokit.run("reproduce", "-o", "out", "--pairs", "1", *options, "--", *command, environment=hidden)
     out = reprokit.directory / "out"
     return Reproduced(done.returncode, json.loads((out / "journal.json").read_text()), (out / "journal.md").read_text())
 
@@ -48,6 +50,13 @@ def test_results_that_arrive_as_they_are_ready_are_put_in_order(reprokit: Reprok
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["imap-ordered"])
     assert found.phases == ["bare", "entropy", "profile", "cure"]
     assert "unordered\\_results.py:19 in \\<module\\>" in found.story
+
+
+@pytest.mark.torch
+def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "pytorch_unseeded")
+    assert (found.status, found.journal["verdict"], found.journal["settings"]["patches"]) == (0, "identical", [])
+    assert found.phases == ["bare", "entropy"]
 
 
 @pytest.mark.slow
