@@ -207,7 +207,7 @@ PyDoc_STRVAR(
     "was written. Parameters are None where no pointers are to be set.");
 PyDoc_STRVAR(loss_line_text,
              "loss_line(to, room, head, name, number, microseconds, step, format, value)\n--\n\n"
-             "Write the line of a loss to an address (struct rkt_loss of native/trail/trail.h); its bytes.");
+             "Write the line of a loss to an address (struct loss of native/python/step.h); its bytes.");
 
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},

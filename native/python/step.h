@@ -69,4 +69,15 @@ PyObject *rkp_changes(PyObject *module, PyObject *tensors);
 PyObject *rkp_trail_step(PyObject *module, PyObject *arguments);
 PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
 
+/* line.c */
+/* A loss that becomes a line, and its parts. */
+struct loss {
+    uint64_t to, room;
+    const char *head, *name;
+    uint64_t number, microseconds, step, format;
+    double value;
+};
+uint64_t
+rkp_write_line(const struct loss *loss); /* its bytes; one that is longer than the room was not written whole */
+
 #endif

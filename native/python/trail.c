@@ -220,11 +220,12 @@ PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
 
 PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long to, room, head, name, number, microseconds, step, format;
+    unsigned long long to, room, number, microseconds, step, format;
+    const char *head, *name;
     double value;
-    if (!PyArg_ParseTuple(arguments, "KKKKKKKKd", &to, &room, &head, &name, &number, &microseconds, &step, &format,
+    if (!PyArg_ParseTuple(arguments, "KKyyKKKKd", &to, &room, &head, &name, &number, &microseconds, &step, &format,
                           &value))
         return NULL;
-    struct rkt_loss loss = {to, room, head, name, number, microseconds, step, format, value};
-    return PyLong_FromUnsignedLongLong(reprokit_trail_loss_line(&loss));
+    struct loss loss = {to, room, head, name, number, microseconds, step, format, value};
+    return PyLong_FromUnsignedLongLong(rkp_write_line(&loss));
 }

@@ -114,12 +114,6 @@ struct rkt_facts {
     } items[RKT_ITEMS]; /* go into batch and loss */
 };
 
-/* A loss that becomes a line: addresses of its parts, which end in a zero byte. */
-struct rkt_loss {
-    uint64_t to, room, head, name, number, microseconds, step, format;
-    double value;
-};
-
 struct rkt_trail;
 
 struct rkt_series {
@@ -162,8 +156,6 @@ uint64_t reprokit_trail_list(const uint64_t *digests, uint64_t count);
 /* finite.c */
 uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count);
 void reprokit_trail_keep(const struct rkt_stretch *stretches, uint64_t count, uint8_t *to);
-/* line.c */
-uint64_t reprokit_trail_loss_line(const struct rkt_loss *loss);
 /* file.c: under the trail's lock */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);

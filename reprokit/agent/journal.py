@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
 HELD = frozenset(["loss", "log", "epoch", "weights"])  # kinds of lines that come with each step or epoch
-LOSSES = frozenset(["float32", "float64"])  # dtypes whose lines the library writes
+LOSSES = frozenset(["float32", "float64"])  # dtypes whose lines compiled code writes
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 
@@ -109,11 +109,12 @@ class Journal:
 
     def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:
         lines, held = self._losses or self._loss_lines(), self._held
-        known = lines.names.get(name) or lines.prepare(self._quoted, name)
-        if held.used + known[0] >= SIZE or not (held.address or held.is_there()):
+        room, head, rest = lines.names.get(name) or lines.prepare(self._quoted, name)
+        if held.used + room >= SIZE or not (held.address or held.is_there()):
             return False
-        at = int((self._epoch + time.monotonic()) * 1e6)
-        held.used += lines.write(held.address + held.used, known, next(self._numbers), at, step, dtype, number)
+        at, form = int((self._epoch + time.monotonic()) * 1e6), lines.formats[dtype]
+        line = held.address + held.used, room, head, rest, next(self._numbers), at, step, form, number
+        held.used += lines.write(*line)
         self.written = True
         return True
 

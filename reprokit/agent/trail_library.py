@@ -102,7 +102,6 @@ class Library:
         self.wait = function(free, "wait", None, pointer, number)
         self.pause = function(held, "pause", None, pointer)
         self.close = function(held, "close", None, pointer, pointer)
-        self.loss_line = function(held, "loss_line", number, pointer)
         self.finite = function(held, "finite", number, number, number, number)
         self.long_finite = function(free, "finite", number, number, number, number)
         self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
@@ -245,10 +244,9 @@ def load(run: str) -> Library | None:
     return Library(path) if path else None
 
 
-def library_of(run: str) -> Library | None:
-    """The library for what goes into no trail: also with --no-trail."""
-    path = _plan(run).get("library")
-    return Library(path) if path else None
+def path_of(run: str) -> str | None:
+    """Where the library is, also with --no-trail."""
+    return _plan(run).get("library")
 
 
 def wants_gradients_in_graphs(run: str) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of losses that the library writes: what the journal would have written, for any number."""
+"""Lines of losses that compiled code writes: what the journal would have written, for any number."""
 
 from __future__ import annotations
 

@@ -45,6 +45,10 @@ def kept(python, bits=None):
     bits_at = 0 if bits is None else pointer.buffer_info()[0]
     own = None if python is None else vars(python)
     return module.keep_generators((sys.modules, vars(random), python, own, None, None, bits, bits_at, 0, 0, 0))
+def loss(number):
+    room = array.array("B", bytes(300))
+    size = module.loss_line(room.buffer_info()[0], len(room), b'{"n":', b',"step":', 1, 2, 3, 4, number)
+    return json.loads(room.tobytes()[:size].decode())["value"]["decimal"]
 random.seed(5); random.gauss(0, 1)
 failures = []
 def fails(function, *wrong):
@@ -64,7 +68,7 @@ print(json.dumps([
     test(), test(None), test(Tensor(1, 2), None, Tensor(3)), test(Tensor(1), Tensor(2, float("nan"))),
     test(Tensor(1), object()), kept(random._inst) == random.getstate()[2],
     kept(random._inst, module) == random.getstate()[2], kept(random._inst, Tensor) is NotImplemented,
-    kept(None) is NotImplemented, failures]))
+    kept(None) is NotImplemented, module.changes([]) == 0, loss(0.5) == 0.5, failures]))
 """
 
 
@@ -99,7 +103,7 @@ def test_it_works_in_every_interpreter(version: str) -> None:
     done = subprocess.run([python, "-c", IN_ANY_INTERPRETER, *paths], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     *answers, failures = json.loads(done.stdout)
-    assert answers == [True, True, True, False, None, *[True] * 4]
+    assert answers == [True, True, True, False, None, *[True] * 6]
     assert failures == ["TypeError", "TypeError", "", "TypeError", "AttributeError", "ValueError"]
 
 

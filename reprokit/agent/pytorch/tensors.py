@@ -44,7 +44,7 @@ def is_plain(tensor: Any) -> bool:
         if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
             return False
     wrapped = private_api.is_functorch_wrapped(torch, tensor)
-    return not (wrapped or is_nested(tensor)) and tensor.device.type != "meta"
+    return not (wrapped or is_nested(tensor)) and not tensor.is_meta
 
 
 def numbers(tensor: Any) -> Any:
@@ -78,7 +78,7 @@ def is_nested(tensor: Any) -> bool:
 
 def is_here(tensor: Any) -> bool:
     """Whether it lies in the memory of this side."""
-    return tensor.device.type == "cpu"  # type: ignore[no-any-return]
+    return tensor.is_cpu  # type: ignore[no-any-return]
 
 
 def number(tensor: Any) -> tuple[str, Any] | None:

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trail.h"
+#include "step.h"
 
 #define DIGITS  17
 #define DECIMAL 48 /* bytes that a decimal may take */
@@ -164,15 +164,14 @@ static void add_time(struct text *text, uint64_t microseconds) {
     add_digits(text, microseconds % 1000000, 6);
 }
 
-/* Writes the line and gives its length; one that is longer than the room was not written whole. */
-RK_EXPORT uint64_t reprokit_trail_loss_line(const struct rkt_loss *loss) {
+uint64_t rkp_write_line(const struct loss *loss) {
     bool is_single = loss->format == RKT_FLOAT32;
     struct text text = {(char *)(uintptr_t)loss->to, 0, loss->room};
-    add_text(&text, (const char *)(uintptr_t)loss->head);
+    add_text(&text, loss->head);
     add_number(&text, loss->number);
     add_text(&text, ",\"t\":");
     add_time(&text, loss->microseconds);
-    add_text(&text, (const char *)(uintptr_t)loss->name);
+    add_text(&text, loss->name);
     add_number(&text, loss->step);
     add_text(&text, is_single ? ",\"value\":{\"dtype\":\"float32\",\"bits\":\""
                               : ",\"value\":{\"dtype\":\"float64\",\"bits\":\"");
