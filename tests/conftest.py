@@ -8,8 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import WITHOUT_JAX, Reprokit
+
+# The same examples each time, and as long as a busy machine needs; tests/fuzz looks for others.
+settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
