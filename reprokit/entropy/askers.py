@@ -1,33 +1,22 @@
 """Who asked for how much: counts requests by process, thread, call site and source.
 
-Made for files of many millions of events: it reads the lengths of records, not their bytes, and does
-not compare their checks. Memory is bounded by MAX_ROWS, whatever the files hold: beyond, rows lose the
-names of process and thread, and then everything.
+Memory is bounded by MAX_ROWS, whatever the files hold: beyond, rows lose the names of process and thread, and then
+everything.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from reprokit.entropy.files import CHUNK_HEAD, MATCHES, SOURCES, EntropyFile, Head
+from reprokit.entropy.files import MATCHES, EntropyEvent, EntropyFile, Head, Mismatch
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 
 MAX_ROWS = 100_000
-MAX_HEADS = 4096  # different events of one stream that are counted apart before they are summed up
 MAX_STREAMS = 1_000_000  # of one file
-FIRST_RUN = 16  # repeats looked for at once, then twice as many
-
-_EVENT = struct.Struct("<BHBQQ")
-_SITE = struct.Struct("<HQB")
-_MISMATCH = struct.Struct("<BHBQ")
-_CHECK = 4  # bytes behind each record
-_EVENT_TAG, _REPEAT_TAG = 3, 4
 
 
 class Asker(msgspec.Struct, frozen=True):
@@ -101,16 +90,13 @@ def who_asked(directory: Path) -> Asking:
 
 def _add_file(asking: Asking, file: EntropyFile) -> None:
     head, given = file.head, RequestTotals(*file.keyed)
-    streams: dict[int, _Tally] = {}
-    for chunk in file.chunks():
-        if chunk.stream not in streams and len(streams) >= MAX_STREAMS:
-            raise RunDamaged(f"{file.path} holds more than {MAX_STREAMS} threads")
-        tally = streams.setdefault(chunk.stream, _Tally())
-        tally.read(file, chunk.offset + CHUNK_HEAD, chunk.offset + chunk.size)
-    for tally in streams.values():
-        for asker, asked in tally.askers(head):
-            asking.add(asker, asked)
-            given.add(asked.requests, asked.bytes, asked.withheld)
+    streams = {chunk.stream for chunk in file.chunks()}
+    if len(streams) > MAX_STREAMS:
+        raise RunDamaged(f"{file.path} holds more than {MAX_STREAMS} threads")
+    for record in file.records():
+        asker, asked = _asked(head, record)
+        asking.add(asker, asked)
+        given.add(asked.requests, asked.bytes, asked.withheld)
     asking.threads += len(streams) + head.streams
     asking.total.add(given.requests, given.bytes, given.withheld)
     if len(asking.processes) >= MAX_ROWS:
@@ -123,113 +109,9 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
     asking.processes.append(process)
 
 
-@dataclass
-class _Kind:
-    """Events with the same head: how many there were, and how long their records are."""
-
-    source: int
-    site: int
-    withheld: bool
-    given: int
-    count: int = 0
-
-    def __post_init__(self) -> None:
-        body = 0 if self.withheld else self.given
-        self.event_size = 1 + _EVENT.size + body + _CHECK
-        self.repeat_size = 1 + body + _CHECK
-
-
-class _Tally:
-    """The records of one thread, counted."""
-
-    def __init__(self) -> None:
-        self.thread = ""
-        self.sites: dict[int, tuple[str, int]] = {}
-        self.kinds: dict[bytes, _Kind] = {}
-        self.sums: dict[tuple[int, int, str], RequestTotals] = {}  # by source, site and match
-        self.last: _Kind | None = None
-
-    def read(self, file: EntropyFile, start: int, end: int) -> None:
-        """Count the records between two places of the file; raises RunDamaged where they are none."""
-        data = file.slice(start, end)
-        at = 0
-        try:
-            while at < len(data) and data[at]:
-                tag = data[at]
-                if tag == _EVENT_TAG:
-                    kind = self.last = self._kind(data[at + 1 : at + 1 + _EVENT.size])
-                    kind.count += 1
-                    at += kind.event_size
-                elif tag == _REPEAT_TAG and self.last is not None:
-                    at = _repeats(data, at, self.last)
-                else:
-                    at = self._other(data, at)
-        except (struct.error, IndexError, ValueError):
-            raise file.damaged(start + at, "no record") from None
-        if at > len(data):
-            raise file.damaged(end, "a record is cut short")
-
-    def _kind(self, head: bytes) -> _Kind:
-        kind = self.kinds.get(head)
-        if kind is None:
-            if len(self.kinds) >= MAX_HEADS:
-                self._sum_up()
-            source, site, flags, _, given = _EVENT.unpack(head)
-            kind = self.kinds[head] = _Kind(source, site, bool(flags & 1), given)
-        return kind
-
-    def _other(self, data: bytes, at: int) -> int:
-        tag, body = data[at], at + 1
-        if tag == 1:
-            end = body + 1 + data[body]
-            self.thread = data[body + 1 : end].decode("utf-8", "replace")
-        elif tag == 2:
-            number, offset, length = _SITE.unpack_from(data, body)
-            end = body + _SITE.size + length
-            self.sites[number] = (data[body + _SITE.size : end].decode("utf-8", "replace"), offset)
-        elif tag == 5:
-            source, site, match, asked = _MISMATCH.unpack_from(data, body)
-            end = body + _MISMATCH.size
-            self._sum(source, site, _name(MATCHES, match)).add(1, asked, 0)
-        else:
-            raise ValueError(tag)
-        return end + _CHECK
-
-    def _sum(self, source: int, site: int, match: str) -> RequestTotals:
-        return self.sums.setdefault((source, site, match), RequestTotals())
-
-    def _sum_up(self) -> None:
-        """Add the kinds to the sums; the last one stays, as a repeat may follow."""
-        for kind in self.kinds.values():
-            self._sum(kind.source, kind.site, "").add(
-                kind.count, kind.count * kind.given, kind.count if kind.withheld else 0
-            )
-            kind.count = 0
-        self.kinds = {head: kind for head, kind in self.kinds.items() if kind is self.last}
-
-    def askers(self, head: Head) -> Iterator[tuple[Asker, RequestTotals]]:
-        """Everybody who asked in this thread."""
-        self._sum_up()
-        for (source, site, match), asked in self.sums.items():
-            module, offset = self.sites.get(site, ("", 0))
-            name = _name(SOURCES, source)
-            who = (head.identity, head.incarnation, self.thread, head.program)
-            if asked.requests:
-                yield Asker(*who, module, offset, name, match), asked
-
-
-def _repeats(data: bytes, at: int, kind: _Kind) -> int:
-    """Where the run of repeats that begins here ends: each is as long as the one before."""
-    step, number = kind.repeat_size, FIRST_RUN
-    while True:
-        tags = data[at : at + step * number : step]
-        run = len(tags) - len(tags.lstrip(b"\4"))
-        kind.count += run
-        at += run * step
-        if run < number:
-            return at
-        number *= 2
-
-
-def _name(names: tuple[str, ...], number: int) -> str:
-    return names[number] if number < len(names) else f"unknown ({number})"
+def _asked(head: Head, record: EntropyEvent | Mismatch) -> tuple[Asker, RequestTotals]:
+    """Who made a request, and how much it asked for."""
+    who = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
+    if isinstance(record, Mismatch):
+        return Asker(*who, record.match), RequestTotals(1, record.asked, 0)
+    return Asker(*who), RequestTotals(1, record.given, int(record.withheld))

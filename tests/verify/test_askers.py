@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import shutil
-from collections import Counter
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -16,9 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reprokit.entropy import EntropyFile, askers
+from reprokit.entropy import askers
 from reprokit.entropy.askers import RequestTotals, who_asked
-from reprokit.entropy.files import EntropyEvent
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import ReprokitError, RunDamaged
 
@@ -61,39 +58,6 @@ def test_requests_are_counted_by_thread_site_and_source(tmp_path: Path) -> None:
         ("m", "getrandom", LIBRARY, 16): RequestTotals(6, 4 * 8 + 2 * 48, 2),
         ("m.1", "device", "", 32): RequestTotals(1, 1, 0),
         ("m.1", "random_device", "", 32): RequestTotals(1, 4, 0),
-    }
-
-
-def test_the_fast_count_is_that_of_the_records_one_by_one(tmp_path: Path) -> None:
-    draw = random.Random(7)
-    file = Writing()
-    for _ in range(30):
-        records = [site(1, LIBRARY, 16), site(2, "", 99), event(1, 1, b"12")]
-        size = 2
-        for _ in range(draw.randrange(100)):
-            if draw.random() < 0.8:
-                records += [repeat(bytes([4]) * size)] * draw.randrange(40)  # bytes that look like tags
-            else:
-                size = draw.randrange(40)
-                records.append(event(draw.choice((1, 7)), draw.choice((1, 2)), bytes([4]) * size))
-        file.chunk(draw.choice(("m", "m.1")), *records)
-    path = run_with(tmp_path / "run", file)
-    slow: Counter[tuple[str, str, str, int]] = Counter()
-    for record in EntropyFile(next((path / "entropy").iterdir())).records():
-        assert isinstance(record, EntropyEvent)
-        slow[record.thread, record.source, record.module, record.offset] += 1
-    assert {key: count.requests for key, count in asked(path).items()} == slow
-
-
-def test_more_different_events_than_are_counted_apart_are_summed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(askers, "MAX_HEADS", 3)
-    file = Writing()
-    sizes = [*range(1, 20), *range(1, 20)]
-    file.chunk("m", site(1, LIBRARY, 16), *(event(1, 1, b"x" * size) for size in sizes), repeat(b"y" * 19))
-    assert asked(run_with(tmp_path / "run", file)) == {
-        ("m", "getrandom", LIBRARY, 16): RequestTotals(len(sizes) + 1, sum(sizes) + 19, 0)
     }
 
 
