@@ -173,7 +173,7 @@ def _same_bytes(left: TensorPart, right: TensorPart, dtype: Dtype) -> bool:
 
 def strides_of(tensor: TensorPart) -> tuple[int, ...]:
     """The strides in elements, also of a tensor in C order."""
-    return tuple(strides_in_order(tensor.shape)) if tensor.strides is None else tensor.strides
+    return strides_of_shape(tensor.shape) if tensor.strides is None else tensor.strides
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: 
     outer = _outer(tile, strides, order)
     inner = [0 if axis in outer else length for axis, length in enumerate(tile.lengths)]
     span = 1 + sum((length - 1) * strides[axis] for axis, length in enumerate(inner) if length)
-    within = strides_in_order(tile.lengths)
+    within = strides_of_shape(tile.lengths)
     base = sum(start * stride for start, stride in zip(tile.origin, strides, strict=True))
     axes = [axis for axis, length in enumerate(inner) if length]
     shape, steps = [tile.lengths[i] for i in axes], [strides[i] for i in axes]
@@ -270,12 +270,13 @@ def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: 
     return result
 
 
-def strides_in_order(shape: tuple[int, ...]) -> list[int]:
-    """The strides of C order."""
-    found = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        found[axis] = found[axis + 1] * shape[axis + 1]
-    return found
+def strides_of_shape(shape: tuple[int, ...], fortran: bool = False) -> tuple[int, ...]:
+    """How many elements lie between neighbors of each dimension."""
+    steps, step = [], 1
+    for length in shape if fortran else reversed(shape):
+        steps.append(step)
+        step *= max(1, length)
+    return tuple(steps) if fortran else tuple(reversed(steps))
 
 
 def _outer(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list[int]:

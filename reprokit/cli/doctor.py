@@ -77,19 +77,10 @@ def _preload() -> DoctorFinding:
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, placed(native.shim_path()) as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.shim, os.environ.get("LD_PRELOAD"))}
         environment[RUN] = directory
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_LIMIT,
-            check=False,
-        )
-    if done.returncode == 0 and done.stdout.strip().isdigit():
-        return good(f"a program under the shim runs and sees it (ABI {done.stdout.strip()})")
-    reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    return bad(f"a program cannot be started under the shim: {reason}")
+        number, failure = machine.tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)
+    if number.isdigit():
+        return good(f"a program under the shim runs and sees it (ABI {number})")
+    return bad(f"a program cannot be started under the shim: {failure or 'it does not see it'}")
 
 
 def _addresses() -> DoctorFinding:
@@ -119,13 +110,13 @@ def _python() -> DoctorFinding:
     found = _interpreter()
     if found is None:
         return bad("there is no python on PATH; activate the environment of your training")
-    done = subprocess.run([found, "-c", ABOUT], capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
+    about, failure = machine.tried([found, "-c", ABOUT], PROBE_LIMIT)
     from reprokit.launch.command import elf_refusal
 
     reason = elf_refusal(Path(os.path.realpath(found))).why if not _is_script(found) else ""
-    if done.returncode != 0 or reason:
+    if failure or reason:
         return bad(f"{found} {reason or 'does not run'}; the shim cannot work in it")
-    return good(f"{found}, {done.stdout.strip()}")
+    return good(f"{found}, {about}")
 
 
 def _interpreter() -> str | None:
@@ -142,30 +133,8 @@ def _trial() -> Iterator[tuple[Path, str]]:
     """A small recording by the Python on PATH: its run directory, and what went wrong."""
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory:
         run = Path(directory, "run")
-        arguments = [
-            sys.executable,
-            "-m",
-            "reprokit",
-            "record",
-            "-o",
-            str(run),
-            "--",
-            _interpreter() or "",
-            "-c",
-            TRIAL,
-        ]
-        done = subprocess.run(
-            arguments,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_LIMIT,
-            check=False,
-        )
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        yield run, "" if done.returncode == 0 else lines[-1]
+        record = [sys.executable, "-m", "reprokit", "record", "-o", str(run), "--"]
+        yield run, machine.tried([*record, _interpreter() or "", "-c", TRIAL], PROBE_LIMIT, directory=directory)[1]
 
 
 def _recording() -> DoctorFinding:

@@ -8,12 +8,14 @@ import mmap
 import os
 import platform
 import struct
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from reprokit.errors import ReprokitError
+from reprokit.launch.host import cpu_facts
 from reprokit.launch.supported import libc
 
 PR_SET_NO_NEW_PRIVS = 38
@@ -52,6 +54,25 @@ def bad(text: str) -> DoctorFinding:
 
 def absent(text: str) -> DoctorFinding:
     return DoctorFinding(DoctorState.ABSENT, text)
+
+
+def tried(
+    arguments: list[str], limit: float, *, env: Mapping[str, str] | None = None, directory: str | None = None
+) -> tuple[str, str]:
+    """What a command prints, and the last line of why it failed; empty where it did not."""
+    done = subprocess.run(
+        arguments,
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit,
+        check=False,
+    )
+    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    return done.stdout.strip(), "" if done.returncode == 0 else lines[-1]
 
 
 def in_child(check: Callable[[], int]) -> int:
@@ -142,7 +163,7 @@ def instructions() -> DoctorFinding:
     """Whether the processor has instructions that give entropy, which no hook sees."""
     if platform.machine() != "x86_64":
         return good("the processor's own instructions are no part of what trainings use here")
-    flags = _cpu_flags()
+    flags = cpu_facts()["flags"]
     names = [name.upper() for name in ("rdrand", "rdseed") if name in flags]
     if not names:
         return good("this processor offers neither RDRAND nor RDSEED")
@@ -151,11 +172,6 @@ def instructions() -> DoctorFinding:
         f"{' and '.join(names)} are there: std::random_device is recorded, code with the instructions inside is"
         f" reported as not covered; --hide-rdrand {hiding}"
     )
-
-
-def _cpu_flags() -> set[str]:
-    with open("/proc/cpuinfo") as file:
-        return next((set(line.split()) for line in file if line.startswith("flags")), set())
 
 
 def forked_memory() -> DoctorFinding:

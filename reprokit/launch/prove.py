@@ -22,7 +22,7 @@ from reprokit import entropy
 from reprokit.entropy.files import EntropyEvent
 from reprokit.errors import NoProof
 from reprokit.launch import environment as environments
-from reprokit.launch import strace
+from reprokit.launch import machine, strace
 from reprokit.launch.command import Command
 from reprokit.launch.supervisor import fresh_requests
 from reprokit.model.run import Proof
@@ -132,21 +132,9 @@ def refused(program: str, calls: tuple[str, ...] = strace.CALLS) -> str:
     filtered = ("-e", f"trace={','.join(calls)}", "-o", os.devnull)
     options = tuple(option for option in OPTIONS if option != "-DDD")
     try:
-        done = subprocess.run(
-            [program, *options, *filtered, "--", "true"],
-            env=own,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TRIAL_LIMIT,
-            check=False,
-        )
+        return machine.tried([program, *options, *filtered, "--", "true"], TRIAL_LIMIT, env=own)[1]
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    if done.returncode == 0:
-        return ""
-    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
 def _is_running(trace: Path) -> bool:

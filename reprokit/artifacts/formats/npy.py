@@ -11,6 +11,7 @@ from typing import Any
 from reprokit import dtypes
 from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import exactly, piece
+from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
 MAGIC = b"\x93NUMPY"
@@ -41,16 +42,12 @@ def array(name: str, source: Source) -> Iterator[Part]:
     size = math.prod(shape) * dtypes.named(dtype).element_size
     if start + size > source.size:
         raise ArtifactDamaged(f"its array needs {size} bytes, there are {source.size - start}")
-    strides = _fortran(shape) if is_fortran else None
+    strides = strides_of_shape(shape, fortran=True) if is_fortran else None
     yield Noise(f"{name}/memory order", "Fortran" if is_fortran else "C")
     yield Noise(f"{name}/byte order", "big-endian" if big_endian else "little-endian")
     yield TensorPart(name, dtype, shape, source, start, strides, big_endian)
     if start + size < source.size:
         yield Blob(f"{name}/bytes behind the array", piece(source, start + size, source.size - start - size))
-
-
-def _fortran(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:

@@ -11,6 +11,7 @@ from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, ArrayType, shap
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, under
 from reprokit.artifacts.parts import Part, Source, TensorPart
 from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
 CORES = ("numpy.core.", "numpy._core.")
@@ -135,18 +136,9 @@ def columns(elements: ArrayElements) -> Iterator[tuple[str, TensorPart]]:
     if not leaves and type_.size:  # else the shape is a value
         inner = () if type_.fields else type_.shape
         leaves = [("", ArrayType("", type_.elements, type_.size, type_.big_endian, inner), 0)]
-    steps = strides_of(elements.shape, elements.fortran)
+    steps = strides_of_shape(elements.shape, elements.fortran)
     for name, leaf, offset in leaves:
         shape = (*elements.shape, *leaf.shape)
-        strides = (*(step * (type_.size // leaf.step) for step in steps), *strides_of(leaf.shape))
+        strides = (*(step * (type_.size // leaf.step) for step in steps), *strides_of_shape(leaf.shape))
         start = offset if math.prod(shape) else 0
         yield name, TensorPart("", leaf.elements, shape, elements.source, start, strides, leaf.big_endian)
-
-
-def strides_of(shape: tuple[int, ...], fortran: bool = False) -> tuple[int, ...]:
-    """How many elements lie between neighbors of each dimension."""
-    steps, step = [], 1
-    for length in shape if fortran else reversed(shape):
-        steps.append(step)
-        step *= max(1, length)
-    return tuple(steps) if fortran else tuple(reversed(steps))

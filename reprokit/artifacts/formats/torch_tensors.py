@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, PickledDict, PickledObject, exact
-from reprokit.artifacts.formats.pickle_numpy import strides_of
 from reprokit.artifacts.formats.pickle_types import shape_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, Step, under
 from reprokit.artifacts.formats.torch_storages import Storage, StorageReference, StorageType, dtype, referred
 from reprokit.artifacts.parts import Part, TensorPart
+from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
 MOST_ARGUMENTS = 8
@@ -200,7 +200,7 @@ class TorchTensors:
             storage.first = under(path, "") or ROOT
             if view.extent * view.type.size != storage.source.size:
                 yield walk.value(f"{path or ROOT} (storage)", f"from byte {start} of {storage.source.size}")
-        if view.count > 1 and lying(view) != lying(replace(view, strides=strides_of(view.shape, False))):
+        if view.count > 1 and lying(view) != lying(replace(view, strides=strides_of_shape(view.shape))):
             yield walk.noise(f"{path or ROOT} (strides)", f"{view.strides}")
 
     def whole(self, walk: PickleWalk, path: str, view: StorageView, storage: Storage) -> Iterator[Part]:

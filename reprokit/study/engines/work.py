@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import gzip
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +36,6 @@ ALL: Final = (ORDER, CLAIM, BEAT, REPORT, STOP, ENDED)  # what a job may leave i
 NOW: Final = b"now"  # a job that finds this as its STOP ends what it does
 UNLESS_BEGUN: Final = b"unless begun"  # and one that finds this does not begin
 
-SHORT: Final = 0.5  # seconds
 MAX_ORDER: Final = 16 << 20  # bytes
 MAX_REPORT: Final = 2 * MAX_LINE + (1 << 20)
 MAX_TASKS: Final = 256 << 20  # bytes of all orders of a manifest
@@ -174,11 +171,12 @@ class _Job:
     def _watched(self, process: subprocess.Popen[bytes]) -> str:
         """Give signs of life until it has ended; how it ended, where that was not well."""
         is_stopped = False
-        while not _ends_within(process, self._order.beat):
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return _words(process.wait(self._order.beat), is_stopped=is_stopped)
             if self._is_to_stop() and not is_stopped:
                 is_stopped = True
                 process.terminate()
-        return _words(process.wait(), is_stopped=is_stopped)
 
     def _is_to_stop(self) -> bool:
         """Ask whether to end, and tell that this goes on; a depot that is away for a while is no reason to end."""
@@ -208,19 +206,6 @@ class _Job:
 
 def _whence(file: Path) -> int:
     return os.SEEK_END if file.suffix == ".log" else os.SEEK_SET
-
-
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for its end; Popen.wait would look twenty times a second, beside the training."""
-    try:
-        watched = os.pidfd_open(process.pid)
-    except OSError:  # Linux before 5.3
-        time.sleep(min(seconds, SHORT))
-        return process.poll() is not None
-    try:
-        return bool(select.select([watched], [], [], seconds)[0])
-    finally:
-        os.close(watched)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
