@@ -308,7 +308,7 @@ def open_regular(path: str, flags: int) -> int:
 
 def open_following(path: str, flags: int) -> int:
     """An opener for open(): follows symbolic links and waits for no FIFO."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | None:

@@ -13,6 +13,8 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
+from reprokit import rundir
+
 MAX_FILE = 8 << 30  # bytes
 MAX_SYMBOLS = 2_000_000
 MAX_NAME = 4096
@@ -29,7 +31,7 @@ class Symbols:
         self._functions: list[tuple[int, int, int]] = []  # place, size, offset of the name
         self._names = b""
         try:
-            with open(path, "rb", opener=_opener) as file:
+            with open(path, "rb", opener=rundir.open_following) as file:
                 self._read(file.fileno())
         except (OSError, ValueError, struct.error, OverflowError):
             self._functions = []
@@ -60,10 +62,6 @@ class Symbols:
             return ""
         end = self._names.find(b"\0", name, name + MAX_NAME)
         return self._names[name:end].decode("utf-8", "replace") if end >= 0 else ""
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 def _sections(data: mmap.mmap) -> list[tuple[int, int, int, int]]:

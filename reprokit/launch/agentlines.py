@@ -60,6 +60,14 @@ class AgentFacts(msgspec.Struct):
 def read(run: Path) -> AgentFacts:
     """The facts so far; a line that is no JSON is somebody else's trouble, not this one's."""
     facts = AgentFacts()
+    for line in _lines(run):
+        if any(wanted in line for wanted in WANTED):
+            _take(facts, line)
+    return facts
+
+
+def _lines(run: Path) -> list[bytes]:
+    """The first lines of metrics.jsonl, and of a long one the last ones too; none where it cannot be read."""
     try:
         with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
             lines = file.read(MAX_READ).split(b"\n")
@@ -67,23 +75,15 @@ def read(run: Path) -> AgentFacts:
             if size > MAX_READ:
                 file.seek(max(MAX_READ, size - MAX_LAST))
                 lines += file.read(MAX_LAST).split(b"\n")
+            return lines
     except OSError:
-        return facts
-    for line in lines:
-        if any(wanted in line for wanted in WANTED):
-            _take(facts, line)
-    return facts
+        return []
 
 
 def pids(run: Path) -> set[int]:
     """The processes in which an agent began, among the first lines."""
-    try:
-        with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
-            lines = file.read(MAX_READ).split(b"\n")
-    except OSError:
-        return set()
     found = set()
-    for line in lines:
+    for line in _lines(run):
         if b'"k":"agent"' in line:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 found.add(msgspec.json.decode(line, type=_Started).pid)

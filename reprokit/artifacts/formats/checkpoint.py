@@ -108,7 +108,7 @@ class Checkpoint:
             yield Value(f"{entry.name}/type", f"{_type(entry)} with the CRC-32C {entry.crc:08x}")
             yield Blob(entry.name, data)
         else:
-            yield self._numbers(entry, Summed(data, entry.crc, _sum, f"{_escaped(entry.name)}: {WRONG_SUM}"))
+            yield self._numbers(entry, Summed(data, entry.crc, crc32c, f"{_escaped(entry.name)}: {WRONG_SUM}"))
 
     def _numbers(self, entry: Entry, data: Source) -> TensorPart:
         name = NAMES[entry.dtype]
@@ -156,10 +156,6 @@ def _type(entry: Entry) -> str:
 
 def _escaped(text: str) -> str:
     return text[:200].replace("{", "{{").replace("}", "}}")
-
-
-def _sum(data: bytes, crc: int) -> int:
-    return crc32c(data, crc)
 
 
 def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:

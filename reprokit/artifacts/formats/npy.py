@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit import dtypes
+from reprokit.artifacts.formats.pickle_types import NUMBER_KINDS
 from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.artifacts.tensors import strides_of_shape
@@ -19,8 +20,6 @@ LONGEST_HEADER = 1 << 16
 DEEPEST = 32  # brackets within brackets
 _TOKEN = re.compile(r"'[^'\\\n]*'|\"[^\"\\\n]*\"|[0-9]+|True|False|None|[\[\](){},:]|[ \n]+")
 _TYPE = re.compile(r"([<>|=])([a-zA-Z])([0-9]{0,9})(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-_NUMBERS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
-_SIZES = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -101,12 +100,8 @@ def _type(descr: Any) -> tuple[str, bool, str]:
         raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
     order, kind, digits, unit = found.groups()
     size, big_endian = int(digits or 0), order == ">"
-    if kind in _NUMBERS and size in _SIZES[kind]:
-        return f"{_NUMBERS[kind]}{8 * size}", big_endian, ""
-    if kind == "b" and size == 1:
-        return "bool", False, ""
-    if kind in "mM" and size == 8:
-        return "int64", big_endian, f"{kind}8{unit or ''}"
+    if (elements := NUMBER_KINDS.get(f"{kind}{size}")) is not None:
+        return elements, big_endian, f"{kind}8{unit or ''}" if kind in "mM" else ""
     width = 4 * size if kind == "U" else size
     is_long = size in {"f": (10, 12, 16), "c": (20, 24, 32)}.get(kind, ())
     if not (is_long or kind in "SVUa") or not 0 < width <= dtypes.LONGEST_RAW:
