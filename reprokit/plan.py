@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,15 @@ KEEP_OUTPUTS = 64 << 20
 def past_tense(mode: str) -> str:
     """What is done to entropy in this mode, in words."""
     return "replayed" if mode == REPLAY else "recorded"
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    """A name for a command that has none: that of its script."""
+    for word in command:
+        last = Path(word).name
+        if last.endswith((".py", ".sh")):
+            return re.sub(r"[^A-Za-z0-9._-]", "-", Path(last).stem)[:64].lstrip("._-") or "training"
+    return "training"
 
 
 def new_key() -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import msgspec
@@ -34,6 +35,12 @@ def loads(data: bytes) -> Any:
         return _DECODER.decode(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def object_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The object under a key; an empty one where there is none."""
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _keys(content: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from reprokit.agent.capture.reading import SnapshotFile
 from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.printable import printable
 from reprokit.screen import Cells, labelled, print_rows
+from reprokit.untrusted_json import object_in
 
 FORMAT = 1
 SHOWN = 6  # things of a kind
@@ -37,7 +38,7 @@ def document(file: SnapshotFile) -> dict[str, Any]:
 def print_result(found: Mapping[str, Any], mode: str) -> None:
     """Print what came of a step that was done again."""
     trigger = in_words(Trigger.read(found["trigger"])) if found.get("trigger") else ""
-    different = _list(_object(found, "gradients"), "different")
+    different = _list(object_in(found, "gradients"), "different")
     if found.get("reproduced") and different:
         rest = found.get("words") if mode == "explain" else trigger
         headline, style = f"reproduced with other gradients than captured: {rest}", "bold yellow"
@@ -93,7 +94,7 @@ def _step(header: SnapshotHeader) -> Iterator[str]:
 
 def _models(header: SnapshotHeader) -> Iterator[str]:
     for model in header.models[:SHOWN]:
-        count = len(_object(model, "tensors"))
+        count = len(object_in(model, "tensors"))
         yield f"{model.get('name')}: {model.get('class')}, {count} tensor{'s' if count != 1 else ''}"
 
 
@@ -132,7 +133,7 @@ def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
     if indices:
         more = ", ..." if len(indices) > MAX_INDICES else ""
         yield "data set", f"index {', '.join(map(str, indices[:MAX_INDICES]))}{more}, as the sampler chose"
-    gradients, loss = _object(found, "gradients"), _object(found, "loss")
+    gradients, loss = object_in(found, "gradients"), object_in(found, "loss")
     different = _list(gradients, "different")
     if gradients:
         equal = gradients.get("equal")
@@ -203,11 +204,6 @@ def _joined(parts: Sequence[str] | Iterator[str]) -> str:
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:
     return [f"{key} {values[key]}" for key in list(values)[:SHOWN]]
-
-
-def _object(value: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:

@@ -14,6 +14,7 @@ from reprokit.cli.arguments import CommandBehindDashes
 from reprokit.cli.paths import current_directory
 from reprokit.cli.secrets import print_json, stdout_for_a_document
 from reprokit.errors import CannotWriteReport, UsageError
+from reprokit.plan import name_of
 
 if TYPE_CHECKING:
     from reprokit.cli.gate_statements import Statements
@@ -139,7 +140,7 @@ def _trainings(
     if behind:
         if config is not None or names:
             raise UsageError("give a command behind --, or a list of trainings, not both")
-        return [trainings.GateTraining(name=trainings.name_of(behind), command=behind)], base
+        return [trainings.GateTraining(name=name_of(behind), command=behind)], base
     path = config or Path(trainings.FILE)
     return trainings.read(path, names), path.absolute().parent
 

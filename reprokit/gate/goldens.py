@@ -15,20 +15,21 @@ from typing import Any
 
 from reprokit.errors import CannotWriteReport
 from reprokit.rundir import RunDirectory
+from reprokit.untrusted_json import object_in
 
 KEY = 16  # characters
 
 
 def machine_key(environment: dict[str, Any]) -> str:
     """What a golden is kept by: the hardware, and the versions of what computes on it."""
-    cpu, system = _object(environment, "cpu"), _object(environment, "system")
+    cpu, system = object_in(environment, "cpu"), object_in(environment, "system")
     facts = {
         "cpu": [cpu.get(name) for name in ("model", "flags", "usable")],
         "machine": system.get("machine"),
         "libc": system.get("libc"),
         "gpus": environment.get("gpus"),
         "accelerator": environment.get("accelerator"),
-        "python": _object(environment, "python").get("build"),
+        "python": object_in(environment, "python").get("build"),
         "frameworks": environment.get("frameworks"),
         "packages": _imported(environment),
     }
@@ -36,14 +37,9 @@ def machine_key(environment: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 
 
-def _object(environment: dict[str, Any], name: str) -> dict[str, Any]:
-    value = environment.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _imported(environment: dict[str, Any]) -> dict[str, Any]:
     """The versions of the packages that the training imported."""
-    packages, imported = _object(environment, "packages"), environment.get("imported")
+    packages, imported = object_in(environment, "packages"), environment.get("imported")
     return {name: packages.get(name) for name in imported} if isinstance(imported, list) else {}
 
 

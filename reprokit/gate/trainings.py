@@ -19,7 +19,6 @@ accepted = "accepted.json"
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -96,12 +95,3 @@ def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
     if missing is not None:
         raise BadGate(f"{path} holds no training {missing}; it has {', '.join(known)}")
     return [one for one in found if not names or one.name in names]
-
-
-def name_of(command: tuple[str, ...]) -> str:
-    """A name for a command that has none: that of its script."""
-    for word in command:
-        last = Path(word).name
-        if last.endswith((".py", ".sh")):
-            return re.sub(r"[^A-Za-z0-9._-]", "-", Path(last).stem)[:64].lstrip("._-") or "training"
-    return "training"

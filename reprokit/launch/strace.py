@@ -27,7 +27,7 @@ _RESULT = re.compile(rb" = (-?\d+|0x[0-9a-f]+)\b[^=]*$")
 _RESUMED = re.compile(rb"^<\.\.\. [a-z0-9_]+ resumed>")
 _UNFINISHED = b" <unfinished ...>"
 _MAPPED = re.compile(rb"^mmap\([^,]+, (\d+), ([A-Z_|]+), [^,]+, \d+<(.+)>, (0x[0-9a-f]+|0)\) += 0x([0-9a-f]+)")
-_PATH = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+PATH = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(rb"<(/[^<>]*)<char (?:1:[89]|10:183)>>|<(/proc/sys/kernel/random/(?:uuid|boot_id))>")
 _FLAGS = re.compile(rb", \d+, ([A-Z_|0]+)\) += ")
 _ENDING = re.compile(rb"\+\+\+ (?:exited with|killed by) ")
@@ -84,7 +84,7 @@ def requests(trace: Path, shim: str) -> Iterator[Request]:
         space = _space(pid, spaces, births)
         if text.startswith(b"exec"):
             if text.endswith(b" = 0"):
-                spaces[pid] = _Space(_path(text))
+                spaces[pid] = _Space(path_in(text))
         elif text.startswith(b"brk("):
             if not space.find(address)[0]:  # by the loader or the program, which the kernel has mapped
                 spaces[pid] = _Space("" if space.files else space.program)
@@ -154,8 +154,9 @@ def _space(pid: int, spaces: dict[int, _Space], births: dict[int, _Birth]) -> _S
     return space
 
 
-def _path(text: bytes) -> str:
-    found = _PATH.search(text)
+def path_in(text: bytes) -> str:
+    """The first quoted path of a call."""
+    found = PATH.search(text)
     return found[1].decode("utf-8", "replace") if found else ""
 
 

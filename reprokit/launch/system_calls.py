@@ -21,6 +21,7 @@ from typing import NamedTuple
 from reprokit import rundir
 from reprokit.launch import prove
 from reprokit.launch.command import Command
+from reprokit.launch.strace import PATH, path_in
 from reprokit.model.states import Switch, off
 from reprokit.model.system_calls import SystemCall, SystemCallsFile
 
@@ -43,7 +44,6 @@ SOURCES = re.compile(
     rb"|/sys/devices/system/(?:cpu|node)(?:/[\w/-]*)?|/sys/fs/cgroup/(?:[\w./@-]*/)?(?:cpu\.max|cpuset\.cpus[\w.]*)"
 )
 _LINE = re.compile(rb"^(\d+) +([a-z0-9_]+)\((.*)$")
-_PATH = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _GIVEN = re.compile(rb" = (\d+)\b[^=]*$")
 _RESUMED = re.compile(rb"^(\d+) +<\.\.\. [a-z0-9_]+ resumed>(.*)$")
 _UNFINISHED = b" <unfinished ...>"
@@ -87,10 +87,10 @@ class Reduction:
                 self._births[given] = (thread, b"CLONE_THREAD" in text)
         elif call in ("execve", "execveat"):
             if len(self._programs) < MAX_PROCESSES or thread in self._programs:
-                self._programs[thread] = _path(text)
+                self._programs[thread] = path_in(text)
         elif call == "getrandom":
             self._count(thread, call, "getrandom")
-        elif (found := _PATH.search(text)) and SOURCES.fullmatch(found[1]):
+        elif (found := PATH.search(text)) and SOURCES.fullmatch(found[1]):
             self._count(thread, call, _MANY.sub(rb"\1", found[1]).decode("ascii", "replace"))
 
     def _count(self, thread: int, call: str, source: str) -> None:
@@ -132,11 +132,6 @@ class Reduction:
     def left_out(self) -> int:
         """Calls of more callers than are told apart."""
         return self._left_out
-
-
-def _path(text: bytes) -> str:
-    found = _PATH.search(text)
-    return found[1].decode("utf-8", "replace") if found else ""
 
 
 class SystemCalls:

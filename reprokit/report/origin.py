@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from reprokit.report.facts import SourceState
+from reprokit.untrusted_json import object_in
 
 
 def machine(environment: dict[str, Any]) -> str:
     """Name processor, accelerators and system in a line."""
-    cpu, system, gpus = _object(environment, "cpu"), _object(environment, "system"), environment.get("gpus")
+    cpu, system, gpus = object_in(environment, "cpu"), object_in(environment, "system"), environment.get("gpus")
     parts = [cpu.get("model"), f"{cpu['count']} processors" if cpu.get("count") else ""]
     parts += gpus if isinstance(gpus, list) else []
     parts += [system.get(key) for key in ("os", "kernel", "libc")]
@@ -20,7 +21,7 @@ def machine(environment: dict[str, Any]) -> str:
 
 def source(environment: dict[str, Any]) -> SourceState:
     """Describe the git checkout; what the commit does not say is in the digest of changes."""
-    git = _object(environment, "git")
+    git = object_in(environment, "git")
     commit = str(git.get("commit") or "")
     if git.get("dirty") is None:  # no checkout, or git did not answer in time
         return SourceState(commit=commit)
@@ -29,8 +30,3 @@ def source(environment: dict[str, Any]) -> SourceState:
         return SourceState(state="clean", commit=commit)
     text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
     return SourceState(state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}")
-
-
-def _object(environment: dict[str, Any], name: str) -> dict[str, Any]:
-    value = environment.get(name)
-    return value if isinstance(value, dict) else {}

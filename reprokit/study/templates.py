@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Final
+
+from reprokit.plan import name_of
 
 # "seeds 0, 1, 2, 5, 10, 42, 123, 1234, twice each": the paper's replication package (github.com/nemo9cby/ICSE2022Rep).
 SEEDS: Final = (0, 1, 2, 5, 10, 42, 123, 1234)
@@ -53,7 +53,7 @@ _PLAIN: Final = (
 
 def text(template: str, command: tuple[str, ...]) -> str:
     """The study of this template for this command, as TOML."""
-    name = _name_of(command)
+    name = name_of(command)
     if template == "plain":
         setups = [_setup(name, why, lines) for name, why, lines in _PLAIN]
         return _head(
@@ -80,12 +80,3 @@ def _paper_setup(name: str, number: int, kinds: tuple[tuple[str, tuple[str, ...]
     version = "TensorFlow 1.14" if number < len(kinds) else "TensorFlow 2"
     own = '# command = ["python3.7", "train.py"]' if number < len(kinds) else '# command = ["python3", "train.py"]'
     return _setup(name, f"{version}, {what}", (*lines, own))
-
-
-def _name_of(command: tuple[str, ...]) -> str:
-    """A name for the study: that of the command's script."""
-    for word in command:
-        last = Path(word).name
-        if last.endswith((".py", ".sh")):
-            return re.sub(r"[^A-Za-z0-9._-]", "-", Path(last).stem)[:64].lstrip("._-") or "training"
-    return "training"

@@ -23,7 +23,6 @@ MAX_TEXT: Final = 400  # characters of a text of a run
 MAX_LISTED: Final = 8
 FEW: Final = 0.05  # the share of further pairs that one would like to exclude
 _VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
-_WHAT: Final = {"time": "time", "processor time": "processor time", "storage": "storage"}
 
 
 def short(text: str) -> str:
@@ -119,7 +118,7 @@ def pairs(counts: PairCounts) -> str:
 
 def overhead(row: Overhead) -> str:
     """What a row of the table of overheads means."""
-    what, verb = _WHAT[row.measure], _VERBS[row.measure]
+    what, verb = row.measure, _VERBS[row.measure]
     medians = f"{quantity(row.median, row.unit)} against {quantity(row.base_median, row.unit)}"
     if not all(row.runs):
         return f"{what}: no run of {row.setup if not row.runs[0] else row.base} finished, so there is nothing to say."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from reprokit import findings
 from reprokit.capture import files
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import Proof, RunFile
 from reprokit.screen import Cells, labelled, print_rows
+from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.metrics import WORDINGS, text
@@ -72,7 +72,7 @@ def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Machine, system, and what the training ran on: a line each."""
     facts = summary.environment
-    cpu, system = _object(facts, "cpu"), _object(facts, "system")
+    cpu, system = object_in(facts, "cpu"), object_in(facts, "system")
     memory = facts.get("memory")
     parts = [str(cpu.get("model") or ""), f"{cpu['count']} processors" if cpu.get("count") else ""]
     parts.append(f"{memory / 2**30:.0f} GiB" if isinstance(memory, int) and memory > 0 else "")
@@ -93,15 +93,9 @@ def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _patches(run: RunFile) -> Iterator[str]:
     """What was asked for, and what became of it."""
     for patch in run.patches:
-        name = f"{patch.id}={patch.value}" if patch.value else patch.id
         where = f" in {series_leaves.counted(patch.processes, 'process')}" if patch.processes else ""
         why = f": {patch.why}" if patch.why else ""
-        yield f"{name} {patch.state.replace('-', ' ')}{where}{why}"
-
-
-def _object(facts: dict[str, Any], key: str) -> dict[str, Any]:
-    value = facts.get(key)
-    return value if isinstance(value, dict) else {}
+        yield f"{patch.text} {patch.state.replace('-', ' ')}{where}{why}"
 
 
 def _joined(parts: list[str]) -> str:
