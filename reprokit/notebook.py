@@ -15,8 +15,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from reprokit.printable import printable
 
 LONGEST = 400  # characters of one text
@@ -97,6 +95,8 @@ def ls(directory: str | Path = ".reprokit") -> View:
 
 def study(directory: str | Path) -> View:
     """What came of a study: its sentences, and the pairs of each setup."""
+    import msgspec
+
     from reprokit.study.analysis import analyse
 
     found = analyse(Path(directory))

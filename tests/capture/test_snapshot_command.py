@@ -314,7 +314,7 @@ def test_one_that_does_not_and_the_document(reprokit: Reprokit, snapshot: Path) 
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("sys.exit(4)", "the script ended with status 4 before its first step came"),
+        ("sys.exit(4)", "the script ended with exit status 4 before its first step came"),
         ("os.kill(os.getpid(), 9)", "the script ended by SIGKILL before its first step came"),
         ("result(trouble='fc9.weight is (2,) and the model has none')", "fc9.weight is (2,) and the model has none"),
         ("open(redo['result'], 'w').write('{')", "cannot be read"),
