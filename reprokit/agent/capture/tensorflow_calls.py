@@ -245,7 +245,7 @@ class UpdateSite:
         self.step = step
         self.variables = variables
         self.model = None if call is None else call.model
-        self.activations = [name for name, _ in step.activations]
+        self.activations = [name for name, _ in step.values.activations]
         self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
         self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
 

@@ -172,7 +172,7 @@ class TensorFlowCapture:
         finite = [tensorflow.reduce_all(tensorflow.math.is_finite(one)) for one in floats if one.dtype.is_floating]
         if finite:
             name = str(getattr(layer, "path", None) or layer.name)
-            step.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
+            step.values.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
 
     def _drew(self, kind: str, drawn: Any) -> Any:
         """An operation with a random state of its own drew this; return what it is to give."""

@@ -8,17 +8,17 @@ from ..frameworks.tensorflow_trail import _array
 from . import checks
 from .checks import MEMORY, WARM
 from .finite import Finite
+from .settings import Conditions
 from .tensorflow_snapshot import loss_scale
 from .tensorflow_state import as_array
+from .tensorflow_steps import StepValues
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .settings import Conditions
     from .tensorflow_calls import WatchedOptimizer
-    from .tensorflow_steps import TensorFlowStep
 
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradient and variable
@@ -67,19 +67,19 @@ class UpdateTest:
 
     def __init__(
         self,
-        step: TensorFlowStep,
+        seen: StepValues,
         gradients: Sequence[Any],
         conditions: Conditions,
-        memory: OptimizerMemory,
+        memory: Any,
         allowed: Any = None,
     ) -> None:
         self._tensorflow: Any = sys.modules["tensorflow"]
         self._memory = memory
         self._gradients = values(gradients)
         self._allowed = allowed  # whether gradients may overflow, as those of a scaled loss
-        self._losses = [step.unscaled] if step.unscaled is not None else step.losses
+        self._losses = seen.tested
         self._conditions = conditions
-        self._flags = [flag for _, flag in step.activations]
+        self._flags = [flag for _, flag in seen.activations]
         self.norm: Any = None
 
     def passes(self) -> Any:
@@ -148,10 +148,9 @@ class EagerTest:
         self._library = library
         self._conditions = conditions
 
-    def passes(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs) -> bool:
+    def passes(self, seen: StepValues, known: WatchedOptimizer, pairs: Pairs) -> bool:
         """Whether all that is asked for holds."""
-        losses = [step.unscaled] if step.unscaled is not None else step.losses
-        if not all(map(self._is_fine, losses)) or not all(bool(finite) for _, finite in step.activations):
+        if not all(map(self._is_fine, seen.tested)) or not all(bool(finite) for _, finite in seen.activations):
             return False
         scale = loss_scale(known.optimizer())
         if scale is not None and float(as_array(scale)) > 1.0:
@@ -168,8 +167,7 @@ class EagerTest:
     def _are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
         arrays = [_array(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
-            step = type("NoStep", (), {"unscaled": None, "losses": [], "activations": []})()
-            return bool(UpdateTest(step, gradients, type(self._conditions)(), None).passes())  # type: ignore[arg-type]
+            return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
         sizes = [array.nbytes for array in arrays]
         if known.finite[0] != sizes:
             known.finite = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])

@@ -134,7 +134,7 @@ class OutermostCalls:
         if traced.trains is None and self._xla.reveals.tracing is None:
             traced.trains = False
         for step in call.steps:
-            traced.written.update({key: variable for key, (variable, _) in step.held.items()})
+            traced.written.update({key: variable for key, (variable, _) in step.variables.held.items()})
         call.steps = ()
         if call.window is not None:
             self._capture.attempt(call.window.closes, call)
@@ -177,7 +177,7 @@ class StrategySteps:
             if replica() is not None:
                 together.add(step, batch)
                 return converted(*arguments, **keywords)
-            step.batches = [batch]
+            step.values.batches = [batch]
             try:
                 return converted(*arguments, **keywords)
             finally:
@@ -189,7 +189,7 @@ class StrategySteps:
     def _step_ends(self, step: TensorFlowStep) -> None:
         """What a step that was not applied moved after its update, as metrics, is put back where training goes on."""
         step.pinned = False
-        moved = list(step.held.values())[step.moved :]
+        moved = list(step.variables.held.values())[step.variables.count :]
         if step.finite is None or not step.applied or not moved or self._capture.settings.action == STOP:
             return
         step.passes = True

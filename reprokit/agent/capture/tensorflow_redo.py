@@ -7,7 +7,6 @@ same function is executed operation by operation.
 from __future__ import annotations
 
 import atexit
-import copy
 import json
 import math
 import sys
@@ -23,7 +22,8 @@ from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_explain import OperationWatcher
 from .tensorflow_graph import in_xla
 from .tensorflow_random import RandomReplay
-from .tensorflow_snapshot import RejectedStep, all_owners, dense
+from .tensorflow_restore import StateRestorer
+from .tensorflow_snapshot import RejectedStep, dense
 from .tensorflow_state import FIT, FUNCTION, LOADER, SCRIPT
 from .trigger import ACTIVATION, CONDITION, Trigger
 from .variables import put, user_functions
@@ -55,9 +55,10 @@ class TensorFlowRedo:
         self._conditions = capture.settings.conditions
         self._watch = TensorFlowCapture(capture, self)
         self._training = self._watch.training
+        self.state = StateRestorer(self.driver, self._training)
         self._doing = False
         self._loop: EagerLoop | None = None  # of the script's own, in eager code
-        self._summed: list[OutermostCall] = []  # calls of functions, up to the first update
+        self.summed: list[OutermostCall] = []  # calls of functions, up to the first update
         self.last: RejectedStep | None = None  # the step that was found last
         self.drawn = RandomReplay(in_xla)
         self._test_likewise()
@@ -91,11 +92,11 @@ class TensorFlowRedo:
             result = call.run()  # which makes all variables, and tells whether it trains
             trains = call.origin == FIT if call.traced.trains is None else call.traced.trains
             if call.origin == FUNCTION and (trains or call.traced.differentiates):
-                self._summed.append(call)
+                self.summed.append(call)
             if not trains and self.last is None:
                 return result
         self._doing = True
-        calls = self._summed if count_of(self.driver.file) > 1 else [call]
+        calls = self.summed if count_of(self.driver.file) > 1 else [call]
         return self.driver.attempt(lambda: StepExecutor(self, calls, self.driver.file)).run()
 
     def rejected(self, found: RejectedStep) -> None:
@@ -106,7 +107,7 @@ class TensorFlowRedo:
 
     def applied(self, optimizer: Any) -> None:
         """Note a step in eager code that was finite."""
-        if self._is_in_loop() and (self._loop is None or self.is_wanted(optimizer)):
+        if self._is_in_loop() and (self._loop is None or self.state.is_wanted(optimizer)):
             self._stepped(None)
 
     def begins(self, _step: TensorFlowStep) -> None:
@@ -140,67 +141,11 @@ class TensorFlowRedo:
             is_loss = wanted.condition == LOSS_ABOVE and wanted.limit is not None
             self._conditions.loss_above = wanted.limit if is_loss else -math.inf
 
-    def put(self, model: Any) -> None:
-        """Put the state before the step into models, optimizers and random states."""
-        optimizers, variables = self._trained(model)
-        known = [state.plain(variable) for entry in self._training.order for variable in entry.alive]
-        models = [model] if model is not None else _models(variables, known)
-        file = self.driver.file
-        restore.put_models(file, models)
-        restore.put_moved(file, self._moved(models, optimizers, [*variables, *known]))
-        restore.put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
-        restore.put_random(file)
-
-    def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any]) -> list[Any]:
-        """Variables that the step writes to and that nothing else puts."""
-        whole = [model for model in models if not isinstance(model, list)]
-        moved = [variable for known in self._training.order for variable in known.moved.values()]
-        moved += [variable for call in self._summed for variable in call.traced.written.values()]
-        ids = set(map(state.resource_id, trained))
-        return [one for one in state.besides(whole, optimizers, moved) if state.resource_id(one) not in ids]
-
-    def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """The optimizers, and the variables of the one whose step was captured."""
-        known = [entry for entry in self._training.order if entry.optimizer() is not None]
-        if not known:
-            return [model.optimizer], []
-        number = _number(self.driver.file)
-        entry = known[number] if number < len(known) else known[-1]
-        return [one.optimizer() for one in known], [state.plain(variable) for variable in entry.variables]
-
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
         self.last, call = None, self._training.current()
         if call is not None:
             call.captured = None
-
-    def is_wanted(self, optimizer: Any) -> bool:
-        """Whether this optimizer's step is the one that was captured."""
-        optimizers = self._trained(None)[0]
-        number = min(_number(self.driver.file), len(optimizers) - 1)
-        return optimizers[number] is optimizer
-
-
-def _number(file: SnapshotFile) -> int:
-    """Which optimizer's step was captured."""
-    name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
-    return int(name) if name.isdecimal() else 0
-
-
-def _with_optimizers(file: SnapshotFile, count: int) -> Any:
-    """The snapshot with so many optimizers, as the script may have fewer now: that of the step, and those before it."""
-    view = copy.copy(file)
-    known = list(file.facts.optimizers)
-    first = max(0, _number(file) - count + 1)
-    view.header = {**file.header, "optimizers": known[first : first + count] or known[:count]}
-    return view
-
-
-def _models(variables: list[Any], others: list[Any]) -> list[Any]:
-    """The models that have these variables, and a list of those that are in none, as a snapshot has them."""
-    models = all_owners(variables, others)
-    others = state.besides(models, [], [*variables, *others])
-    return [*models, *([others] if others else [])]
 
 
 def _is_built(model: Any) -> bool:
@@ -236,7 +181,7 @@ class StepExecutor:
         return outcome_of(self._owner.driver, self._owner.last)
 
     def _run(self, samples: Sequence[int] | None) -> None:
-        self._owner.put(self._calls[-1].model)
+        self._owner.state.put(self._calls[-1].model, self._owner.summed)
         self._owner.begins_again()
         batches = iter(self._batches)
         for number, call in enumerate(self._calls, 1):
@@ -332,7 +277,7 @@ class EagerLoop:
         self._owner.driver.running(self._wanted)
         if self._from == SCRIPT:
             put_locals(self._part)
-        self._owner.put(None)
+        self._owner.state.put(None, self._owner.summed)
         self._owner.drawn.begins(self._drawn, None if self._is_whole else self._wanted, self._samples)
         self._begun = True
         if self._owner.driver.mode == EXPLAIN and self._watching is None:
@@ -449,7 +394,7 @@ def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any
     """The operation that began what was found."""
     if found is None:
         return {"problems": [BY_ITSELF]}
-    roots = [found.loss, *[getattr(one, "values", one) for one in found.gradients]]
+    roots = [found.values.loss, *[getattr(one, "values", one) for one in found.gradients]]
     given = sys.modules["tensorflow"].nest.flatten(batch, expand_composites=True)
     arrays = [one._numpy() for one in given if hasattr(one, "_numpy") and one.dtype.is_floating]
     cause = watching.cause([root for root in roots if root is not None], arrays, samples)
@@ -465,10 +410,10 @@ def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
     named = [_named_as_then(one, wanted) for one in triggers if one is not None]
     gradients = zip(found.names, found.gradients)  # noqa: B905
     digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}
-    if found.loss is None:
+    if found.values.loss is None:
         return StepOutcome(named, digests, norm=found.norm())
-    array = state.as_array(found.loss).astype("float64")
-    loss = float(array.mean()), state.digest(found.loss)
+    array = state.as_array(found.values.loss).astype("float64")
+    loss = float(array.mean()), state.digest(found.values.loss)
     return StepOutcome(named, digests, loss, found.norm(), float(array.max()) if array.size else None)
 
 

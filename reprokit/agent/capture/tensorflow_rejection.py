@@ -10,6 +10,7 @@ from .tensorflow_graph import batch_in_graph, call_host, in_loop, numbers_given_
 from .tensorflow_replicas import OF_THE_FIRST, ReplicaRound, wait_for_workers, worker
 from .tensorflow_snapshot import RejectedStep, in_fit
 from .tensorflow_state import FUNCTION, SCRIPT, as_array, eager_state, plain, put_variable, read
+from .tensorflow_steps import StepValues
 from .trigger import in_words
 from .variables import places_of
 
@@ -71,7 +72,7 @@ class SnapshotHandler:
         triggers = step.triggers(conditions)
         saved = self._capture.attempt(step.contents, conditions)
         path = None if saved is None else self._capture.save(saved[0].line(), saved[1])
-        self._capture.captured(step.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+        self._capture.captured(step.place.step, in_words(triggers[0]) if triggers else "it is not finite", path)
 
     def begins(self, step: TensorFlowStep) -> None:
         """Leave a step as it is."""
@@ -153,35 +154,37 @@ class Rejections:
         return None
 
     def _complete(self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any) -> None:
-        updates = iterations(found.optimizer, found.held)
-        found.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
-        found.losses = known.last_losses()
-        found.random, found.eager = ({} if self.random is None else self.random.kept()), eager_state()
-        found.optimizers = self.training.optimizers()
+        models, place = found.models, found.place
+        updates = iterations(found.optimizer, models.held)
+        place.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
+        place.losses = known.last_losses()
+        found.random.kept, found.random.eager = ({} if self.random is None else self.random.kept()), eager_state()
+        models.optimizers = self.training.optimizers()
         if call is None or call.model is None:
-            found.others = [
+            models.others = [
                 plain(variable) for entry in self.training.order if entry is not known for variable in entry.alive
             ]
         if call is not None:
-            found.model = call.model
+            models.model = call.model
             if call.origin == FUNCTION:
                 self._add_window(found, call)
-        found.where = places_of(frame)
-        found.epoch, found.steps_in_epoch = in_fit(frame)
-        if not found.batches:
+        place.where = places_of(frame)
+        place.epoch, place.steps_in_epoch = in_fit(frame)
+        if not found.values.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
 
     def _add_window(self, found: RejectedStep, call: OutermostCall) -> None:
         """The batches whose gradients were added up, and the state before the first of them."""
         window = call.window
         earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
-        if not found.batches and (call.arguments or call.keywords or not earlier):
-            found.batches = [(SCRIPT, one_of(call.arguments, call.keywords))]
-        found.batches = [*[(SCRIPT, one_of(one.arguments, one.keywords)) for one in earlier], *found.batches]
+        models, values = found.models, found.values
+        if not values.batches and (call.arguments or call.keywords or not earlier):
+            values.batches = [(SCRIPT, one_of(call.arguments, call.keywords))]
+        values.batches = [*[(SCRIPT, one_of(one.arguments, one.keywords)) for one in earlier], *values.batches]
         if window is not None and window.calls:
-            found.held = {**found.held, **window.before}
-            found.moved = [*found.moved, *[one for call in window.calls for one in call.traced.written.values()]]
-            found.unreadable = [*found.unreadable, *unread(window.calls)]
+            models.held = {**models.held, **window.before}
+            models.moved = [*models.moved, *[one for call in window.calls for one in call.traced.written.values()]]
+            found.random.unreadable = [*found.random.unreadable, *unread(window.calls)]
 
     # In graphs
 
@@ -191,13 +194,13 @@ class Rejections:
         """In a graph: a function on the host for a step that must not be applied, and all that a snapshot needs."""
         held = {str(key): value for key, (_, value) in before.items()}
         site.moved = before
-        batches = step.batches or batch_in_graph()
+        batches = step.values.batches or batch_in_graph()
         seen = {
             "gradients": gradients,
-            "loss": step.loss,
+            "loss": step.values.loss,
             "batches": [value for _, value in batches],
             "held": held,
-            "activations": [finite for _, finite in step.activations],
+            "activations": [finite for _, finite in step.values.activations],
         }
         seen["drawn"] = site.drawn()
         seen["given"] = numbers_given_to(step.graph)
@@ -206,7 +209,7 @@ class Rejections:
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
-            found.held = {int(key): value for key, value in seen["held"].items()}
+            found.models.held = {int(key): value for key, value in seen["held"].items()}
             self.end_behind(site, found, loops=loops, call=self.training.call_with(seen["given"]))
 
         return on_host, seen
@@ -216,35 +219,36 @@ class Rejections:
         step, site, number, loops = together.step, together.site, worker(strategy), in_loop()
         if step is None:
             return
-        origins = [origin for origin, _ in step.batches]
+        origins = [origin for origin, _ in step.values.batches]
         seen = {
             "gradients": together.gradients,
             "loss": together.shares[0].loss,
             "where": together.shares[0].where,
-            "batches": [value for _, value in step.batches],
-            "held": {str(key): value for key, (_, value) in step.held.items()},
-            "activations": [finite for _, finite in step.activations],
+            "batches": [value for _, value in step.values.batches],
+            "held": {str(key): value for key, (_, value) in step.variables.held.items()},
+            "activations": [finite for _, finite in step.values.activations],
             "drawn": site.drawn(),
         }
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
-            found.held = {int(key): value for key, value in seen["held"].items()}
-            found.norm_mean, found.place = None, number
+            found.models.held = {int(key): value for key, value in seen["held"].items()}
+            found.norm_mean, found.replicas.worker = None, number
             found.notes.append(OF_THE_FIRST)
-            found.only_in = int(seen["where"])
-            found.replicas = [share.number for share in together.shares]
+            found.replicas.only_in = int(seen["where"])
+            found.replicas.numbers = [share.number for share in together.shares]
             self.end_behind(site, found, loops=loops)
 
         call_host(on_host, seen)
 
     def of_site(self, site: UpdateSite, seen: dict[str, Any], batches: list[tuple[str, Any]]) -> RejectedStep:
-        found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"])
-        found.loss, found.batches = seen["loss"], batches
-        found.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]  # noqa: B905
-        found.drawn = list(zip(site.draws, seen.get("drawn", ())))  # noqa: B905
-        found.unreadable = self.capture.attempt(lambda: site.unreadable) or []
-        found.moved = variables_of(site.moved)
+        values = StepValues(batches)
+        values.losses = [] if seen["loss"] is None else [seen["loss"]]
+        values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]  # noqa: B905
+        values.drawn = list(zip(site.draws, seen.get("drawn", ())))  # noqa: B905
+        found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
+        found.random.unreadable = self.capture.attempt(lambda: site.unreadable) or []
+        found.models.moved = variables_of(site.moved)
         if self._conditions.gradient_jump is not None:
             found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
         return found
@@ -265,7 +269,7 @@ class Rejections:
         pending = self.handle(found, site.known, call, frame)
         if pending is None:
             return
-        if found.place is not None:
+        if found.replicas.worker is not None:
             wait_for_workers()
         if call is None:
             raise pending

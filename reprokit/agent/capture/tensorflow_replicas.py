@@ -56,13 +56,15 @@ class ReplicaRound:
         """A replica begins."""
         self.step, step.together = step, self
         step.differentiated = False  # as another replica has done, whose threads take turns
-        step.batches = [*step.batches, batch]
+        step.values.batches = [*step.values.batches, batch]
 
     def take(self, replica: Any, gradients: list[Any], conditions: Conditions, allowed: Any) -> None:
         """The part of one replica, in its own thread: the threads run one at a time, and change where they merge."""
         assert self.step is not None
-        test = UpdateTest(self.step, gradients, Conditions(), None, allowed)  # type: ignore[arg-type]
-        losses = [self.step.unscaled] if self.step.unscaled is not None else self.step.losses[-1:]
+        test, losses = (
+            UpdateTest(self.step.values, gradients, Conditions(), None, allowed),
+            self.step.values.tested[-1:],
+        )
         finite, loss, where = everywhere(replica, test.passes(), losses)
         if conditions.loss_above is not None and losses:
             finite = sys.modules["tensorflow"].logical_and(finite, loss <= conditions.loss_above)
@@ -87,7 +89,7 @@ class ReplicaRound:
         tensorflow.cond(finite, lambda: tensorflow.constant(0), not_applied)
         step.passes = True
         try:
-            select_back(finite, list(step.held.values()))
+            select_back(finite, list(step.variables.held.values()))
             if self.shares[0].loss is not None:
                 self._remember(self.site.known.memory.losses)
         finally:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 
 from ..frameworks.variables import name_of, optimizer_variables
 from .reading import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
+from .tensorflow_snapshot import all_owners
 from .tensorflow_state import (
     VARIABLES,
+    besides,
     distinct_names,
     keras_generator,
     known_generators,
     model_variables,
+    plain,
     put_variable,
+    resource_id,
 )
 from .trees import BadTree, unpack
 
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .reading import SavedTensor, SnapshotFile
+    from .redo import RedoDriver
+    from .tensorflow_calls import OutermostCall, TrainingState
     from .trees import Node
 
 
@@ -221,3 +228,67 @@ def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:
         put_variable(keras.state, value["keras"])
+
+
+class StateRestorer:
+    """Puts the state before a captured step into what the script has built."""
+
+    def __init__(self, driver: RedoDriver, training: TrainingState) -> None:
+        self._driver = driver
+        self._training = training
+
+    def put(self, model: Any, calls: Sequence[OutermostCall]) -> None:
+        """Put the state before the step into all that it reads, and into what these calls of it wrote to."""
+        optimizers, variables = self._trained(model)
+        known = [plain(variable) for entry in self._training.order for variable in entry.alive]
+        models = [model] if model is not None else _models(variables, known)
+        file = self._driver.file
+        put_models(file, models)
+        put_moved(file, self._moved(models, optimizers, [*variables, *known], calls))
+        put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
+        put_random(file)
+
+    def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any], calls: Any) -> list[Any]:
+        """Variables that the step writes to and that nothing else puts."""
+        whole = [model for model in models if not isinstance(model, list)]
+        moved = [variable for known in self._training.order for variable in known.moved.values()]
+        moved += [variable for call in calls for variable in call.traced.written.values()]
+        ids = set(map(resource_id, trained))
+        return [one for one in besides(whole, optimizers, moved) if resource_id(one) not in ids]
+
+    def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
+        """The optimizers, and the variables of the one whose step was captured."""
+        known = [entry for entry in self._training.order if entry.optimizer() is not None]
+        if not known:
+            return [model.optimizer], []
+        number = _number(self._driver.file)
+        entry = known[number] if number < len(known) else known[-1]
+        return [one.optimizer() for one in known], [plain(variable) for variable in entry.variables]
+
+    def is_wanted(self, optimizer: Any) -> bool:
+        """Whether this optimizer's step is the one that was captured."""
+        optimizers = self._trained(None)[0]
+        number = min(_number(self._driver.file), len(optimizers) - 1)
+        return optimizers[number] is optimizer
+
+
+def _number(file: SnapshotFile) -> int:
+    """Which optimizer's step was captured."""
+    name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
+    return int(name) if name.isdecimal() else 0
+
+
+def _with_optimizers(file: SnapshotFile, count: int) -> Any:
+    """The snapshot with so many optimizers, as the script may have fewer now: that of the step, and those before it."""
+    view = copy.copy(file)
+    known = list(file.facts.optimizers)
+    first = max(0, _number(file) - count + 1)
+    view.header = {**file.header, "optimizers": known[first : first + count] or known[:count]}
+    return view
+
+
+def _models(variables: list[Any], others: list[Any]) -> list[Any]:
+    """The models that have these variables, and a list of those that are in none, as a snapshot has them."""
+    models = all_owners(variables, others)
+    others = besides(models, [], [*variables, *others])
+    return [*models, *([others] if others else [])]

@@ -24,6 +24,7 @@ from .tensorflow_state import (
     take_optimizers,
     take_random,
 )
+from .tensorflow_steps import StepValues
 from .trigger import ACTIVATION, CONDITION, GRADIENT, Trigger
 from .variables import user_functions
 
@@ -39,35 +40,62 @@ MAX_TRIGGERS = 64
 _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
 
 
+class StepPlace:
+    """When and where a step was taken."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.epoch: int | None = None
+        self.steps_in_epoch: int | None = None
+        self.where: list[list[Any]] = []  # in the user's code
+        self.losses: list[float] = []  # the last before
+
+
+class StepModels:
+    """What a step was taken with: models, optimizers and variables."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.model: Any = None
+        self.optimizers: list[Any] = [optimizer]
+        self.others: list[Any] = []  # what other optimizers train
+        self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
+        self.moved: list[Any] = []  # variables that the step wrote to before its update
+
+
+class StepRandom:
+    """The random states of a step's start."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}  # Python's and NumPy's
+        self.eager: tuple[Any, Any] | None = None
+        self.unreadable: list[str] = []  # operations of which not even what they drew is known
+
+
+class StepReplicas:
+    """Which replicas and workers a step was taken by."""
+
+    def __init__(self) -> None:
+        self.worker: tuple[int, int] | None = None  # which, and of how many
+        self.only_in = -1  # the replica, of several processes', where alone it is not finite
+        self.numbers: list[int] = []  # whose batches these are, in their order
+
+
 class RejectedStep:
     """What was seen of a step, all of it in values."""
 
-    def __init__(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+    def __init__(
+        self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], values: StepValues | None = None
+    ) -> None:
         self.optimizer = optimizer
         self.variables = [plain(variable) for variable in variables]
         self.names = distinct_names(variables)
         self.gradients = list(gradients)
-        self.loss: Any = None
-        self.losses: list[float] = []  # the last before
-        self.batches: list[tuple[str, Any]] = []
-        self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
-        self.others: list[Any] = []  # what other optimizers train
-        self.moved: list[Any] = []  # variables that the step wrote to before its update
-        self.activations: list[tuple[str, bool]] = []
+        self.values = values or StepValues()
         self.norm_mean: float | None = None  # of steps before
-        self.model: Any = None
-        self.optimizers: list[Any] = [optimizer]
-        self.random: dict[str, Any] = {}
-        self.eager: tuple[Any, Any] | None = None
-        self.step = 0
-        self.epoch: int | None = None
-        self.steps_in_epoch: int | None = None
-        self.where: list[list[Any]] = []
-        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
-        self.unreadable: list[str] = []  # such operations of which not even that is known
-        self.place: tuple[int, int] | None = None  # which worker, and of how many
-        self.only_in = -1  # the replica, of several processes', where alone it is not finite
-        self.replicas: list[int] = []  # whose batches these are, in their order
+        self.place = StepPlace()
+        self.models = StepModels(optimizer)
+        self.random = StepRandom()
+        self.replicas = StepReplicas()
         self.notes: list[str] = []
 
     def triggers(self, conditions: Conditions) -> list[Trigger]:
@@ -76,14 +104,14 @@ class RejectedStep:
         found = [trigger for trigger in found if trigger is not None]
         if self.norm_mean is not None and not found:
             found.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
-        if not found and self.only_in >= 0:
-            found.append(checks.other_rank(self.only_in, "a gradient, loss or output is not finite"))
-        where = tuple(self.where)
+        if not found and self.replicas.only_in >= 0:
+            found.append(checks.other_rank(self.replicas.only_in, "a gradient, loss or output is not finite"))
+        where = tuple(self.place.where)
         return [trigger.with_(where=where) for trigger in found[:MAX_TRIGGERS] if trigger is not None]
 
     def not_finite(self) -> Iterator[Trigger | None]:
         """Judge layers' outputs and gradients."""
-        for place, (name, finite) in enumerate(self.activations):
+        for place, (name, finite) in enumerate(self.values.activations):
             if not finite:
                 yield Trigger(ACTIVATION, "not finite", name=name, place=place)
         for name, gradient in zip(self.names, self.gradients):  # noqa: B905
@@ -95,57 +123,62 @@ class RejectedStep:
 
     def bad_loss(self, above: float | None) -> Trigger | None:
         """Judge the loss."""
-        if self.loss is None:
+        if self.values.loss is None:
             return None
-        numbers = as_array(self.loss).astype("float64").reshape(-1).tolist()
+        numbers = as_array(self.values.loss).astype("float64").reshape(-1).tolist()
         bad = [number for number in numbers if number - number != 0]
         return checks.loss(bad[0] if bad else max(numbers), above) if numbers else None
 
     def contents(self, conditions: Conditions) -> tuple[SnapshotHeader, list[Part]]:
         """Header and tensors of the snapshot."""
         taking, triggers = TensorCollector(), self.triggers(conditions) or [Trigger(CONDITION)]
-        number = next((n for n, one in enumerate(self.optimizers) if one is self.optimizer), 0)
-        rank, world = self.place or (None, None)
+        models, place, random = self.models, self.place, self.random
+        number = next((n for n, one in enumerate(models.optimizers) if one is self.optimizer), 0)
+        rank, world = self.replicas.worker or (None, None)
         header = SnapshotHeader(
-            framework="keras" if self.model is not None else "tensorflow",
+            framework="keras" if models.model is not None else "tensorflow",
             versions=_versions(),
-            step=self.step,
-            epoch=self.epoch,
-            steps_in_epoch=self.steps_in_epoch,
+            step=place.step,
+            epoch=place.epoch,
+            steps_in_epoch=place.steps_in_epoch,
             rank=rank,
             world=world,
             trigger=triggers[0].with_(optimizers=(f"optimizer#{number}",)),
             also=tuple(triggers[1:]),
             models=tuple(self._models(taking)),
-            optimizers=tuple(take_optimizers(taking, self.optimizers, self.held)),
+            optimizers=tuple(take_optimizers(taking, models.optimizers, models.held)),
             batches=tuple(self._batches(taking)),
-            losses=tuple([loss.hex() for loss in self.losses]),
+            losses=tuple([loss.hex() for loss in place.losses]),
             loss=self._loss(),
-            random=take_random(taking, self.random, self.eager, self.held, self.drawn),
+            random=take_random(taking, random.kept, random.eager, models.held, self.values.drawn),
             precision=self._precision(),
             environment={"deterministic": _deterministic()},
             **self._gradients(taking),
         )
-        if self.unreadable:
-            names = ", ".join(self.unreadable[:8])
-            self.notes.append(f"the random states of {len(self.unreadable)} operations cannot be read: {names}")
+        if random.unreadable:
+            names = ", ".join(random.unreadable[:8])
+            self.notes.append(f"the random states of {len(random.unreadable)} operations cannot be read: {names}")
         return header.with_(notes=(*self.notes, *taking.notes)), taking.parts
 
     def _batches(self, taking: TensorCollector) -> Iterator[dict[str, Any]]:
-        replicas: list[int | None] = [*self.replicas, *[None] * len(self.batches)]
-        for place, (batch, replica) in enumerate(zip(self.batches, replicas)):  # noqa: B905
+        replicas: list[int | None] = [*self.replicas.numbers, *[None] * len(self.values.batches)]
+        for place, (batch, replica) in enumerate(zip(self.values.batches, replicas)):  # noqa: B905
             entry = _batch(taking, place, *batch)
             yield entry if replica is None else {**entry, "replica": replica}
 
     def _loss(self) -> dict[str, Any] | None:
-        if self.loss is None:
+        if self.values.loss is None:
             return None
-        return {"value": float(as_array(self.loss).astype("float64").mean()).hex(), "digest": digest(self.loss)}
+        return {
+            "value": float(as_array(self.values.loss).astype("float64").mean()).hex(),
+            "digest": digest(self.values.loss),
+        }
 
     def _models(self, taking: TensorCollector) -> list[dict[str, Any]]:
-        models = [self.model] if self.model is not None else all_owners(self.variables, self.others)
-        others = besides(models, self.optimizers, [*self.variables, *self.others, *self.moved])
-        return take_models(taking, models, self.held, others)
+        known = self.models
+        models = [known.model] if known.model is not None else all_owners(self.variables, known.others)
+        others = besides(models, known.optimizers, [*self.variables, *known.others, *known.moved])
+        return take_models(taking, models, known.held, others)
 
     def _gradients(self, taking: TensorCollector) -> dict[str, Any]:
         kept, digests = {}, {}
@@ -159,7 +192,7 @@ class RejectedStep:
         return {"gradients": taking.tensors("gradient.", kept.items()), "gradient_digests": digests}
 
     def _precision(self) -> dict[str, Any]:
-        policy = getattr(getattr(self.model, "dtype_policy", None), "name", None)
+        policy = getattr(getattr(self.models.model, "dtype_policy", None), "name", None)
         scale = loss_scale(self.optimizer)
         return {"policy": policy, "scale": None if scale is None else float(as_array(scale)).hex()}
 

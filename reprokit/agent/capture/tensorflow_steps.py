@@ -15,7 +15,7 @@ from .tensorflow_state import generators, known_generators, plain, resource_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     Function = Callable[..., Any]
@@ -31,33 +31,36 @@ _WRITES = (
 )
 
 
-class TensorFlowStep:
-    """One step, in the graph that it is built in; None: in eager code."""
+class StepValues:
+    """What a step worked on and came to, in tensors of a graph or in values."""
 
-    def __init__(self, graph: Any) -> None:
-        self.graph = graph
-        self.held: dict[int, tuple[Any, Any]] = {}  # by resource_id: a variable and its value before the step
-        self.updated: dict[int, tuple[Any, Any]] = {}  # the same of what optimizers have updated within it
-        self.earlier: dict[int, tuple[Any, Any]] = {}  # the same at the start of steps before it in the same graph
-        self.batches: list[tuple[str, Any]] = []
+    def __init__(self, batches: Iterable[tuple[str, Any]] = ()) -> None:
+        self.batches = list(batches)
         self.losses: list[Any] = []
         self.unscaled: Any = None  # the loss before a loss scale
         self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite
-        self.tapes = 0  # that are open
-        self.pinned = False  # it has an end of its own, which somebody tells
-        self.differentiated = False
-        self.applied = False
-        self.passes = False  # what is written now is the update itself
-        self.finite: Any = None  # once it was tested
-        self.together: Any = None  # the replicas that share it
-        self.optimizers: list[Any] = []  # of eager code: which have tested their gradients, in order
-        self.moved = 0  # how many variables were held before the update
-        self.drawn: list[tuple[str, Any]] = []  # of eager code: by operations with a random state of their own
+        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
 
     @property
-    def over(self) -> bool:
-        """Whether the next tape begins another step."""
-        return not self.pinned and not self.tapes and (self.applied or not self.differentiated)
+    def tested(self) -> list[Any]:
+        """The losses that must be finite."""
+        return self.losses if self.unscaled is None else [self.unscaled]
+
+    @property
+    def loss(self) -> Any:
+        """The loss: of several the last, before a loss scale where there is one."""
+        return self.tested[-1] if self.tested else None
+
+
+class StepVariables:
+    """The variables that a step writes to, as they were before."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self.held: dict[int, tuple[Any, Any]] = {}  # by resource_id: a variable and its value before the step
+        self.updated: dict[int, tuple[Any, Any]] = {}  # the same of what optimizers have updated within it
+        self.earlier: dict[int, tuple[Any, Any]] = {}  # the same at the start of steps before it in the same graph
+        self.count = 0  # how many were held before the update
 
     def hold(self, variable: Any) -> None:
         """Keep the value that a variable has, unless it was kept."""
@@ -79,15 +82,32 @@ class TensorFlowStep:
 
     def _read(self, variable: Any) -> Any:
         raw = sys.modules["tensorflow"].raw_ops
-        if self.graph is None:
+        if self._graph is None:
             return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        with self.graph.as_default():  # not in the loop or branch that may be built within it
+        with self._graph.as_default():  # not in the loop or branch that may be built within it
             return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
+
+class TensorFlowStep:
+    """One step, in the graph that it is built in; None: in eager code."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.values = StepValues()
+        self.variables = StepVariables(graph)
+        self.tapes = 0  # that are open
+        self.pinned = False  # it has an end of its own, which somebody tells
+        self.differentiated = False
+        self.applied = False
+        self.passes = False  # what is written now is the update itself
+        self.finite: Any = None  # once it was tested
+        self.together: Any = None  # the replicas that share it
+        self.optimizers: list[Any] = []  # of eager code: which have tested their gradients, in order
+
     @property
-    def loss(self) -> Any:
-        """The loss: of several the last, before a loss scale where there is one."""
-        return self.unscaled if self.unscaled is not None else self.losses[-1] if self.losses else None
+    def over(self) -> bool:
+        """Whether the next tape begins another step."""
+        return not self.pinned and not self.tapes and (self.applied or not self.differentiated)
 
 
 class ThreadStep(_local):
@@ -127,9 +147,9 @@ class StepTracker:
             graph = _graph()
             last = getattr(graph, "_reprokit_step", None)
             step = graph._reprokit_step = TensorFlowStep(graph)
-            step.earlier = {} if last is None else last.before
+            step.variables.earlier = {} if last is None else last.variables.before
         for generator in known_generators():
-            step.hold(generator._state_var)
+            step.variables.hold(generator._state_var)
         return step
 
     def end(self) -> None:
@@ -172,7 +192,7 @@ class StepTracker:
             if step is not None and _any_variable(sources):
                 step.differentiated = True
                 self.differentiates(step)
-                step.losses = [*step.losses, *_floats(target)][-MAX_LOSSES:]
+                step.values.losses = [*step.values.losses, *_floats(target)][-MAX_LOSSES:]
             return original(tape, target, sources, *arguments, **keywords)
 
         return gradient
@@ -180,8 +200,8 @@ class StepTracker:
     def drew(self, kind: str, drawn: Any) -> Any:
         """An operation of this type drew what no state tells; graphs hand it out themselves."""
         step = self.current() if hasattr(drawn, "_numpy") else None
-        if step is not None and not step.over and len(step.drawn) < MAX_DRAWN:
-            step.drawn.append((kind, drawn))
+        if step is not None and not step.over and len(step.values.drawn) < MAX_DRAWN:
+            step.values.drawn.append((kind, drawn))
         return drawn
 
     def watch_scaling(self, owner: Any, name: str) -> None:
@@ -191,7 +211,7 @@ class StepTracker:
             def scale(optimizer: Any, loss: Any) -> Any:
                 step = self.current()
                 if step is not None and hasattr(loss, "dtype"):
-                    step.unscaled = loss
+                    step.values.unscaled = loss
                 return original(optimizer, loss)
 
             return scale
@@ -214,7 +234,7 @@ class StepTracker:
 
     def _hold(self, step: TensorFlowStep, variable: Any) -> None:
         try:
-            step.hold(variable)
+            step.variables.hold(variable)
         except Exception:  # a variable without a value, as at its first assignment
             pass
 

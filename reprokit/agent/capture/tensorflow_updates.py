@@ -13,6 +13,7 @@ from .tensorflow_rejection import RollbackState, variables_of
 from .tensorflow_replicas import replica
 from .tensorflow_snapshot import RejectedStep, local_batch, loss_scale
 from .tensorflow_state import LOADER, plain
+from .tensorflow_steps import StepValues
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class UpdateGuard:
             call.traced.has_update(sometimes=building() is not step.graph)
         scale = loss_scale(optimizer)
         allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
-        test = UpdateTest(step, gradients, self._conditions, known.memory, allowed)
-        step.moved = len(step.held)
+        test = UpdateTest(step.values, gradients, self._conditions, known.memory, allowed)
+        step.variables.count = len(step.variables.held)
         if in_xla():
             self._compiled.expect(site, step)
             flagged(step, test, update, known.memory)
@@ -101,11 +102,12 @@ class UpdateGuard:
             if site.model is not None:
                 self._hold_metrics(step, site.model)
             stops = self._settings.action == STOP
-            before, moved = step.before, [*step.held.values(), *step.updated.values()]
+            before = step.variables.before
+            moved = [*step.variables.held.values(), *step.variables.updated.values()]
             if stops:  # the call begins at the state that the snapshot holds
                 moved = list(before.values())
             known.moved.update({key: variable for key, (variable, _) in before.items()})
-            self.capture.attempt(step.hold_updated, _updated(known))
+            self.capture.attempt(step.variables.hold_updated, _updated(known))
             on_host, seen = self._rejections.for_host(site, step, gradients, before)
             conditional(step, test, update, lambda: call_host(on_host, seen), moved, stops=stops)
         step.applied = True
@@ -114,7 +116,7 @@ class UpdateGuard:
         """Metrics are moved while the host looks at a step."""
         for metric in getattr(model, "metrics", ()):
             for variable in metric.variables:
-                self.capture.attempt(step.hold, plain(variable))
+                self.capture.attempt(step.variables.hold, plain(variable))
 
     def _apply_together(
         self,
@@ -146,24 +148,24 @@ class UpdateGuard:
         if step.finite is False and step.applied:  # it was captured where another optimizer was to update
             known.skipped += 1
             return None
-        finite = None if self.test is None else self.capture.attempt(self.test.passes, step, known, pairs)
+        finite = None if self.test is None else self.capture.attempt(self.test.passes, step.values, known, pairs)
         self._shares(step, known)
-        known.moved.update({key: variable for key, (variable, _) in step.held.items()})
-        step.moved = len(step.held)
+        known.moved.update({key: variable for key, (variable, _) in step.variables.held.items()})
+        step.variables.count = len(step.variables.held)
         step.applied = True
         if finite is False:
             step.finite = False
             self._found_eagerly(step, known, pairs)
             return None
         if known.shares:
-            self.capture.attempt(step.hold_updated, _updated(known))
+            self.capture.attempt(step.variables.hold_updated, _updated(known))
         step.passes = True
         try:
             result = update()
         finally:
             step.passes = False
-        if step.loss is not None:
-            known.losses = [*known.losses, step.loss][-LAST_LOSSES:]
+        if step.values.loss is not None:
+            known.losses = [*known.losses, step.values.loss][-LAST_LOSSES:]
         if self.rollback.is_on and self._training.here.call is None:
             self.capture.attempt(self.rollback.keep_or_go_back, False)
         self._handler.applied(known.optimizer())
@@ -177,22 +179,20 @@ class UpdateGuard:
         step.optimizers.append(known)
 
     def _found_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]]) -> None:
-        found = RejectedStep(
-            known.optimizer(), [variable for _, variable in pairs], [gradient for gradient, _ in pairs]
-        )
-        found.loss = step.loss
-        found.held = {key: value for key, (_, value) in step.before.items()}
-        found.moved = variables_of(step.before)
-        found.drawn = step.drawn
-        found.activations = [(name, bool(finite)) for name, finite in step.activations]
-        found.batches = step.batches or [(LOADER, value) for value in self._training.here.fetched.values]
-        if not found.batches and self._training.here.call is None:
-            found.batches = local_batch(sys._getframe(1))
+        values = StepValues(step.values.batches or [(LOADER, value) for value in self._training.here.fetched.values])
+        values.losses, values.drawn = [] if step.values.loss is None else [step.values.loss], step.values.drawn
+        values.activations = [(name, bool(finite)) for name, finite in step.values.activations]
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        found = RejectedStep(known.optimizer(), variables, gradients, values)
+        found.models.held = {key: value for key, (_, value) in step.variables.before.items()}
+        found.models.moved = variables_of(step.variables.before)
+        if not values.batches and self._training.here.call is None:
+            values.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms.count:
             found.norm_mean = known.norms.mean
         pending = self._rejections.handle(found, known, self._training.current(), sys._getframe(1))
         step.passes = True
-        put_back([*step.held.values(), *step.updated.values()])
+        put_back([*step.variables.held.values(), *step.variables.updated.values()])
         step.passes = False
         if pending is not None:
             raise pending

@@ -70,7 +70,7 @@ class XlaCalls:
         compiled = self._here.compiled
         if compiled is None:
             raise RuntimeError("a function compiled by XLA was built by no call of it")
-        site.moved = step.held
+        site.moved = step.variables.held
         sites = vars(compiled).setdefault("_reprokit_sites", [])
         sites[:] = [one for one in sites if one.known is not site.known] + [site]
         compiled._reprokit_moved = None
@@ -158,8 +158,8 @@ class GradientCollector:
         """In the place of an update."""
         self.sites[id(optimizer)] = {
             "gradients": [gradient for gradient, _ in pairs],
-            "loss": step.loss,
-            "activations": [finite for _, finite in step.activations],
+            "loss": step.values.loss,
+            "activations": [finite for _, finite in step.values.activations],
         }
 
 
@@ -192,7 +192,7 @@ class GradientRecomputation:
             finally:
                 self.tracing = None
                 step.passes = True
-                for variable, value in step.held.values():
+                for variable, value in step.variables.held.values():
                     variable.assign(value)
             return {str(key): site for key, site in reveal.sites.items()}
 

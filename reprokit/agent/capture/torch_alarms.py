@@ -7,7 +7,7 @@ import sys
 from ..pytorch.state import named_tensors, parts_of
 from .settings import ROLLBACK, STOP
 from .torch_snapshot import left_out_of
-from .torch_state import StateCopy
+from .torch_updates import StateCopy
 from .trigger import PARAMETER, in_words
 from .variables import places_of
 

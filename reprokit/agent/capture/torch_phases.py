@@ -5,7 +5,7 @@ The first part moves the parameters, by gradients that are tested before. What i
 
 from __future__ import annotations
 
-from .torch_state import StateCopy
+from .torch_updates import StateCopy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

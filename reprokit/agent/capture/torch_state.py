@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import operator
 import sys
-import weakref
 from array import array
 
 from ..pytorch.state import named_tensors, parts_of
@@ -16,7 +13,7 @@ from .store import DTYPES, NAMES, Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .reading import SnapshotFile
@@ -428,68 +425,6 @@ def _model_like(saved: Sequence[Any], model: Any) -> Any:
         raise SnapshotError("the snapshot holds no model")
     names = {name for name, _ in named_tensors(parts_of(model))}
     return next((one for one in saved if set(one["tensors"]) == names), saved[0])
-
-
-# ---- a copy in memory, to go back to ---------------------------------------------------------------------------------
-
-
-class StateCopy:
-    """Parameters and states of optimizers as they were, with other tensors, schedules and GradScalers if asked for."""
-
-    def __init__(
-        self, torch: Any, optimizers: Iterable[Any], tensors: Iterable[Any] = (), others: Iterable[Any] = ()
-    ) -> None:
-        self._torch = torch
-        self._optimizers = list(map(weakref.ref, optimizers))
-        self._besides = list(tensors)
-        self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
-        self._tensors: list[Any] = []
-        self._copies: list[Any] = []
-        self._states: list[Any] = []
-        self.keep()
-
-    def keep(self) -> None:
-        """Copy all as it is now."""
-        tensors, self._states = list(self._besides), []
-        for reference in self._optimizers:
-            optimizer = reference()
-            if optimizer is not None:
-                tensors += parameters_of(optimizer)
-                groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
-                self._states.append((reference, _taken(dict(optimizer.state), tensors), _taken(groups, tensors)))
-        tensors = list({id(tensor): tensor for tensor in tensors}.values())
-        with self._torch.no_grad():
-            if len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors)):
-                copy_tensors(self._torch, self._copies, tensors)
-            else:
-                self._copies = [tensor.detach().clone() for tensor in tensors]
-                self._tensors = tensors
-
-    def put_back(self) -> None:
-        """Make everything what it was; the copy stays good."""
-        with self._torch.no_grad():
-            copy_tensors(self._torch, self._tensors, self._copies)
-        for reference, state, groups in self._states:
-            optimizer = reference()
-            if optimizer is not None:
-                optimizer.state.clear()
-                optimizer.state.update(_taken(state, []))
-                for group, values in zip(optimizer.param_groups, _taken(groups, [])):  # noqa: B905
-                    group.update(values)
-        for other, state in self._others:
-            if state:
-                other.load_state_dict(copy.deepcopy(state))
-
-
-def _taken(value: Any, tensors: list[Any]) -> Any:
-    """Copy containers; the tensors in them are added to a list."""
-    if is_tensor(value):
-        tensors.append(value)
-    elif isinstance(value, dict):
-        return {key: _taken(part, tensors) for key, part in value.items()}
-    elif type(value) in (list, tuple):
-        return type(value)([_taken(part, tensors) for part in value])
-    return value
 
 
 def copy_tensors(torch: Any, into: list[Any], values: list[Any]) -> None:

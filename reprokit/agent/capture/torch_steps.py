@@ -8,7 +8,7 @@ import weakref
 from ..patching import replace
 from .torch_held import UPDATING
 from .torch_phases import Phases, own_step, parts_of_steps
-from .torch_state import StateCopy
+from .torch_updates import StateCopy
 from .torch_watched import NotApplied, OptimizerSteps, drop_gradients
 
 TYPE_CHECKING = False
