@@ -94,7 +94,7 @@ class BuildShim(Command):
         cmake = find_cmake()
         headers = python_headers()
         if not headers:
-            self.warn(f"no Python.h: {STEP} is left out, and captures cost small trainings more")
+            self.warn(f"no Python.h: {STEP} is left out, and small trainings cost more")
         options = ["-DCMAKE_BUILD_TYPE=Release", f"-DREPROKIT_PYTHON_INCLUDE={headers}"]
         subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), *options], check=True)
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)

@@ -1,4 +1,4 @@
-"""The part of a capture that is compiled: native/python/step.c, in the stable ABI of CPython."""
+"""The part of the agent that is compiled: native/python, in the stable ABI of CPython."""
 
 from __future__ import annotations
 

@@ -143,6 +143,20 @@ def test_a_step_is_what_it_is_where_nothing_is_compiled(describing: Any, tmp_pat
     assert in_one_call.taken == [*changes, *[False] * 5, True]
 
 
+def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: Any, tmp_path: Path) -> None:
+    import torch
+
+    steps = Steps(tmp_path / "run", describing)
+    steps.step([torch.ones(3)])
+    (record,) = steps.records._optimizers.values()
+    known = steps.trail._words.known, record.trail.series.known
+    assert steps.reader.step is not None
+    done = steps.reader.step(*known, None, [torch.ones(3)], [], library.BATCH, library.LATER, *[0] * 6)
+    assert done == (0, 0, [])
+    first, second = steps.written()
+    assert (second.batch, second.gradients, second.loss) == (first.batch, None, None)
+
+
 def test_changes_are_counted_together() -> None:
     import torch
 
