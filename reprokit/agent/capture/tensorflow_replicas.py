@@ -61,10 +61,8 @@ class ReplicaRound:
     def take(self, replica: Any, gradients: list[Any], conditions: Conditions, allowed: Any) -> None:
         """The part of one replica, in its own thread: the threads run one at a time, and change where they merge."""
         assert self.step is not None
-        test, losses = (
-            UpdateTest(self.step.values, gradients, Conditions(), None, allowed),
-            self.step.values.tested[-1:],
-        )
+        test = UpdateTest(self.step.values, gradients, Conditions(), None, allowed)
+        losses = self.step.values.tested[-1:]
         finite, loss, where = everywhere(replica, test.passes(), losses)
         if conditions.loss_above is not None and losses:
             finite = sys.modules["tensorflow"].logical_and(finite, loss <= conditions.loss_above)
