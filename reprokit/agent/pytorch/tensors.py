@@ -51,7 +51,7 @@ def numbers(tensor: Any) -> Any:
     """The values of any tensor in a type that can be computed with: complex numbers by their size."""
     torch, tensor = sys.modules["torch"], tensor.detach()
     if tensor.layout is not torch.strided:
-        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+        tensor = private_api.sparse_parts(tensor)["values"] if tensor.layout is torch.sparse_coo else tensor.values()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.is_complex():
