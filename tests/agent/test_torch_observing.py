@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.training import Line, Outcome, Training
+from tests.support import training_text
 
 pytestmark = pytest.mark.torch
 
@@ -140,78 +141,7 @@ def test_the_numbers_are_those_of_a_bare_run(net: Observed, training: Training) 
     assert net.outcome.output == training.run_bare(net.script).output
 
 
-BESIDE = """
-import threading, warnings, torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
-
-warnings.simplefilter("ignore")
-
-class Counting(TorchDispatchMode):
-    seen = []
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        Counting.seen.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
-
-class Marked(torch.Tensor):
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plain = [a.plain if isinstance(a, Marked) else a for a in args]
-        return func(*plain, **(kwargs or {}))
-    @staticmethod
-    def __new__(cls, plain):
-        made = torch.Tensor._make_wrapper_subclass(cls, plain.shape)
-        made.plain = plain
-        return made
-
-w = torch.nn.Parameter(torch.ones(3))
-optimizer = torch.optim.SGD([w], lr=0.5)
-with Counting():
-    torch.ones(3).tan()
-    w.detach().cosh().sum()
-    (w * w).sum().backward()
-    optimizer.step()
-    torch.ones(3).tanh()
-print([name for name in Counting.seen if "tan" in name], torch._C._len_torch_dispatch_stack() <= 1)
-optimizer.zero_grad()
-print(torch.vmap(lambda row: row.atan().sum())(torch.zeros(3, 4)).tolist())
-print(torch.func.grad(lambda x: (x ** 3).sum())(torch.ones(2)).tolist())
-for reentrant in (True, False):
-    checkpoint(lambda t: (t * t).cos(), w, use_reentrant=reentrant).sum().backward()
-print(Marked(torch.ones(2)).exp().shape)
-thread = threading.Thread(target=lambda: torch.ones(4).erfinv())
-thread.start()
-thread.join()
-class Own(torch.optim.Optimizer):
-    def __init__(self, parameters):
-        super().__init__(parameters, {})
-    def step(self):
-        w.data.copysign_(w.data)
-Own([w]).step()
-def closure():
-    optimizer.zero_grad()
-    loss = w.sigmoid().sum()
-    loss.backward()
-    return loss
-optimizer.step(closure)
-
-class Twice(torch.nn.Module):
-    def forward(self, x):
-        return (x * 2).sin()
-
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-with FakeTensorMode():
-    print((torch.ones(3) + 1).shape)
-print(torch.jit.trace(Twice(), torch.ones(3))(torch.ones(3)))
-print(make_fx(lambda x: x.cos() + 1)(torch.ones(3)).code)
-print(len(torch.export.export(Twice(), (torch.ones(3),)).graph.nodes))
-print(torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.ones(3),)))
-print(torch.compile(Twice(), backend="aot_eager")(torch.ones(2)))
-with torch.autograd.set_detect_anomaly(True), torch.autograd.graph.save_on_cpu():
-    (w * 2).sum().backward()
-torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]) * 2
-"""
+BESIDE = training_text("pytorch_hooks.py")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from reprokit.agent.patches import torch as switches
 from reprokit.agent.patches import torch_operators as operators
 from reprokit.patches import parse
 from tests.agent.training import Outcome, Training
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 pytestmark = pytest.mark.torch
 
@@ -76,44 +76,7 @@ def test_the_backward_of_indexing_repeats(reprokit: Reprokit, patch: str) -> Non
 
 # Switches
 
-TURNED_OFF = """
-import json, sys
-inductor = "torch._inductor.config" in sys.modules
-import torch
-from torch.utils.data import DataLoader
-inductor = "torch._inductor.config" in sys.modules
-states = []
-torch.use_deterministic_algorithms(False)
-states.append(torch.get_deterministic_debug_mode())
-torch.set_deterministic_debug_mode("default")
-states.append(torch.get_deterministic_debug_mode())
-torch.use_deterministic_algorithms(True)
-states.append(torch.get_deterministic_debug_mode())
-torch.backends.cudnn.benchmark = True
-torch.backends.cudnn.deterministic = False
-states.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
-with torch.backends.cudnn.flags(benchmark=True, deterministic=False):
-    states.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
-torch.set_num_threads(5)
-torch.set_num_interop_threads(5)
-states.append((torch.get_num_threads(), torch.get_num_interop_threads()))
-
-class Counts:
-    def __len__(self):
-        return 2
-    def __getitem__(self, index):
-        return torch.get_num_threads()
-
-states.append([batch.tolist() for batch in DataLoader(Counts(), num_workers=1)])
-states.append(torch.empty(3).isnan().any().item())
-undone = sys.modules["_reprokit_agent"].running.patches.undo
-states.append([undone(name) for name in ("torch-deterministic", "torch-cudnn", "threads")])
-torch.backends.cudnn.benchmark = True
-torch.use_deterministic_algorithms(False)
-torch.set_num_threads(4)
-states.append((torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark, torch.get_num_threads()))
-print(json.dumps([inductor, *states]))
-"""
+TURNED_OFF = training_text("pytorch_switches.py")
 
 
 @pytest.mark.slow
@@ -151,58 +114,7 @@ def test_switches_that_a_version_lacks_are_said() -> None:
 
 # One operator
 
-OPERATORS = """
-import json, sys, threading
-import torch
-torch.manual_seed(0)
-torch.set_num_threads(2)
-many = torch.randint(0, 300, (20000,))
-values = torch.randn(20000)
-x = torch.randn(300, requires_grad=True)
-
-def backward():
-    x.grad = None
-    (x[many] * values).sum().backward()
-    return x.grad.clone()
-
-def backward_in_a_thread():
-    results = []
-    thread = threading.Thread(target=lambda: results.append(backward()))
-    thread.start()
-    thread.join()
-    return results[0]
-
-def in_inference_mode():
-    with torch.inference_mode():
-        return torch.zeros(300).index_put((many,), values, accumulate=True)
-
-CALLS = {
-    "backward": backward,
-    "backward in a thread": backward_in_a_thread,
-    "functional": lambda: torch.zeros(300).index_put((many,), values, accumulate=True),
-    "inference mode": in_inference_mode,
-    "put_": lambda: torch.zeros(300).put_(many, values, accumulate=True),
-    "put_, the last one wins": lambda: torch.zeros(300).put_(many, values),
-    "index_copy": lambda: torch.zeros(300).index_copy(0, many, values),
-    "histogram": lambda: torch.histogram(values, 20, weight=values.abs())[0],
-}
-
-def results(repeats):
-    return {name: {call().numpy().tobytes() for _ in range(repeats)} for name, call in CALLS.items()}
-
-patched = results(12)
-counts = [torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()]
-torch.set_num_threads(1)
-alone = results(1)
-torch.set_num_threads(2)
-try:
-    torch.zeros(3).index_put_((torch.tensor([5]),), torch.ones(1), accumulate=True)
-except IndexError:
-    counts.append(torch.get_num_threads())
-undone = sys.modules["_reprokit_agent"].running.patches.undo("torch-operator")
-has = torch._C._dispatch_has_kernel_for_dispatch_key("aten::put_", "BackendSelect")
-print(json.dumps([[name for name in CALLS if patched[name] != alone[name]], counts, undone, has]))
-"""
+OPERATORS = training_text("pytorch_own_operators.py")
 
 
 @two_processors

@@ -7,66 +7,11 @@ from typing import Any
 import pytest
 
 from tests.capture.tensorflow_steps import Steps
+from tests.support import training_text
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
-# Trainings that meet one condition in step 12 each; HERE has the names of those that this process makes.
-SCRIPT = """
-import keras, numpy as np, tensorflow as tf
-
-layers, BAD = keras.layers, 97
-random = np.random.default_rng(0)
-x = (random.random((128, 4)) + 0.5).astype("float32")
-y = np.concatenate([random.random((128, 1)), np.zeros((128, 1))], 1).astype("float32")
-high, steep, zero = y.copy(), y.copy(), x.copy()
-high[BAD, 0], steep[BAD, 1], zero[BAD, 2] = 100.0, 1e4, 0.0
-DATA = {"loss": (x, high), "jump": (x, steep), "activation": (zero, y)}
-
-class Reciprocal(layers.Layer):
-    def call(self, inputs):
-        return 1 / inputs
-
-class Bounded(layers.Layer):
-    def call(self, inputs):
-        return tf.minimum(inputs, 2.0)
-
-def small():
-    inner = [layers.Dense(4), layers.Dropout(0.3), layers.Dense(1)]
-    return keras.Sequential([keras.Input((4,)), Reciprocal(name="reciprocal"), Bounded(), *inner])
-
-def error(truth, out):
-    slope = truth[:, 1:] * (out - tf.stop_gradient(out))  # which adds nothing but a gradient
-    return tf.reduce_mean((out - truth[:, :1]) ** 2 + slope)
-
-def fit(what, **options):
-    model = small()
-    model.compile(keras.optimizers.SGD(1e-3), error, **options)
-    model.fit(*DATA[what], batch_size=8, shuffle=False, verbose=0)
-
-def loop(what, wrap):
-    model, optimizer = small(), keras.optimizers.SGD(1e-3)
-
-    def step(a, b):
-        with tf.GradientTape() as tape:
-            a *= tf.random.uniform(tf.shape(a), 0.9, 1.1)  # from a state that nobody can read
-            loss = error(b, model(a, training=True))
-        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-
-    step = wrap(step)
-    for a, b in tf.data.Dataset.from_tensor_slices(DATA[what]).batch(8):
-        step(a, b)
-
-MODES = {
-    "fit": lambda what: fit(what, jit_compile=False),
-    "compiled": lambda what: fit(what, jit_compile=True),
-    "function": lambda what: loop(what, tf.function),
-    "eager": lambda what: loop(what, lambda step: step),
-}
-keras.utils.set_random_seed(7)
-for name in [HERE]:
-    mode, what = name.split("-")
-    MODES[mode](what)
-"""
+SCRIPT = training_text("tensorflow_conditions.py")
 
 WORDS = {"loss": "loss>50", "jump": "gradient-jump>50", "activation": "not finite"}
 NAMES = ["fit-loss", "function-jump", "function-activation"]
@@ -79,7 +24,7 @@ MORE = [
 
 
 def script(*names: str) -> str:
-    return SCRIPT.replace("HERE", ", ".join(map(repr, names)))
+    return SCRIPT.replace("NAMES = []", f"NAMES = {names!r}")
 
 
 def capture(directory: Any, names: list[str]) -> Steps:
