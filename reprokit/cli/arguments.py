@@ -101,7 +101,7 @@ KEEP = click.option(
     metavar="SIZE",
     default="64M",
     show_default=True,
-    help="Keep copies of the files that the run wrote, of so many bytes in all; 0 keeps none.",
+    help="Keep copies of the files that the run wrote, but for programs and keys, of so many bytes in all; 0: none.",
 )
 
 
