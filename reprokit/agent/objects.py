@@ -72,7 +72,7 @@ def put_back(value: Any, like: Any) -> Any:
         return like
     if type(value) in (list, tuple):
         likes = [*like, *[None] * len(value)] if isinstance(like, (list, tuple)) else [None] * len(value)
-        return type(value)([put_back(part, other) for part, other in zip(value, likes)])  # noqa: B905
+        return type(value)([put_back(part, other) for part, other in zip(value, likes)])
     if type(value) is dict:
         known = like if isinstance(like, dict) else {}
         return {key: put_back(part, known.get(key)) for key, part in value.items()}

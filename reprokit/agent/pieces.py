@@ -68,7 +68,7 @@ def _joined(batches: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pair = _array(batch[0]), None if batch[1] is None else _array(batch[1])
         kind = tuple(None if side is None else (str(side.dtype), *side.shape[1:]) for side in pair)
         groups.setdefault(kind, []).append(pair)
-    return [tuple(map(_whole, zip(*group))) for group in groups.values()]  # noqa: B905
+    return [tuple(map(_whole, zip(*group))) for group in groups.values()]
 
 
 def _whole(sides: tuple[Any, ...]) -> Any:

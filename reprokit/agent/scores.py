@@ -40,7 +40,7 @@ class Accuracy:
         if len(predicted) != len(true):
             raise ValueError(f"{len(predicted)} predictions, {len(true)} true values")
         self.all.update(true)
-        self.right.update([one for one, other in zip(true, predicted) if one == other])  # noqa: B905
+        self.right.update([one for one, other in zip(true, predicted) if one == other])
 
     def _predicted(self, pred: Rows) -> list[Any]:
         if self._form == tasks.SCORES:
@@ -66,7 +66,7 @@ class Accuracy:
         self._rows[1] += len(starts)
         for column in range(width):
             self.all[column] += len(starts)
-            pairs = zip(predicted[column::width], true[column::width])  # noqa: B905
+            pairs = zip(predicted[column::width], true[column::width])
             self.right[column] += sum(1 for one, other in pairs if one == other)
 
     def facts(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ class Error:
             for start in range(0, pred.elements, _CHUNK):
                 self._add_arrays(one[start : start + _CHUNK], other[start : start + _CHUNK])
         else:
-            self._add_floats([abs(float(a) - float(b)) for a, b in zip(truth.flat(), pred.flat())])  # noqa: B905
+            self._add_floats([abs(float(a) - float(b)) for a, b in zip(truth.flat(), pred.flat())])
 
     def _add_arrays(self, pred: Any, truth: Any) -> None:
         """What _add_floats does, for arrays of NumPy: sums of mantissas by exponent."""
@@ -124,7 +124,7 @@ class Error:
         found, which = numpy.unique(exponents, return_inverse=True)
         high = numpy.bincount(which, integers >> 26, len(found))  # sums below 2 to the power of 53, and so exact
         low = numpy.bincount(which, integers & ((1 << 26) - 1), len(found))
-        for exponent, one, other in zip(found.tolist(), high.tolist(), low.tolist()):  # noqa: B905
+        for exponent, one, other in zip(found.tolist(), high.tolist(), low.tolist()):
             self._sum += ((int(one) << 26) + int(other)) << (exponent - 53 + _UNIT)
 
     def _add_floats(self, differences: list[float]) -> None:

@@ -353,7 +353,7 @@ class StepTrail:
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
         others = self._reader.device_generators()
-        addresses = zip(("python", "numpy"), self._words.both())  # noqa: B905
+        addresses = zip(("python", "numpy"), self._words.both())
         words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}
 

@@ -183,7 +183,7 @@ class Words:
         self._other: tuple[Any, int] = (None, 0)
         self._numpy: tuple[Any, int] = (None, 0)
         # The generators as they were seen last, for the compiled step.
-        self.known: tuple[Any, ...] = self._modules, None, 0, None, 0, self.salt
+        self.known: tuple[Any, ...] = (self._modules, None, 0, None, 0, self.salt)
 
     def both(self) -> tuple[int, int]:
         """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
 from tests.agent.training import BOOTSTRAP, Training
-from tests.interpreters import interpreter
+from tests.interpreters import ROOT, available, interpreter
 
 FACTS = """
 import sys
@@ -27,6 +28,14 @@ def test_a_plain_script_is_framed_by_agent_and_end(any_training: Training) -> No
     assert [line["k"] for line in outcome.lines] == ["agent", "random_state", "end"]
     assert [line["n"] for line in outcome.lines] == [0, 1, 2]
     assert {line["p"] for line in outcome.lines} == {"0"}
+
+
+def test_the_oldest_python_reads_every_file_of_the_agent() -> None:
+    files = [str(file) for file in (ROOT / "reprokit/agent").rglob("*.py")]
+    read = "import sys\nfor file in sys.argv[1:]: compile(open(file, encoding='utf-8').read(), file, 'exec')"
+    oldest = next(iter(available().values()))
+    done = subprocess.run([oldest, "-c", read, *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_program_sees_python_as_it_is_without_the_agent(any_training: Training) -> None:

@@ -21,7 +21,7 @@ class Finite:
         self._kept, self._at = library.buffer(max(1, self._count))
         self._numbers, numbers_at = library.buffer(max(1, 2 * self._count))
         self._numbers_at = numbers_at
-        for place, (size, dtype) in enumerate(zip(sizes, dtypes)):  # noqa: B905
+        for place, (size, dtype) in enumerate(zip(sizes, dtypes)):
             self._numbers[2 * place], self._numbers[2 * place + 1] = size, FORMATS.get(dtype, 0)
         self._put = struct.Struct("<%dQ" % self._count).pack_into
         # What takes longer lets other threads have the interpreter meanwhile.

@@ -57,7 +57,7 @@ class StepOutcome:
         """Return the same under other names, in their order: a script that makes fewer models gives others."""
         if len(names) != len(self.digests) or set(names) == set(self.digests):
             return self
-        new = dict(zip(self.digests, names))  # noqa: B905
+        new = dict(zip(self.digests, names))
         triggers = [one.with_(name=new.get(one.name, one.name)) for one in self.not_finite]
         digests = {new[name]: digest for name, digest in self.digests.items()}
         return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss)

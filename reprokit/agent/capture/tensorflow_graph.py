@@ -83,7 +83,7 @@ def call_host(on_host: Callable[..., None], seen: Any) -> None:
 
     def call(*given: Any) -> None:
         values = list(flat)
-        for place, value in zip(places, given):  # noqa: B905
+        for place, value in zip(places, given):
             values[place] = value
         on_host(nest.pack_sequence_as(seen, values, expand_composites=True))
 

@@ -335,7 +335,7 @@ def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[An
     values = restore.batches(file, likes)
     return [
         (value, str(entry.get("from")), size if isinstance(size, int) else 0)
-        for value, entry, size in zip(values, known, sizes)  # noqa: B905
+        for value, entry, size in zip(values, known, sizes)
     ]
 
 
@@ -408,7 +408,7 @@ def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
         return StepOutcome()
     triggers, wanted = [*found.not_finite(), found.bad_loss(None)], driver.header.trigger
     named = [_named_as_then(one, wanted) for one in triggers if one is not None]
-    gradients = zip(found.names, found.gradients)  # noqa: B905
+    gradients = zip(found.names, found.gradients)
     digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}
     if found.values.loss is None:
         return StepOutcome(named, digests, norm=found.norm())

@@ -208,7 +208,7 @@ class Rejections:
         loops = in_loop()
 
         def on_host(seen: dict[str, Any]) -> None:
-            found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
+            found = self.of_site(site, seen, list(zip(origins, seen["batches"])))
             found.models.held = {int(key): value for key, value in seen["held"].items()}
             self.end_behind(site, found, loops=loops, call=self.training.call_with(seen["given"]))
 
@@ -231,7 +231,7 @@ class Rejections:
         }
 
         def on_host(seen: dict[str, Any]) -> None:
-            found = self.of_site(site, seen, list(zip(origins, seen["batches"])))  # noqa: B905
+            found = self.of_site(site, seen, list(zip(origins, seen["batches"])))
             found.models.held = {int(key): value for key, value in seen["held"].items()}
             found.norm_mean, found.replicas.worker = None, number
             found.notes.append(OF_THE_FIRST)
@@ -244,8 +244,8 @@ class Rejections:
     def of_site(self, site: UpdateSite, seen: dict[str, Any], batches: list[tuple[str, Any]]) -> RejectedStep:
         values = StepValues(batches)
         values.losses = [] if seen["loss"] is None else [seen["loss"]]
-        values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]  # noqa: B905
-        values.drawn = list(zip(site.draws, seen.get("drawn", ())))  # noqa: B905
+        values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]
+        values.drawn = list(zip(site.draws, seen.get("drawn", ())))
         found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
         found.random.unreadable = self.capture.attempt(lambda: site.unreadable) or []
         found.models.moved = variables_of(site.moved)

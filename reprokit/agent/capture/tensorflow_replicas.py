@@ -102,7 +102,7 @@ class ReplicaRound:
     def gradients(self) -> list[Any]:
         """The sums of this process's replicas' gradients."""
         convert, add = sys.modules["tensorflow"].convert_to_tensor, sys.modules["tensorflow"].add_n
-        return [add([convert(one) for one in ones]) for ones in zip(*[share.gradients for share in self.shares])]  # noqa: B905
+        return [add([convert(one) for one in ones]) for ones in zip(*[share.gradients for share in self.shares])]
 
 
 def everywhere(replica: Any, good: Any, losses: list[Any]) -> tuple[Any, Any, Any]:

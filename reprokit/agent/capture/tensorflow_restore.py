@@ -51,7 +51,7 @@ def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
     for entry in entries:
         tensors = entry.get("tensors")
         kept = tensors if isinstance(tensors, dict) else {}
-        found = [variable for name, variable in zip(names, moved) if name in kept]  # noqa: B905
+        found = [variable for name, variable in zip(names, moved) if name in kept]
         _put_variables(file, kept, found, "a variable of the script")
 
 
@@ -60,7 +60,7 @@ def put_models(file: SnapshotFile, models: list[Any]) -> None:
     entries = file.facts.models
     if len(models) > len(entries):
         raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
-    for entry, model in zip(entries, models):  # noqa: B905
+    for entry, model in zip(entries, models):
         if isinstance(model, list):  # the last in both, where the script may have fewer models now
             kept = next((one for one in reversed(entries) if one.get("class") == VARIABLES), entry)
             _put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
@@ -77,7 +77,7 @@ def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
 
 
 def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
-    for entry, optimizer in zip(entries, optimizers):  # noqa: B905
+    for entry, optimizer in zip(entries, optimizers):
         _put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
 
 
@@ -105,12 +105,12 @@ def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str)
     found = {name: file.tensors.get(kept) for name, kept in tensors.items() if isinstance(kept, str)}
     missing = [name for name in names if found.get(name) is None]
     if not missing:
-        return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc] # noqa: B905
+        return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]
     in_order = [tensor for tensor in found.values() if tensor is not None]
     if len(in_order) == len(variables) and len(missing) == len(names):
-        return list(zip(variables, in_order))  # noqa: B905
+        return list(zip(variables, in_order))
     if len(in_order) == len(variables) and _same_endings(names, list(found)):
-        return list(zip(variables, in_order))  # noqa: B905
+        return list(zip(variables, in_order))
     raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
 
 
@@ -180,7 +180,7 @@ def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
     """The batches as the step was given them."""
     entries = file.facts.batches
     known = list(likes) + [None] * len(entries)
-    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]  # noqa: B905
+    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]
 
 
 def put_random(file: SnapshotFile) -> None:
@@ -223,7 +223,7 @@ def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
             context._set_global_seed(value.get("seed"))
         context._seed = value.get("seed")
         context._rng.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
-    for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):  # noqa: B905
+    for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):
         put_variable(generator._state_var, state)
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:

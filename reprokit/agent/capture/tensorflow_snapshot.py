@@ -114,7 +114,7 @@ class RejectedStep:
         for place, (name, finite) in enumerate(self.values.activations):
             if not finite:
                 yield Trigger(ACTIVATION, "not finite", name=name, place=place)
-        for name, gradient in zip(self.names, self.gradients):  # noqa: B905
+        for name, gradient in zip(self.names, self.gradients):
             yield checks.elements(GRADIENT, name, *_not_finite(gradient))
 
     def norm(self) -> float:
@@ -162,7 +162,7 @@ class RejectedStep:
 
     def _batches(self, taking: TensorCollector) -> Iterator[dict[str, Any]]:
         replicas: list[int | None] = [*self.replicas.numbers, *[None] * len(self.values.batches)]
-        for place, (batch, replica) in enumerate(zip(self.values.batches, replicas)):  # noqa: B905
+        for place, (batch, replica) in enumerate(zip(self.values.batches, replicas)):
             entry = _batch(taking, place, *batch)
             yield entry if replica is None else {**entry, "replica": replica}
 
@@ -182,7 +182,7 @@ class RejectedStep:
 
     def _gradients(self, taking: TensorCollector) -> dict[str, Any]:
         kept, digests = {}, {}
-        for name, gradient in zip(self.names, self.gradients):  # noqa: B905
+        for name, gradient in zip(self.names, self.gradients):
             if gradient is None:
                 continue
             whole = dense(gradient)

@@ -223,7 +223,7 @@ def _model(
     held: dict[int, Any],
     training: dict[str, bool],
 ) -> dict[str, Any]:
-    named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])  # noqa: B905
+    named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])
     tensors = taking.tensors(f"model.{number}.", named)
     return {"name": f"model#{number}", "class": kind, "tensors": tensors, "training": training}
 
@@ -233,7 +233,7 @@ def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[i
     entries = []
     for number, optimizer in enumerate(optimizers):
         variables = optimizer_variables(optimizer)
-        named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])  # noqa: B905
+        named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])
         tensors = taking.tensors(f"optimizer.{number}.", named)
         entries.append(
             {

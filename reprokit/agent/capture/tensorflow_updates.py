@@ -212,7 +212,7 @@ def _pairs(
     if by_pairs:
         return [(gradient, variable) for gradient, variable in gradients if gradient is not None]
     variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or optimizer._trainable_variables
-    return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]  # noqa: B905
+    return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:

@@ -93,7 +93,7 @@ class StepChecks:
         """What is wrong with modules' outputs and losses that lie on a GPU."""
         seen = held.findings
         counts = self._counted(held).cpu().tolist() if seen.counts else []
-        bad = [(module, count, of) for count, (module, _, of) in zip(counts, seen.counts) if count]  # noqa: B905
+        bad = [(module, count, of) for count, (module, _, of) in zip(counts, seen.counts) if count]
         losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in seen.far]
         found = [self._activation(*one) for one in bad[:1]]
         return found + [trigger for trigger in losses if trigger is not None]

@@ -216,7 +216,7 @@ def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
 def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     """The tensors whose values go in, by the names of arguments."""
     overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
-    named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]  # noqa: B905
+    named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]
     return [
         (name, tensor)
         for name, value in named

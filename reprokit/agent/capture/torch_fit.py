@@ -95,7 +95,7 @@ def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[An
     counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
     count, number = min(counted)
     if count:
-        told = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]  # noqa: B905
+        told = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]
         more = f", and {count - MAX_NAMED:,} more" if count > MAX_NAMED else ""
         raise UnfitError(f"the snapshot is of another model: {'; '.join(told)}{more}")
     return models[number]
@@ -147,7 +147,7 @@ class Built:
             (self._hooks.scalers, self._header.scalers),
             (self._hooks.schedules, self._header.schedules),
         ):
-            for owner, entry in zip(made.alive(), kept):  # noqa: B905
+            for owner, entry in zip(made.alive(), kept):
                 self._put_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
 
     def put_random(self, states: Mapping[str, Any] | None = None) -> None:

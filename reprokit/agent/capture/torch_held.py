@@ -230,7 +230,7 @@ class BufferCopies:
         tensors = [tensor for buffers in self._containers for tensor in buffers.values()]
         there = list(map(has_memory, tensors))
         with self._torch.no_grad():
-            if there != self._there or any(a is not b for a, b in zip(tensors, self._tensors)):  # noqa: B905
+            if there != self._there or any(a is not b for a, b in zip(tensors, self._tensors)):
                 self._begin(tensors)
             self._copy()
             self._copy_large()
@@ -257,9 +257,9 @@ class BufferCopies:
 
     def kept(self) -> dict[int, Any]:
         """The copies by the id of what they are copies of, or of what has taken its place since."""
-        found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}  # noqa: B905
+        found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}
         found.update({id(tensor): kept for tensor, _, kept in self._large if kept is not None})
-        for (buffers, name), tensor in zip(self._slots, self._tensors):  # noqa: B905
+        for (buffers, name), tensor in zip(self._slots, self._tensors):
             if id(tensor) in found and buffers.get(name) is not None:
                 found[id(buffers[name])] = found[id(tensor)]
         return found
@@ -268,7 +268,7 @@ class BufferCopies:
         """Make the buffers what they were, also where another tensor was assigned."""
         kept = self.kept()
         with self._torch.no_grad():
-            for (buffers, name), tensor in zip(self._slots, self._tensors):  # noqa: B905
+            for (buffers, name), tensor in zip(self._slots, self._tensors):
                 if buffers.get(name) is not tensor:
                     buffers[name] = tensor
                 if id(tensor) in kept:
@@ -368,7 +368,7 @@ class StepFindings:
         if not self.clean:
             return False
         known = [self.clean.get(id(gradient)) for gradient in gradients]
-        return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))  # noqa: B905
+        return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))
 
     def end(self, owner: object) -> None:
         """A step of this optimizer is over."""

@@ -192,7 +192,7 @@ def _moved(torch: Any, value: Any, like: Any) -> Any:
         return _put_into(value.to(like.device), like)
     if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
         likes = [*like, *[None] * (len(value) - len(like))]
-        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])  # noqa: B905
+        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])
     if type(value) is dict and isinstance(like, dict):
         return {key: _moved(torch, value[key], like.get(key)) for key in value}
     return value

@@ -93,7 +93,7 @@ class Snapshooter:
         found: list[Trigger] = []
         seen: set[int] = set()
         for record in records:
-            for name, parameter in zip(names.of(record), record.parameters()):  # noqa: B905
+            for name, parameter in zip(names.of(record), record.parameters()):
                 tensor = part(parameter)
                 if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
                     continue

@@ -213,7 +213,7 @@ def _state_of(optimizer: Any) -> dict[str, Any]:
 def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
     """GradScalers or schedules."""
     states = [tensors.pack(f"{kind}.{number}", owner.state_dict()) for number, owner in enumerate(owners)]
-    named = enumerate(zip(owners, states))  # noqa: B905
+    named = enumerate(zip(owners, states))
     return tuple([{"name": f"{kind}#{n}", "class": type(one).__name__, "state": state} for n, (one, state) in named])
 
 
@@ -357,14 +357,14 @@ def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotRead
     if len(state["parameters"]) != len(parameters):
         raise SnapshotError("the optimizer's state is of another number of parameters than the optimizer")
     names = [name for group in saved["parameters"] for name in group]
-    for name, parameter, part in zip(names, parameters, state["parameters"]):  # noqa: B905
+    for name, parameter, part in zip(names, parameters, state["parameters"]):
         _require_fit(name, parameter, part or {})
     optimizer.state.clear()
-    for parameter, part in zip(parameters, state["parameters"]):  # noqa: B905
+    for parameter, part in zip(parameters, state["parameters"]):
         if part is not None:
             optimizer.state[parameter] = _moved(part, parameter)
     optimizer.state.update(state["other"])
-    for group, values in zip(optimizer.param_groups, groups):  # noqa: B905
+    for group, values in zip(optimizer.param_groups, groups):
         group.update({key: values[key] for key in values if key not in _IMPLEMENTATION})
 
 
@@ -404,7 +404,7 @@ def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) ->
     states = random.get("torch.cuda") or []
     if states and torch.cuda.is_available() and torch.cuda.device_count() >= len(states):
         torch.cuda.init()
-        for generator, state in zip(torch.cuda.default_generators, states):  # noqa: B905
+        for generator, state in zip(torch.cuda.default_generators, states):
             generator.set_state(reader.value(state))
 
 
@@ -413,7 +413,7 @@ def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> li
     torch: Any = sys.modules["torch"]
     reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
     put_model(model, _model_like(header.models, model), reader)
-    for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):  # noqa: B905
+    for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):
         put_optimizer(optimizer, entry_, reader)
     put_random(torch, header.random, reader)
     return list(header.notes)
@@ -432,5 +432,5 @@ def copy_tensors(torch: Any, into: list[Any], values: list[Any]) -> None:
     if into and hasattr(torch, "_foreach_copy_"):
         torch._foreach_copy_(into, values)
         return
-    for tensor, value in zip(into, values):  # noqa: B905
+    for tensor, value in zip(into, values):
         tensor.copy_(value)

@@ -70,7 +70,7 @@ class StateCopy:
             if optimizer is not None:
                 optimizer.state.clear()
                 optimizer.state.update(_taken(state, []))
-                for group, values in zip(optimizer.param_groups, _taken(groups, [])):  # noqa: B905
+                for group, values in zip(optimizer.param_groups, _taken(groups, [])):
                     group.update(values)
         for other, state in self._others:
             if state:

@@ -105,7 +105,7 @@ def parts(value: Any) -> list[Any]:
 def standing_for(old: Any, new: Any) -> dict[int, Any]:
     """By the id of each tensor of a value, that of another one of the same build."""
     ours, theirs = parts(old), parts(new)
-    return dict(zip(map(id, ours), theirs)) if len(ours) == len(theirs) else {}  # noqa: B905
+    return dict(zip(map(id, ours), theirs)) if len(ours) == len(theirs) else {}
 
 
 def give(
@@ -125,7 +125,7 @@ def give(
         given.append(dict(kept(function.f_code.co_name, known)))
         for name, value in given[-1].items():
             replaced.update(standing_for(known[name], value))
-    for function, values in zip(functions, given):  # noqa: B905
+    for function, values in zip(functions, given):
         for name, value in dict(function.f_locals).items():
             if id(value) in replaced:
                 values.setdefault(name, replaced[id(value)])

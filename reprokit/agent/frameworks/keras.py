@@ -256,7 +256,7 @@ class KerasAdapter:
     def _write_evaluation(self, model: Any, name: str, result: Any) -> None:
         if not isinstance(result, dict):
             results = list(result) if isinstance(result, (list, tuple)) else [result]
-            result = dict(zip(_metric_names(model, len(results)), results))  # noqa: B905
+            result = dict(zip(_metric_names(model, len(results)), results))
         values = {key: describe(result[key]) for key in result}
         self._agent.journal.write("evaluate", {"name": name, "values": values})
 

@@ -120,7 +120,7 @@ class Evaluations:
         return call
 
     def _catch(self, first: int, names: tuple[str, str], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        given = dict(zip(names, arguments[first : first + 2]))  # noqa: B905
+        given = dict(zip(names, arguments[first : first + 2]))
         given.update({name: keywords[name] for name in names if name in keywords})
         if self._open.caught is not None and given.get(names[1]) is not None:
             self._open.caught.append((given.get(names[0]), given[names[1]]))
@@ -226,7 +226,7 @@ class Evaluations:
             return
         parts = [f"/{number}" for number in range(len(outputs))] if len(outputs) > 1 else [""]
         graph = Graph(parts, len(model._feed_inputs), len(model._feed_targets), task_of(model))
-        for part, output in zip(parts, outputs):  # noqa: B905
+        for part, output in zip(parts, outputs):
             function.fetch_callbacks[output] = functools.partial(graph.pred.__setitem__, part)
         function.fetches += outputs
         function._reprokit_graph = graph
@@ -264,7 +264,7 @@ class Graph:
         targets = list(inputs)[self._targets] if isinstance(inputs, (list, tuple)) else []
         if len(targets) != len(self._parts) or any(hasattr(target, "graph") for target in targets):
             return {}
-        return dict(zip(self._parts, targets))  # noqa: B905
+        return dict(zip(self._parts, targets))
 
 
 class _Attribute:

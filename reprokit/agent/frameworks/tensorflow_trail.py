@@ -38,7 +38,7 @@ class OptimizerVariables:
 
     def named(self) -> Iterator[trail.Named]:
         """The tensors for the trail's table."""
-        for variable, size in zip(self.variables, self.sizes):  # noqa: B905
+        for variable, size in zip(self.variables, self.sizes):
             yield name_of(variable), _dtype(variable), _shape(variable), size
 
 

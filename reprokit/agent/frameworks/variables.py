@@ -72,7 +72,7 @@ class VariablesRecord:
         if counters:
             self.steps = int(values.pop())
         names = map(name_of, self._variables)
-        self._last = distinct(array_entry(name, value) for name, value in zip(names, values))  # noqa: B905
+        self._last = distinct(array_entry(name, value) for name, value in zip(names, values))
         return self._last
 
 
@@ -224,7 +224,7 @@ class AdapterRecords:
                 pairs = gradients
             else:
                 variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or _built(optimizer)
-                pairs = list(zip(gradients, variables))  # noqa: B905
+                pairs = list(zip(gradients, variables))
             pairs = [pair for pair in pairs if pair[0] is not None]
             self._trail_does("applies", optimizer, pairs)
             if self.nested:

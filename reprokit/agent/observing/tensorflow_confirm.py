@@ -89,7 +89,7 @@ class TensorflowConfirmer:
             return self._call(call.definition, list(call.inputs), call.attributes)
         given = dict(call.attributes)
         inputs: list[Any] = []
-        for argument, value in zip(call.definition.input_arg, call.inputs):  # noqa: B905
+        for argument, value in zip(call.definition.input_arg, call.inputs):
             is_list = bool(argument.number_attr or argument.type_list_attr)
             tensors = [self._tensor(argument, part, given) for part in (value if is_list else [value])]
             _infer(argument, tensors, given)
@@ -206,7 +206,7 @@ class TensorflowConfirmer:
                 self._write_all(_lines_of(definitions, node, function, lines), reasons[0])
         wanted = list(dict.fromkeys(text for node in able for text in node.inputs))
         try:
-            values = dict(zip(wanted, definitions.values(name, arguments, wanted)))  # noqa: B905
+            values = dict(zip(wanted, definitions.values(name, arguments, wanted)))
         except Exception as error:
             for node in able:
                 known = _lines_of(definitions, node, function, lines)

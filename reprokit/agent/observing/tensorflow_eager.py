@@ -39,7 +39,7 @@ class Call:
         self.definition = definition
         self.is_flat = is_flat  # the inputs, which are tensors then; else there are as many as the definition names
         self.inputs = inputs
-        self.attributes = dict(zip(attributes[::2], attributes[1::2]))  # noqa: B905
+        self.attributes = dict(zip(attributes[::2], attributes[1::2]))
 
 
 def watch(calls: EagerCalls) -> None:

@@ -46,7 +46,7 @@ class KeptCalls:
         if len(self._calls) >= MAX_CALLS or size > MAX_CALL or self._size + size > MAX_BYTES:
             return
         inputs = []
-        for tensor, part in zip(call.inputs, parts):  # noqa: B905
+        for tensor, part in zip(call.inputs, parts):
             inputs.append([tensor.dtype.as_datatype_enum, [int(length) for length in tensor.shape], len(part)])
         self._append(parts)
         self._size += size

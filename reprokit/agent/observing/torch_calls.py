@@ -36,7 +36,7 @@ class Operator:
     def attributes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
         """All arguments but the tensors, by name, also those that the caller left out."""
         found = dict(self._defaults)
-        for name, value in [*zip(self.names, args), *kwargs.items()]:  # noqa: B905
+        for name, value in [*zip(self.names, args), *kwargs.items()]:
             if not _has_tensor(value):
                 found[name] = _plain(value)
         return found
@@ -79,7 +79,7 @@ def _plain(value: Any) -> object:
 def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:
     """Arguments with tensors in the places of numbers that stand for them, of the types that such numbers have."""
     made = list(args)
-    for number, (value, argument) in enumerate(zip(args, function._schema.arguments)):  # noqa: B905
+    for number, (value, argument) in enumerate(zip(args, function._schema.arguments)):
         if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
             dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}.get(type(value), torch.complex128)
             made[number] = torch.tensor(value, dtype=dtype)

@@ -125,7 +125,7 @@ def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> l
         return values[:1]  # the others are left uninitialised in some modes
     names = operator.returns if len(operator.returns) == len(values) else [""] * len(values)
     kept = []
-    for number, (name, value) in enumerate(zip(names, values)):  # noqa: B905
+    for number, (name, value) in enumerate(zip(names, values)):
         if name is None or any(part in name for part in _STATES):  # None: one of the arguments
             continue
         is_workspace = number > 0 and isinstance(value, torch.Tensor) and value.dtype == torch.uint8

@@ -43,7 +43,7 @@ class ModelBuffers:
         return self._library.folded(0, self._address, len(tensors)) if self._address else None
 
     def _lie(self, tensors: list[Any]) -> list[tuple[int, int]]:
-        return list(zip(map(self._data_ptr, tensors), map(self._numel, tensors)))  # noqa: B905
+        return list(zip(map(self._data_ptr, tensors), map(self._numel, tensors)))
 
     def _look_at(self, tensors: list[Any]) -> None:
         self._tensors, self._address = tensors, 0

@@ -82,7 +82,7 @@ class Operations:
         """Those of the tensors of one device, 0 for None."""
         torch, device = self._torch, next(tensor.device for tensor in tensors if tensor is not None)
         none = torch.zeros((), dtype=torch.int64, device=device)
-        found = [none if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]  # noqa: B905
+        found = [none if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
         return torch.stack(found)
 
 

@@ -36,7 +36,7 @@ class TrackedTensors:
         self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None  # of all of them
         self._strided, is_far = torch.strided, self.device is not None
         self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_far for p in parameters]
-        self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, self._readable)]  # noqa: B905
+        self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, self._readable)]
         self._whole = all(self._readable)
         self._data_ptr, self._changes = torch.Tensor.data_ptr, changes
         self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", size_of)
@@ -51,7 +51,7 @@ class TrackedTensors:
         """Name, dtype, shape and bytes of each parameter."""
         return [
             (name, dtype_name(p), [int(size) for size in p.shape], size)
-            for name, p, size in zip(names, self.parameters, self.sizes)  # noqa: B905
+            for name, p, size in zip(names, self.parameters, self.sizes)
         ]
 
     def are(self, parameters: list[Any]) -> bool:
@@ -73,7 +73,7 @@ class TrackedTensors:
         of_parameters = self._of_parameters(parameters, held)
         whole = self._whole
         of_gradients = []
-        for parameter, size in zip(parameters, self.sizes):  # noqa: B905
+        for parameter, size in zip(parameters, self.sizes):
             gradient = parameter.grad
             if gradient is None:
                 of_gradients.append(0)
@@ -118,8 +118,8 @@ class TrackedTensors:
     def far_tensors(self, parameters: list[Any]) -> tuple[list[Any], bool]:
         """Gradients and parameters on a GPU, None for what cannot be read; whether all that there are can."""
         given = [*[parameter.grad for parameter in parameters], *parameters]
-        tensors = [tensor if self._is_far(tensor, size) else None for tensor, size in zip(given, self.sizes * 2)]  # noqa: B905
-        return tensors, all((tensor is None) is (found is None) for tensor, found in zip(given, tensors))  # noqa: B905
+        tensors = [tensor if self._is_far(tensor, size) else None for tensor, size in zip(given, self.sizes * 2)]
+        return tensors, all((tensor is None) is (found is None) for tensor, found in zip(given, tensors))
 
     def _is_far(self, tensor: Any, size: int) -> bool:
         is_dense = tensor is not None and tensor.layout is self._strided
