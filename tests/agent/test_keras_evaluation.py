@@ -242,7 +242,7 @@ def test_validation_is_collected_once_an_epoch(found: Evaluated) -> None:
 BOUNDED = """
 import numpy as np, os
 os.environ["KERAS_BACKEND"] = "torch"
-import keras, _reprokit_agent.pieces as pieces, _reprokit_agent.frameworks.keras_evaluation as evaluation
+import keras, _reprokit_agent.pieces as pieces, _reprokit_agent.tensorflow.evaluation as evaluation
 pieces.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
 x, y = np.random.RandomState(0).rand(100, 4).astype("float32"), np.arange(100) % 2
 model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])

@@ -6,7 +6,7 @@ import sys
 import weakref
 from _thread import _local, get_ident
 
-from ..frameworks.variables import optimizer_variables
+from ..tensorflow.state import optimizer_variables
 from .checks import NormMean
 from .tensorflow_checks import OptimizerMemory
 from .tensorflow_graph import has_numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..frameworks.tensorflow_trail import _array
+from ..tensorflow.trail import _array
 from . import checks
 from .checks import MEMORY, WARM
 from .finite import Finite

@@ -6,7 +6,7 @@ import copy
 import re
 import sys
 
-from ..frameworks.variables import name_of, optimizer_variables
+from ..tensorflow.state import name_of, optimizer_variables
 from .reading import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
 from .tensorflow_snapshot import all_owners

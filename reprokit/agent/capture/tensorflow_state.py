@@ -6,7 +6,7 @@ import sys
 import weakref
 
 from ..digests import tensor_digest
-from ..frameworks.variables import name_of, optimizer_variables
+from ..tensorflow.state import name_of, optimizer_variables
 from .store import DTYPES, Part
 from .trees import pack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..frameworks.variables import is_eager, optimizer_variables
+from ..tensorflow.state import is_eager, optimizer_variables
 from .settings import STOP
 from .tensorflow_calls import UpdateSite
 from .tensorflow_checks import LAST_LOSSES, UpdateTest

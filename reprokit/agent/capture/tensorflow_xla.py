@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ..frameworks.variables import optimizer_variables
+from ..tensorflow.state import optimizer_variables
 from .tensorflow_calls import one_of
 from .tensorflow_graph import building, call_host, in_loop, put_back
 from .tensorflow_state import FIT, SCRIPT, plain, put_variable, resource_id

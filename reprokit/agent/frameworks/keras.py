@@ -11,9 +11,10 @@ from ..agent import on_thread
 from ..parts import leaves
 from ..patching import replace
 from ..seeds import seeding, seeding_method
+from ..tensorflow import private_api
+from ..tensorflow.evaluation import VALIDATION, Evaluations, backend_of, task_of
+from ..tensorflow.state import AdapterRecords
 from ..values import describe
-from .keras_evaluation import VALIDATION, Evaluations, backend_of, task_of
-from .variables import AdapterRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,14 +95,14 @@ class KerasAdapter:
         elif name.endswith("engine.compile_utils"):
             replace(module.LossesContainer, "__call__", self._evaluations.make_container_call)
         elif name.endswith("trainers.trainer"):
-            for method in ("_compute_loss", "compute_loss"):
+            for method in private_api.COMPUTE_LOSS:
                 replace(module.Trainer, method, self._evaluations.make_compute_loss)
         else:
             self._agent.attempt(self._begin_trail)
             for owner in _classes_with(module, "fit"):
                 replace(owner, "make_train_function", self._make_make_train_function)
                 replace(owner, "make_test_function", self._evaluations.make_make_test_function)
-                replace(owner, "_make_test_function", self._evaluations.make_make_graph)
+                replace(owner, private_api.GRAPH_TEST_FUNCTION, self._evaluations.make_make_graph)
                 for method in _METHODS:
                     replace(owner, method, getattr(self, f"_make_{_METHODS[method]}"))
 
@@ -110,7 +111,7 @@ class KerasAdapter:
 
         library = trail.load(self._agent.run) if self._records.trail is None else None
         if library is not None:
-            from .tensorflow_trail import TensorflowTrail
+            from ..tensorflow.trail import TensorflowTrail
 
             in_graphs = trail.wants_gradients_in_graphs(self._agent.run)
             self._records.trail = TensorflowTrail(self._agent, library, in_graphs=in_graphs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-import sys
 
 from ..digests import text_digest
 from ..patching import replace
 from ..seeds import seeding
-from .variables import AdapterRecords
+from ..tensorflow import private_api
+from ..tensorflow.state import AdapterRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TensorflowAdapter:
 
     def _make_close(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def close(session: Any) -> None:
-            if not getattr(session, "_closed", True):
+            if not private_api.is_closed(session):
                 self._agent.attempt(self._records.session_closes, session)
             original(session)
 
@@ -75,10 +75,8 @@ class TensorflowAdapter:
 
     def random_states(self) -> None:
         """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""
-        module = sys.modules.get("tensorflow.python.eager.context")
-        context = getattr(module, "_context", None)
-        if context is not None:
-            generator = getattr(context, "_rng", None)
-            state = (getattr(context, "_seed", None), generator.getstate() if generator else None)
+        if private_api.context() is not None:
+            generator = private_api.seed_generator()
+            state = (private_api.eager_seed(), generator.getstate() if generator else None)
             line = {"name": "tensorflow", "digest": text_digest(repr(state))}
             self._agent.journal.write("random_state", line)

@@ -8,12 +8,12 @@ is asked once more, if it does nothing but compute. Graphs of TensorFlow 1 are a
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from _thread import _local
 
 from ..parts import leaves
 from ..patching import replace
+from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,10 +148,11 @@ class Evaluations:
         backend = backend_of(original)
         if backend not in _STEPS or not _is_alone(model, backend):
             return None
-        if not getattr(model, "jit_compile", getattr(model, "_jit_compile", False)):
+        if not private_api.is_compiled(model):
             return "test_step", self._showing_step(model)
-        if backend == "tensorflow" and hasattr(model, "_autoconvert_optionals") and _is_of_keras_alone(model):
-            return "_autoconvert_optionals", _showing_batch(model._autoconvert_optionals)
+        compiler = getattr(model, private_api.STEP_COMPILER, None)
+        if backend == "tensorflow" and compiler is not None and _is_of_keras_alone(model):
+            return private_api.STEP_COMPILER, _showing_batch(compiler)
         return None
 
     def _showing_step(self, model: Any) -> Function:
@@ -225,7 +226,7 @@ class Evaluations:
         if len(set(ids)) < len(ids) or set(ids) & set(map(id, function.inputs)) or not all(map(_is_dense, outputs)):
             return
         parts = [f"/{number}" for number in range(len(outputs))] if len(outputs) > 1 else [""]
-        graph = Graph(parts, len(model._feed_inputs), len(model._feed_targets), task_of(model))
+        graph = Graph(parts, *private_api.fed(model), task_of(model))
         for part, output in zip(parts, outputs):
             function.fetch_callbacks[output] = functools.partial(graph.pred.__setitem__, part)
         function.fetches += outputs
@@ -304,17 +305,12 @@ def _is_alone(model: Any, backend: str) -> bool:
     """Whether the function made is one step of one replica."""
     if backend != "tensorflow":
         return True
-    steps: Any = getattr(model, "_steps_per_execution", None)
-    if steps is None:
-        steps = getattr(model, "steps_per_execution", 1)
-    is_one = int(steps.numpy() if hasattr(steps, "numpy") else steps) == 1
-    several = getattr(model, "autotune_steps_per_execution", False) or getattr(model, "_cluster_coordinator", None)
-    return is_one and not several and "Default" in type(model.distribute_strategy).__name__
+    return not private_api.has_several_steps(model) and "Default" in type(model.distribute_strategy).__name__
 
 
 def _is_of_keras_alone(model: Any) -> bool:
     """Whether no code of the script's own runs when the model is traced once more."""
-    kinds = [type(layer) for layer in model._flatten_layers()] + [type(model)]
+    kinds = [type(layer) for layer in private_api.layers(model)] + [type(model)]
     return all(kind.__module__.startswith("keras.") and kind.__name__ != "Lambda" for kind in kinds)
 
 
@@ -351,9 +347,8 @@ def _only_computes(concrete: Any) -> bool:
     """Whether a function of TensorFlow, with all that it calls, writes nothing and draws nothing."""
     graph = concrete.graph.as_graph_def()
     operations = {node.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for node in nodes}
-    known = sys.modules["tensorflow.python.framework.op_def_registry"].get
     calls = {function.signature.name for function in graph.library.function}
-    return all(not known(name).is_stateful for name in operations - _READING - calls)
+    return not any(map(private_api.is_stateful, operations - _READING - calls))
 
 
 def _shown(caught: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:
@@ -382,7 +377,7 @@ def _is_dense(value: Any) -> bool:
 def _can_leave(value: Any) -> bool:
     """Whether it is a plain tensor of the graph that is being built, or has a value already."""
     graph = getattr(value, "graph", None)
-    is_here = graph is None or graph is sys.modules["tensorflow.python.framework.ops"].get_default_graph()
+    is_here = graph is None or graph is private_api.ops().get_default_graph()
     return is_here and _is_dense(value)
 
 

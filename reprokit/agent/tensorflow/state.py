@@ -6,12 +6,12 @@ A graph of TensorFlow 1 can be read only through a session, so there the last di
 
 from __future__ import annotations
 
-import sys
 import weakref
 from _thread import _local
 
 from ..arrays import array_entry
 from ..digests import distinct, weights_line
+from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..digests import Tensor
-    from .tensorflow_trail import TensorflowTrail as Trail
+    from .trail import TensorflowTrail as Trail
 
     Function = Callable[..., Any]
 
@@ -51,14 +51,14 @@ class VariablesRecord:
     @property
     def of_graph(self) -> bool:
         """Whether its variables can be read only while there is a session."""
-        return any(_is_of_graph(variable) for variable in self._variables)
+        return any(map(private_api.is_of_graph, self._variables))
 
     def refresh(self) -> None:
         """Look again which variables the owner has; another graph than theirs knows of none."""
         owner = self._owner()
         if owner is not None:
             self._variables = self._variables_of(owner) or self._variables
-            self._counter = vars(owner).get("_iterations", self._counter)
+            self._counter = private_api.counter(owner, self._counter)
 
     def tensors(self) -> list[Tensor]:
         """The digests now, or the last that could be had."""
@@ -223,7 +223,8 @@ class AdapterRecords:
             if original.__name__ == "apply_gradients":
                 pairs = gradients
             else:
-                variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or _built(optimizer)
+                given = (arguments and arguments[0]) or keywords.get("trainable_variables")
+                variables = given or private_api.trained(optimizer)
                 pairs = list(zip(gradients, variables))
             pairs = [pair for pair in pairs if pair[0] is not None]
             self._trail_does("applies", optimizer, pairs)
@@ -239,14 +240,9 @@ class AdapterRecords:
         return apply
 
 
-def _built(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer of Keras 3 was built for."""
-    return list(getattr(optimizer, "_trainable_variables", ()))
-
-
 def is_eager(tensor: Any) -> bool:
     """Whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
-    return hasattr(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor, "_numpy")
+    return private_api.has_value(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor)
 
 
 def name_of(variable: Any) -> str:
@@ -263,33 +259,18 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
 def read(variables: list[Any]) -> list[Any]:
     """The values as arrays of NumPy, outside whatever graph is being built at the moment."""
-    ops = sys.modules.get("tensorflow.python.framework.ops")
-    if ops is None:
+    if private_api.ops() is None:
         return [variable.numpy() for variable in variables]
-    if any(_is_of_graph(variable) for variable in variables):
-        return _read_graph(variables, ops)
-    with ops.init_scope():
+    if any(map(private_api.is_of_graph, variables)):
+        return _read_graph(variables)
+    with private_api.ops().init_scope():
         return [variable.numpy() for variable in variables]
 
 
-def _is_of_graph(variable: Any) -> bool:
-    """Whether it is a variable of a TensorFlow 1 graph, which has no value outside a session."""
-    return bool(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable"))
-
-
-def _read_graph(variables: list[Any], ops: Any) -> list[Any]:
+def _read_graph(variables: list[Any]) -> list[Any]:
     """TensorFlow 1: by the session that is open, or else by the one that Keras made; never by a new one."""
-    session = ops.get_default_session() or _keras_session()
+    session = private_api.ops().get_default_session() or private_api.keras_session()
     if session is None or any(variable.graph is not session.graph for variable in variables):
         raise NotReadableError("there is no open session to read the variables in")
     values: list[Any] = session.run(variables)
     return values
-
-
-def _keras_session() -> Any:
-    for name in ("tensorflow.python.keras.backend", "keras.backend", "keras.src.backend"):
-        held = getattr(sys.modules.get(name), "_SESSION", None)
-        session = getattr(held, "session", held)
-        if hasattr(session, "run"):
-            return session
-    return None

@@ -10,7 +10,8 @@ import sys
 import weakref
 
 from .. import trail_library as trail
-from .variables import NotReadableError, is_eager, name_of, read
+from . import private_api
+from .state import NotReadableError, is_eager, name_of, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,8 +179,7 @@ class TensorflowTrail:
 
     def _random(self, generators: list[Any]) -> int:
         """TensorFlow's random state: the seeds that eager code draws, and what Keras's generators count; 0: unknown."""
-        context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-        address = self._words.of(getattr(context, "_rng", None))
+        address = self._words.of(private_api.seed_generator())
         digest = self._library.fold(0, address, trail.WORDS, self._words.salt) if address else 0
         for generator in generators:
             array = _array(_value(generator))
@@ -208,8 +208,8 @@ def _take_in_graph(steps: _Steps, gradient: Any, variable: Any) -> None:
         return
     found = steps.holders.get(id(variable))
     if found is None:
-        ops, tensorflow = sys.modules["tensorflow.python.framework.ops"], sys.modules["tensorflow"]
-        with ops.init_scope():
+        tensorflow = sys.modules["tensorflow"]
+        with private_api.ops().init_scope():
             zeros = tensorflow.zeros(variable.shape, gradient.dtype)
             found = variable, tensorflow.Variable(zeros, trainable=False, name="reprokit_gradient")
         steps.holders[id(variable)] = found
@@ -225,7 +225,7 @@ def _generators(model: Any) -> list[Any]:
 
 def _values(variables: list[Any]) -> list[Any]:
     """The values as they are now, copied only where they come out of a session; None of what cannot be read."""
-    if any(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable") for variable in variables):
+    if any(map(private_api.is_of_graph, variables)):
         try:
             return read(variables)
         except NotReadableError:
@@ -235,12 +235,11 @@ def _values(variables: list[Any]) -> list[Any]:
 
 def _value(variable: Any) -> Any:
     """The value of a variable, without the copy that its own methods make."""
-    resource = getattr(variable, "_value", variable)
+    resource = private_api.plain(variable)
     handle = getattr(resource, "handle", None)
-    if handle is None or not hasattr(handle, "_numpy"):  # of several devices, or of a graph
+    if handle is None or not private_api.has_value(handle):  # of several devices, or of a graph
         return None
-    ops = sys.modules["tensorflow.python.framework.ops"]
-    with ops.init_scope():  # no tape is to see it
+    with private_api.ops().init_scope():  # no tape is to see it
         return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=handle, dtype=resource.dtype)
 
 
@@ -248,10 +247,10 @@ def _array(value: Any) -> Any:
     """A view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
     if value is None:
         return None
-    if hasattr(value, "_numpy"):
+    if private_api.has_value(value):
         if "CPU:" not in value.device:
             return None
-        value = value._numpy()
+        value = private_api.value(value)
     array = sys.modules["numpy"].asarray(value)
     return None if array.dtype.hasobject or not array.flags.c_contiguous else array
 
@@ -279,5 +278,5 @@ def _size(variable: Any) -> int:
 
 
 def _width(variable: Any) -> int:
-    dtype = getattr(getattr(variable, "_value", variable), "dtype", None)
+    dtype = getattr(private_api.plain(variable), "dtype", None)
     return int(getattr(dtype, "size", 0) or 0)

@@ -1,0 +1,70 @@
+"""The contract with TensorFlow and Keras: which private names the agent uses, and that a release has them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit.agent.tensorflow.private_api import SEEN
+from tests.agent.test_pytorch_private_api import AGENT, modules, names_in
+from tests.interpreters import tf114_python
+
+SCRIPT = Path(__file__).parents[1] / "trainings" / "tensorflow_private_names.py"
+# What still touches TensorFlow by itself, until it asks agent/tensorflow/. This list may only become shorter.
+BY_THEMSELVES = {"capture": re.compile(r"(tensorflow_.*|__init__)"), "patches": re.compile(r"tensorflow|tf1|data")}
+BY_THEMSELVES["observing"] = re.compile(r"tensorflow_.*|__init__|settings|loaders")
+BY_THEMSELVES["agent"] = re.compile(r"compute")
+STARTING = {"frameworks/__init__.py"}  # says for which modules adapters wait, before any of them is there
+PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"")
+NAMES = {part for path in SEEN for part in re.findall(r"\._(\w+)", path)}
+
+
+def lacking(python: str, names: list[str]) -> set[str]:
+    """The names that the release of this Python lacks."""
+    done = subprocess.run([python, SCRIPT], input=json.dumps(names), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def of(version: str) -> list[str]:
+    return [path for path, versions in SEEN.items() if version in versions.split(", ")]
+
+
+def test_this_release_has_every_private_name_that_is_used() -> None:
+    assert lacking(sys.executable, of("2.21") + of("3.15")) == set()
+
+
+@pytest.mark.tf114
+@pytest.mark.slow
+def test_the_oldest_release_has_those_that_it_had() -> None:
+    python = tf114_python()
+    if python is None:
+        pytest.skip("REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14")
+    assert lacking(python, of("1.14")) == set()
+
+
+def test_each_name_says_in_which_versions_it_was_seen() -> None:
+    form = re.compile(r"until \d+\.\d+|\d+\.\d+(, \d+\.\d+)*")
+    assert [path for path, versions in SEEN.items() if not form.fullmatch(versions)] == []
+
+
+def asks(path: Path) -> set[str]:
+    """The private names and modules of TensorFlow and Keras that a module of the agent uses by itself."""
+    text = path.read_text(encoding="utf-8")
+    own = {name for pair in re.findall(r"(?:self|cls)\.(_\w+)\b(?: *:[^=\n]+)? *=|def (_\w+)", text) for name in pair}
+    return (names_in(path) & {f"_{name}" for name in NAMES} - own) | set(PRIVATE_MODULE.findall(text))
+
+
+def test_only_one_module_uses_private_names() -> None:
+    wrong = {}
+    for path in modules():
+        place, pattern = str(path.relative_to(AGENT)), BY_THEMSELVES.get(path.parent.name)
+        exempt = path.name == "private_api.py" or place in STARTING or "torch" in place
+        if not exempt and not (pattern and pattern.fullmatch(path.stem)) and asks(path):
+            wrong[place] = asks(path)
+    assert wrong == {}

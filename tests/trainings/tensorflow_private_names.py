@@ -1,0 +1,65 @@
+"""Which of the private names of TensorFlow and Keras that come by standard input this release lacks, as JSON."""
+
+import importlib
+import json
+import sys
+
+import numpy
+import tensorflow
+
+try:
+    import keras
+except ImportError:
+    keras = tensorflow.keras
+
+
+def trained_model():
+    """A model that has taken a step."""
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+    model.compile("sgd", "mse")
+    model.fit(numpy.zeros((2, 2)), numpy.zeros((2, 1)), verbose=0)
+    return model
+
+
+def eager_context():
+    """TensorFlow's context, with a seed."""
+    from tensorflow.python.eager import context
+
+    with context.eager_mode():
+        tensorflow.compat.v1.set_random_seed(1)
+        tensorflow.random.uniform([1])
+    return context.context()
+
+
+MADE = {
+    "context": eager_context,
+    "BaseSession": tensorflow.compat.v1.Session,
+    "Model": trained_model,
+    "ResourceVariable": lambda: (
+        tensorflow.Variable(1.0, use_resource=True) if hasattr(tensorflow, "get_variable") else tensorflow.Variable(1.0)
+    ),
+}
+
+
+def find(path):
+    """What a dotted path leads to; lists lead to their first element."""
+    parts = path.split(".")
+    for number in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:number]))
+        except ImportError:
+            continue
+        for part in parts[number:]:
+            value = value[0] if isinstance(value, list) else value
+            value = MADE[part[:-2]]() if part.endswith("()") else getattr(value, part)
+        return
+    raise AttributeError(path)
+
+
+lacking = []
+for name in json.load(sys.stdin):
+    try:
+        find(name)
+    except AttributeError:
+        lacking.append(name)
+print(json.dumps(lacking))
