@@ -16,9 +16,7 @@ from reprokit.agent.pytorch.private_api import SEEN
 AGENT = Path(reprokit.__path__[0]) / "agent"
 # What still touches PyTorch by itself, until its hooks are in agent/pytorch. This list may only become shorter.
 BY_THEMSELVES = {
-    "capture": re.compile(r"torch_.*|random_states"),
-    "observing": re.compile(r"torch_.*|loaders|settings"),
-    "patches": re.compile(r"torch.*"),
+    "capture": re.compile(r"torch_.*"),
 }
 TORCH_LIKE = {name for path in SEEN for name in path.replace("()", "").split(".") if name.startswith("_")} - {"_C"}
 

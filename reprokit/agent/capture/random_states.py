@@ -10,6 +10,7 @@ import functools
 import struct
 import sys
 
+from ..pytorch import private_api
 from ..trail_library import WORDS, Words
 
 TYPE_CHECKING = False
@@ -68,7 +69,7 @@ class RandomStates:
             self._keep_by_library()
         else:
             self._next = following
-        if self._torch is not None and self._torch.cuda._initialized:
+        if self._torch is not None and private_api.uses_cuda(self._torch):
             self._known["torch.cuda"] = self._devices()
 
     def _keep_by_library(self) -> None:
@@ -260,7 +261,7 @@ def _words_of(generator: Any) -> int:
     from ctypes import string_at
 
     words = _STATE.unpack(bytes(generator.get_state().tolist()))[4 : 4 + _COUNT]
-    found = string_at(generator._cdata, 256 + 4 * _COUNT).find(struct.pack("<%dI" % _COUNT, *words))
+    found = string_at(private_api.address(generator), 256 + 4 * _COUNT).find(struct.pack("<%dI" % _COUNT, *words))
     if not _FRONT <= found <= 256:
         raise ValueError("not found")
-    return generator._cdata + found - _FRONT  # type: ignore[no-any-return]
+    return private_api.address(generator) + found - _FRONT

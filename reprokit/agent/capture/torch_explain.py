@@ -12,6 +12,7 @@ import sys
 from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, OURS, Places
+from ..pytorch import private_api
 from ..pytorch.tensors import dtype_name, is_finite, numbers
 from .causes import MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
 
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from ..places import Place
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
-_TRACED = "torch._subclasses."
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"
 _OVERWRITE = frozenset(["copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "set"])
-NEEDED = ("_len_torch_dispatch_stack", "_current_autograd_node")
 
 
 class NotSupportedError(Exception):
@@ -72,7 +71,7 @@ class Explaining:
     """Watches this thread's operators, and those of the backward pass that it begins, from begin() to end()."""
 
     def __init__(self, torch: Any) -> None:
-        if not all(hasattr(torch._C, name) for name in NEEDED):
+        if not (private_api.sees_operators(torch) and private_api.tells_nodes(torch)):
             raise NotSupportedError(f"PyTorch {torch.__version__} does not tell of its operators; 2.1 does")
         self._torch = torch
         self._names: dict[int, str] = {}  # of modules, by id
@@ -92,7 +91,7 @@ class Explaining:
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
-        self._torch.utils._python_dispatch._push_mode(self._mode)
+        private_api.push_mode(self._torch, self._mode)
 
     def know(self, names: dict[int, str], tensors: Iterable[tuple[str, Any]]) -> None:
         """The names of modules, by id, and of tensors that no operator makes."""
@@ -104,9 +103,7 @@ class Explaining:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        top = self._torch._C._len_torch_dispatch_stack() - 1
-        if top >= 0 and self._torch._C._get_dispatch_stack_at(top) is self._mode:
-            self._torch.utils._python_dispatch._pop_mode()
+        private_api.pop_mode(self._torch, self._mode)
 
     def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
         """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
@@ -135,7 +132,7 @@ class Explaining:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make this call as it is, and look at what comes of it."""
         operator = self._operators.get(function)
-        if operator is None and hasattr(function, "_schema"):
+        if operator is None and private_api.schema(function) is not None:
             operator = self._operators[function] = Operator(function)
         if operator is None or (operator.is_silent and not self.places.made_node()):
             return self.pass_on(function, args, kwargs)
@@ -249,9 +246,8 @@ def _keys(tensor: Any) -> Iterator[int]:
 
 
 def _make_mode(explaining: Explaining, torch: Any) -> Any:
-    base: Any = torch.utils._python_dispatch.TorchDispatchMode
-    disabled = torch._C._disabled_torch_dispatch_impl
-    modes = torch._C._len_torch_dispatch_stack
+    base: Any = private_api.mode_class(torch)
+    own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
 
     class ReprokitExplaining(base):  # type: ignore[misc]
         """Looks at each call, and passes it on as it is."""
@@ -259,8 +255,8 @@ def _make_mode(explaining: Explaining, torch: Any) -> Any:
         supports_higher_order_operators = True
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            own = [type_ for type_ in types or () if type_.__torch_dispatch__ is not disabled]
-            if any(type_.__module__.startswith(_TRACED) for type_ in own) or modes():
+            own, is_traced = own_classes(types or ())
+            if is_traced or modes():
                 return explaining.pass_on(function, args, kwargs or {})
             if own:
                 return NotImplemented  # a subclass of tensors: what it is made of comes by later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..places import where
+from ..pytorch import private_api
 from .watching import argument, watch
 
 TYPE_CHECKING = False
@@ -61,7 +62,6 @@ def _observe_torch(module: Any, observer: Observer, loaders: Loaders) -> None:
 
 def _facts_of_torch(loader: Any) -> dict[str, Any]:
     generator, sampler = loader.generator, getattr(loader, "sampler", None)
-    method = getattr(getattr(loader, "multiprocessing_context", None), "_name", None)
     return {
         "workers": int(loader.num_workers),
         "generator": "default" if generator is None else "given",
@@ -69,7 +69,7 @@ def _facts_of_torch(loader: Any) -> dict[str, Any]:
         "sampler": type(sampler).__name__,
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "in_order": bool(getattr(loader, "in_order", True)),
-        "start_method": method if isinstance(method, str) else None,
+        "start_method": private_api.start_method(loader),
     }
 
 

@@ -11,6 +11,7 @@ import sys
 
 from ..compute import VARIABLES, facts
 from ..places import where
+from ..pytorch import private_api
 from .watching import argument, watch
 
 TYPE_CHECKING = False
@@ -224,11 +225,8 @@ def _watch_torch(torch: Any, observer: Observer, settings: ObservedSettings) -> 
         _watch_setter(observer, settings, torch, function, f"torch.{function}", 0, "mode")
     for module in ("cudnn", "mkldnn", "miopen", "opt_einsum"):
         _watch_properties(observer, settings, f"torch.backends.{module}")
-    for private, name in (
-        ("_set_cublas_allow_tf32", "torch.backends.cuda.matmul.allow_tf32"),
-        ("_set_cudnn_allow_tf32", "torch.backends.cudnn.allow_tf32"),
-    ):
-        _watch_setter(observer, settings, torch._C, private, name, 0, "")
+    for name, (owner, function) in private_api.tf32_setters(torch).items():
+        _watch_setter(observer, settings, owner, function, name, 0, "")
 
 
 def _watch_setter(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..pytorch import private_api
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,7 +20,7 @@ class Operator:
     """What is known of one overload of an operator."""
 
     def __init__(self, function: Any) -> None:
-        schema = function._schema
+        schema = private_api.schema(function)
         self.name: str = schema.name
         self.overload: str = schema.overload_name
         self.built_in = self.name.startswith("aten::")
@@ -44,7 +46,7 @@ class Operator:
 
 def _only_names_memory(function: Any) -> bool:
     """Whether it computes nothing: all that it returns is memory of its inputs, which it leaves as it is."""
-    schema = function._schema
+    schema = private_api.schema(function)
     if schema.name in _READING or schema.name.startswith(_MARKING):
         return True
     returns = [value.alias_info for value in schema.returns]
@@ -79,7 +81,7 @@ def _plain(value: Any) -> object:
 def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:
     """Arguments with tensors in the places of numbers that stand for them, of the types that such numbers have."""
     made = list(args)
-    for number, (value, argument) in enumerate(zip(args, function._schema.arguments)):
+    for number, (value, argument) in enumerate(zip(args, private_api.schema(function).arguments)):
         if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
             dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}.get(type(value), torch.complex128)
             made[number] = torch.tensor(value, dtype=dtype)

@@ -21,7 +21,9 @@ def main() -> None:
     """Do what standard input says."""
     sys.dont_write_bytecode = True
     order = json.load(sys.stdin)
-    calls, inputs = _beside("torch_calls"), _beside("torch_inputs")
+    _load_agent()
+    package = "_reprokit_agent.observing."
+    calls, inputs = (importlib.import_module(package + name) for name in ("torch_calls", "torch_inputs"))
     sys.path[:] = order["path"]
     torch: Any = importlib.import_module("torch")
 
@@ -38,15 +40,14 @@ def main() -> None:
             print(path, digests.pop().hex(), flush=True)
 
 
-def _beside(name: str) -> Any:
-    """A module that lies beside this one, without the packages around it."""
-    place = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    spec = importlib.util.spec_from_file_location(name, place)
+def _load_agent() -> None:
+    """The agent's package under the name that it has in a training, from where this file lies."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    spec = importlib.util.spec_from_file_location("_reprokit_agent", os.path.join(folder, "__init__.py"))
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
 
 
 def _digest(torch: Any, calls: Any, inputs: Any, path: str) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from ..pytorch import private_api
 from .torch_captured import CapturedCalls
 from .torch_inputs import Copier, Digester, States, compared, size
 
@@ -74,7 +75,7 @@ class TorchConfirmer:
         torch = self._torch
         self._quiet(True)
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.no_grad(), private_api.without_overrides(torch):
                 return part(record, *arguments)
         except Exception as error:
             words = " ".join(str(error).split())
@@ -181,17 +182,17 @@ class TorchConfirmer:
 
     def _try_threads(self, line: dict[str, Any], once: Once, found: set[bytes], racing: bool) -> None:
         torch = self._torch
-        present = torch.get_num_threads()
+        present, set_count = torch.get_num_threads(), private_api.set_thread_count(torch)
         repeats = max(FEW, self._observer.confirm // 3) if racing else FEW
         begun = time.monotonic()
         try:
             for number in THREADS:
                 if number != present and time.monotonic() - begun < MAX_SECONDS_OF_ONE:
-                    torch._C.set_num_threads(number)  # not the function that settings are read by
+                    set_count(number)  # not the function that settings are read by
                     others = {once() for _ in range(repeats)}
                     line["threads"][str(number)] = _verdict(found, others, line["threads"].get(str(number)))
         finally:
-            torch._C.set_num_threads(present)
+            set_count(present)
 
     def finish(self) -> None:
         """Have other capabilities of the CPU tried, in processes of their own."""

@@ -13,6 +13,7 @@ import sys
 from _thread import _local
 
 from ..patching import replace
+from ..pytorch import private_api
 from .torch_calls import Operator, Signatures, described, with_tensors
 from .torch_places import OURS, Places
 
@@ -34,15 +35,13 @@ WHOLE_PASSES, ONE_PASS_IN = 4, 8  # through loaders, likewise
 MAX_CALLS = 20_000  # of one step that are noted; an evaluation can be a very long one
 MAX_RECORDS = 4000
 MAX_VARIANTS = 8  # of one operator at one place: other shapes are counted together
-_TRACED = "torch._subclasses."  # tensors without contents, of who traces
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
-_NEEDED = ("_len_torch_dispatch_stack", "_get_dispatch_stack_at")
 
 
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin with this module: torch itself, or the one of its loaders."""
     if module.__name__ == "torch":
-        if not all(hasattr(module._C, name) for name in _NEEDED):
+        if not private_api.sees_operators(module):
             text = f"operators of PyTorch {module.__version__} are not observed: it must be 2.0 or newer"
             observer.write("note", text, {"text": text})
             return
@@ -142,13 +141,12 @@ class TorchOperators:
 
     def enter(self) -> None:
         """Put the mode of this thread on, unless a mode of the user's is."""
-        if self.torch._C._len_torch_dispatch_stack() == 0:
+        if private_api.count_modes(self.torch)() == 0:
             mode = getattr(self._thread, "mode", None)
             if mode is None:
                 mode = self._thread.mode = self._mode_class()
             mode.places.forget()
-            # Not by `with`: the flags that it sets are not kept for each thread.
-            self.torch.utils._python_dispatch._push_mode(mode)
+            private_api.push_mode(self.torch, mode)
 
     def quiet(self, is_quiet: bool) -> None:
         """Note nothing on this thread, or again."""
@@ -158,9 +156,7 @@ class TorchOperators:
 
     def leave(self) -> None:
         """Take the mode of this thread off, unless one of the user's is above it."""
-        top = self.torch._C._len_torch_dispatch_stack() - 1
-        if top >= 0 and self.torch._C._get_dispatch_stack_at(top) is getattr(self._thread, "mode", None):
-            self.torch.utils._python_dispatch._pop_mode()
+        private_api.pop_mode(self.torch, getattr(self._thread, "mode", None))
 
     def stepped(self) -> None:
         """A step has ended: decide upon the next."""
@@ -200,11 +196,9 @@ class TorchOperators:
 
     def instrument_loader(self, module: Any) -> None:
         """Observe the first steps of each pass through a loader, and the fetches of its workers as steps."""
-        replace(module.DataLoader, "_get_iterator", self._make_pass)
-        for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            fetcher = getattr(sys.modules.get("torch.utils.data._utils.fetch"), name, None)
-            if fetcher is not None:
-                replace(fetcher, "fetch", self._make_fetch)
+        replace(module.DataLoader, private_api.begin_of_pass(), self._make_pass)
+        for fetcher in private_api.loader_fetchers():
+            replace(fetcher, "fetch", self._make_fetch)
 
     def _make_pass(self, original: Function) -> Function:
         def _get_iterator(loader: Any) -> Any:
@@ -257,7 +251,7 @@ class TorchOperators:
     def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallRecord | None:
         operator = self._operators.get(function)
         if operator is None:
-            if not hasattr(function, "_schema"):
+            if private_api.schema(function) is None:
                 return None  # an operator of higher order: those that it is made of are seen
             operator = self._operators[function] = Operator(function)
         if operator.is_silent and not places.made_node():
@@ -318,9 +312,8 @@ class TorchOperators:
 
 
 def _make_mode_class(operators: TorchOperators, torch: Any) -> Any:
-    base: Any = torch.utils._python_dispatch.TorchDispatchMode
-    disabled = torch._C._disabled_torch_dispatch_impl
-    modes = torch._C._len_torch_dispatch_stack
+    base: Any = private_api.mode_class(torch)
+    own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
 
     class ReprokitMode(base):  # type: ignore[misc]
         """Notes calls, and passes them on as they are."""
@@ -343,8 +336,8 @@ def _make_mode_class(operators: TorchOperators, torch: Any) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             is_noted = operators.watching and not self.is_quiet and not modes()  # below: those of who traces
             if types:
-                own = [type_ for type_ in types if type_.__torch_dispatch__ is not disabled]
-                if any(type_.__module__.startswith(_TRACED) for type_ in own):
+                own, is_traced = own_classes(types)
+                if is_traced:
                     is_noted = False
                 elif own:
                     return NotImplemented  # a subclass of tensors: what it is made of comes by later

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from ..places import is_own, is_users
+from ..pytorch import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,10 +83,9 @@ class Places:
     """The places of one thread's calls, and of the nodes that it made."""
 
     def __init__(self, torch: Any) -> None:
-        autograd = getattr(torch._C, "_autograd", None)
-        self._next_node = getattr(autograd, "_get_sequence_nr", None) or _no_number
-        self._node = getattr(torch._C, "_current_autograd_node", None)
-        self._task = getattr(torch._C, "_current_graph_task_id", None) or _no_task
+        self._next_node = private_api.next_node(torch)
+        self._node = private_api.current_node(torch)
+        self._is_in_backward = private_api.is_in_engine(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
 
@@ -100,7 +100,7 @@ class Places:
 
     def of_call(self, depth: int) -> tuple[list[Place], str]:
         """Place and phase of the call that is now dispatched."""
-        in_backward = self._task() != -1
+        in_backward = self._is_in_backward()
         stack = _Stack(sys._getframe(depth).f_back, in_backward)
         if stack.is_ours:
             return [], OURS
@@ -112,7 +112,7 @@ class Places:
         return places, phase
 
     def _of_node(self) -> list[Place] | None:
-        node = self._node() if self._node is not None else None
+        node = self._node()
         return None if node is None else self._nodes.get(node._sequence_nr())
 
     def _note(self, places: list[Place]) -> None:
@@ -124,11 +124,3 @@ class Places:
             for node in range(max(self._seen, number - MAX_AT_ONCE), number):
                 self._nodes[node] = places
             self._seen = number
-
-
-def _no_number() -> int:
-    return 0
-
-
-def _no_task() -> int:
-    return -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from ..pytorch import private_api
 from . import PatchUnfit
 from .swapping import all_of, swap
 
@@ -39,7 +40,7 @@ def _choose_deterministic(torch: Any, tell: Tell, fill: bool) -> None:
     if fill and filling is None:
         raise PatchUnfit("this PyTorch does not fill uninitialised memory (2.2 was the first); use torch-deterministic")
     try:
-        torch._C._set_deterministic_algorithms(True, warn_only=True)
+        private_api.set_deterministic_mode(torch, True, warn_only=True)
     except TypeError:
         raise PatchUnfit("this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)") from None
     if filling is not None:
@@ -79,7 +80,7 @@ def _hold_debug_mode(original: Function) -> Function:
 
 
 def _turn_off(torch: Any) -> None:
-    torch._C._set_deterministic_algorithms(False, warn_only=False)
+    private_api.set_deterministic_mode(torch, False, warn_only=False)
     _set_mkldnn(torch, False)
 
 
@@ -99,7 +100,6 @@ def torch_cudnn(module: Any, value: str, tell: Tell) -> None:
 
 def _pin(torch: Any, name: str, wanted: bool) -> Callable[[], None]:
     """Set one of cuDNN's switches, and keep what a script sets later from changing it."""
-    function = "_set_cudnn_" + name
     setting = vars(type(torch.backends.cudnn))[name]
     before = setting.getter()
     setting.setter(wanted)
@@ -108,7 +108,11 @@ def _pin(torch: Any, name: str, wanted: bool) -> Callable[[], None]:
         return lambda _: original(wanted)
 
     # cudnn.benchmark = True goes by the one, cudnn.flags() by the other
-    undo = [lambda: setting.setter(before), swap(setting, "setter", hold), swap(torch._C, function, hold)]
+    undo = [
+        lambda: setting.setter(before),
+        swap(setting, "setter", hold),
+        swap(*private_api.cudnn_setter(torch, name), hold),
+    ]
     return all_of(undo)
 
 

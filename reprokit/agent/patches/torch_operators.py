@@ -13,6 +13,7 @@ import inspect
 import sys
 from _thread import allocate_lock
 
+from ..pytorch import private_api
 from . import PatchUnfit
 from .swapping import all_of
 
@@ -50,13 +51,13 @@ def torch_operator(module: Any, value: str, tell: Tell) -> None:
 
 def _check(torch: Any) -> None:
     with_keyset = "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
-    if not (with_keyset and hasattr(torch._ops.OpOverload, "redispatch")):
+    if not (with_keyset and private_api.can_redispatch(torch)):
         raise PatchUnfit("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
 
 
 def _override(torch: Any, library: Any, value: str, tell: Tell) -> None:
     space = value.partition("::")[0]
-    known = set(torch._C._dispatch_get_all_op_names())
+    known = private_api.operator_names(torch)
     forms = _forms(torch, value, known)
     if not forms and space == "aten":
         raise PatchUnfit(f"PyTorch {torch.__version__} has no operator {value}{_near(value, known)}")
@@ -71,7 +72,7 @@ def _override(torch: Any, library: Any, value: str, tell: Tell) -> None:
 
 def _forms(torch: Any, value: str, known: set[str]) -> list[str]:
     """The operators that compute it: in place, into an output, and the one that others are made of."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = functools.partial(private_api.has_kernel, torch)
     names = _named(value, known)
     own = [name for name in names if value in (name, name.partition(".")[0])]
     if any(has(name, "BackendSelect") and not _is_patched(torch, name) for name in own):
@@ -93,7 +94,7 @@ def _named(value: str, known: set[str]) -> list[str]:
 
 def _is_patched(torch: Any, name: str) -> bool:
     """Whether another value of this patch, which has a form in common, came first."""
-    return name.replace("::", "/") + "/BackendSelect" in getattr(torch.library, "_impls", ())
+    return private_api.is_overridden(torch, name, "BackendSelect")
 
 
 def _family(name: str) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ class OverloadKernel:
         self._name = name
         self._once = once
         self._mode = mode
-        self._bits = getattr(torch._C.DispatchKeySet, "raw_repr", torch._C._dispatch_keyset_to_string)
+        self._bits = private_api.bits_of_keys(torch)
         self._ways: dict[object, tuple[Function, Any, bool, bool]] = {}  # by the bits of the set of keys
 
     def __call__(self, keyset: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -139,11 +140,8 @@ class OverloadKernel:
 
     def _way(self, keyset: Any) -> tuple[Function, Any, bool, bool]:
         """How to call it, with which keys, whether it computes anything, and whether not on a CPU."""
-        keys = self._torch._C.DispatchKey
-        below = keyset & self._torch._C._dispatch_keyset_full_after(keys.BackendSelect)
-        device = below.highestPriorityTypeId()
         call = _overload(self._torch, self._name).redispatch  # now: it may have been registered after this
-        return call, below, device != keys.Meta, device != keys.CPU
+        return (call, *private_api.keys_below(self._torch, keyset))
 
 
 def _overload(torch: Any, name: str) -> Any:
@@ -188,7 +186,7 @@ def _counts(torch: Any) -> tuple[Function, Function]:
 
     openmp, mkl = find("omp_set_num_threads"), find("MKL_Set_Num_Threads_Local")
     if openmp is None or not _works(openmp, torch):
-        openmp = torch._C.set_num_threads
+        openmp = private_api.set_thread_count(torch)
     return openmp, mkl or (lambda count: 0)
 
 
@@ -204,8 +202,7 @@ class DeterministicMode:
     """PyTorch's deterministic mode, which all threads share: on while any of them is in a patched operator."""
 
     def __init__(self, torch: Any) -> None:
-        self._core = torch._C
-        self._fills = hasattr(torch._C, "_set_deterministic_fill_uninitialized_memory")
+        self._torch = torch
         self._lock = allocate_lock()
         self._inside = 0
         self._before = (False, False, False)
@@ -215,26 +212,16 @@ class DeterministicMode:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
-                self._before = self._get()
+                self._before = private_api.deterministic_mode(self._torch)
                 if not self._before[0]:  # a script that asked for errors keeps them
-                    self._set(True, True, False)
+                    private_api.set_deterministic_mode(self._torch, True, True, False)
 
     def leave(self) -> None:
         """As it was, when the last one leaves."""
         with self._lock:
             self._inside -= 1
             if self._inside == 0 and not self._before[0]:
-                self._set(*self._before)
-
-    def _get(self) -> tuple[bool, bool, bool]:
-        core = self._core
-        fill = core._get_deterministic_fill_uninitialized_memory() if self._fills else False
-        return core._get_deterministic_algorithms(), core._get_deterministic_algorithms_warn_only(), fill
-
-    def _set(self, mode: bool, warn_only: bool, fill: bool) -> None:
-        if self._fills:
-            self._core._set_deterministic_fill_uninitialized_memory(fill)
-        self._core._set_deterministic_algorithms(mode, warn_only=warn_only)
+                private_api.set_deterministic_mode(self._torch, *self._before)
 
 
 @functools.lru_cache(maxsize=1)
@@ -252,7 +239,11 @@ def torch_operator_compiled(module: Any, value: str, tell: Tell) -> None:
     if compiled_as[0] != base:
         torch_operator(torch, "aten::" + compiled_as[0], tell)
     names = {f"aten::{form}" for name in compiled_as for form in _family(name)}
-    before = {operator: module.lowerings[operator] for operator in module.lowerings if _name(operator) in names}
+    before = {
+        operator: module.lowerings[operator]
+        for operator in module.lowerings
+        if private_api.operator_name(operator) in names
+    }
     for operator, lower in before.items():
         module.lowerings[operator] = _make_lowering(lower, _mode(torch))
     _part_cache(torch, value)
@@ -266,12 +257,7 @@ def _part_cache(torch: Any, value: str) -> None:
     if hasattr(config, "cache_key_tag"):
         config.cache_key_tag += " reprokit:" + value
     else:
-        torch._inductor.config.fx_graph_cache = False
-
-
-def _name(operator: Any) -> str:
-    schema = getattr(operator, "_schema", None)
-    return str(schema.name if schema is not None else getattr(operator, "_qualified_op_name", ""))
+        private_api.disable_graph_cache(torch)
 
 
 def _make_lowering(original: Function, mode: DeterministicMode) -> Function:

@@ -1,10 +1,12 @@
 """Every private name of PyTorch that the agent uses, once, with the versions in which it was seen.
 
-Whoever needs one asks this module. Names that captures, observing and patches still use by themselves are listed all
+Whoever needs one asks this module. Names that captures still use by themselves are listed all
 the same: tests/agent/test_pytorch_private_api.py says what a new release lacks, and who uses a name that is not here.
 """
 
 from __future__ import annotations
+
+import sys
 
 from ..compiled import load
 
@@ -161,3 +163,156 @@ def old_step_hook() -> str:
 def never_compile(module: Any, code: Any) -> None:
     """Have dynamo (torch._dynamo.eval_frame) leave this code as it is."""
     module.skip_code(code)
+
+
+def schema(operator: Any) -> Any:
+    """The declaration of an operator; None of one of higher order."""
+    return getattr(operator, "_schema", None)
+
+
+def operator_name(operator: Any) -> str:
+    """The name of an operator, or of a packet of its overloads, such as aten::add."""
+    found = schema(operator)
+    return str(found.name if found is not None else getattr(operator, "_qualified_op_name", ""))
+
+
+def operator_names(torch: Any) -> set[str]:
+    """The names of all operators, with their overloads."""
+    return set(torch._C._dispatch_get_all_op_names())
+
+
+def has_kernel(torch: Any, name: str, key: str) -> bool:
+    """Whether this operator has a kernel of its own for this dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)  # type: ignore[no-any-return]
+
+
+def is_overridden(torch: Any, name: str, key: str) -> bool:
+    """Whether a library of Python's side has overridden the operator for this key."""
+    return f"{name.replace('::', '/')}/{key}" in getattr(torch.library, "_impls", ())
+
+
+def can_redispatch(torch: Any) -> bool:
+    """Whether an operator that is overridden can be called from within (PyTorch 2.4)."""
+    return hasattr(torch._ops.OpOverload, "redispatch")
+
+
+def bits_of_keys(torch: Any) -> Callable[[Any], object]:
+    """A function that gives what stands for a set of dispatch keys in a dict."""
+    return getattr(torch._C.DispatchKeySet, "raw_repr", torch._C._dispatch_keyset_to_string)  # type: ignore[no-any-return]
+
+
+def keys_below(torch: Any, keyset: Any) -> tuple[Any, bool, bool]:
+    """The keys that come after BackendSelect's; whether what they lead to computes, and whether not on a CPU."""
+    keys = torch._C.DispatchKey
+    below = keyset & torch._C._dispatch_keyset_full_after(keys.BackendSelect)
+    device = below.highestPriorityTypeId()
+    return below, device != keys.Meta, device != keys.CPU
+
+
+def deterministic_mode(torch: Any) -> tuple[bool, bool, bool]:
+    """Whether it is on, whether it only warns, and whether uninitialized memory is filled."""
+    core = torch._C
+    fill = getattr(core, "_get_deterministic_fill_uninitialized_memory", lambda: False)()
+    return core._get_deterministic_algorithms(), core._get_deterministic_algorithms_warn_only(), fill
+
+
+def set_deterministic_mode(torch: Any, is_on: bool, warn_only: bool, fill: bool | None = None) -> None:
+    """Set it without importing Inductor's settings, which takes a second. TypeError before PyTorch 1.11."""
+    core = torch._C
+    if fill is not None:
+        getattr(core, "_set_deterministic_fill_uninitialized_memory", lambda _: None)(fill)
+    core._set_deterministic_algorithms(is_on, warn_only=warn_only)
+
+
+def set_thread_count(torch: Any) -> Callable[[int], object]:
+    """What torch.set_num_threads calls."""
+    return torch._C.set_num_threads  # type: ignore[no-any-return]
+
+
+def cudnn_setter(torch: Any, name: str) -> tuple[Any, str]:
+    """Where the setter of one of cuDNN's switches stands."""
+    return torch._C, "_set_cudnn_" + name
+
+
+def tf32_setters(torch: Any) -> dict[str, tuple[Any, str]]:
+    """Where the setters stand that allow TF32, by the names of the settings."""
+    return {
+        "torch.backends.cuda.matmul.allow_tf32": (torch._C, "_set_cublas_allow_tf32"),
+        "torch.backends.cudnn.allow_tf32": (torch._C, "_set_cudnn_allow_tf32"),
+    }
+
+
+def disable_graph_cache(torch: Any) -> None:
+    """Have Inductor compile each graph anew."""
+    torch._inductor.config.fx_graph_cache = False
+
+
+def sees_operators(torch: Any) -> bool:
+    """Whether a mode can be told of each operator (PyTorch 2.0)."""
+    return hasattr(torch._C, "_len_torch_dispatch_stack") and hasattr(torch._C, "_get_dispatch_stack_at")
+
+
+def count_modes(torch: Any) -> Callable[[], int]:
+    """A function that tells how many dispatch modes this thread has on."""
+    return torch._C._len_torch_dispatch_stack  # type: ignore[no-any-return]
+
+
+def mode_class(torch: Any) -> type:
+    """The class of dispatch modes."""
+    return torch.utils._python_dispatch.TorchDispatchMode  # type: ignore[no-any-return]
+
+
+def push_mode(torch: Any, mode: Any) -> None:
+    """Put a dispatch mode on. Not by `with`, whose flags are not kept for each thread."""
+    torch.utils._python_dispatch._push_mode(mode)
+
+
+def pop_mode(torch: Any, mode: Any) -> None:
+    """Take it off, unless another one is above it."""
+    top = torch._C._len_torch_dispatch_stack() - 1
+    if top >= 0 and torch._C._get_dispatch_stack_at(top) is mode:
+        torch.utils._python_dispatch._pop_mode()
+
+
+def own_classes(torch: Any) -> Callable[[Any], tuple[list[Any], bool]]:
+    """A function that gives those of some classes that dispatch by themselves, and whether one is of who traces."""
+    disabled = torch._C._disabled_torch_dispatch_impl
+
+    def own(types: Any) -> tuple[list[Any], bool]:
+        found = [type_ for type_ in types if type_.__torch_dispatch__ is not disabled]
+        return found, any(type_.__module__.startswith("torch._subclasses.") for type_ in found)
+
+    return own
+
+
+def next_node(torch: Any) -> Callable[[], int]:
+    """A function that gives the number of the graph's next node on this thread."""
+    return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
+
+
+def tells_nodes(torch: Any) -> bool:
+    """Whether it is known which node of the graph is being executed (PyTorch 2.1)."""
+    return hasattr(torch._C, "_current_autograd_node")
+
+
+def current_node(torch: Any) -> Callable[[], Any]:
+    """A function that gives the node of the graph that is being executed, or None."""
+    return getattr(torch._C, "_current_autograd_node", None) or (lambda: None)
+
+
+def loader_fetchers() -> list[Any]:
+    """The classes by which a loader, or its worker, gets a batch."""
+    module = sys.modules.get("torch.utils.data._utils.fetch")
+    found = [getattr(module, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
+    return [one for one in found if one is not None]
+
+
+def begin_of_pass() -> str:
+    """The method of DataLoader that makes the iterator of each pass."""
+    return "_get_iterator"
+
+
+def start_method(loader: Any) -> str | None:
+    """How a loader starts its workers, where that was chosen."""
+    method = getattr(getattr(loader, "multiprocessing_context", None), "_name", None)
+    return method if isinstance(method, str) else None
