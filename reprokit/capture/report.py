@@ -161,6 +161,7 @@ def _explained(found: Mapping[str, Any]) -> Rows:
     operation = found.get("operation")
     if not operation:
         yield "operation", "none was seen that makes finite values not finite"
+        yield from (("where", line) for line in _places(found.get("where")))
         return
     operator = found.get("operator")
     yield "operation", str(operation) + (f" ({operator})" if operator and operator != operation else "")

@@ -183,6 +183,54 @@ for a, b in loader:
 """
 
 
+NUMPY = """
+x[50] = 0
+class Net(nn.Module):
+    def forward(self, x):
+        v = x.numpy()
+        v = v / v.sum(1, keepdims=True)  # here
+        x = torch.from_numpy(v)
+        return net(x)
+
+model = Net()
+for a, b in loader:
+    update(model(a).mean())
+"""
+
+NO_LOADER = """
+data = torch.rand(320, 8)
+data[96:128, 3] = 0.5
+for i in range(0, 320, 32):
+    batch = data[i : i + 32]
+    batch = (batch - batch.mean(0)) / batch.std(0)  # here
+    update(net(batch).mean())
+"""
+
+EPISODES = """
+generator = np.random.default_rng(0)
+
+def learn(states, rewards):
+    update((net(states)[:, 0] * torch.as_tensor(rewards, dtype=torch.float32)).mean())
+
+for episode in range(6):
+    rewards = generator.random(16) * (episode != 3)
+    logarithms = np.log(rewards)  # here
+    learn(torch.rand(16, 8), logarithms)
+"""
+
+ATTRIBUTE = """
+class Memory:
+    def learn(self):
+        update(net(torch.from_numpy(self.rewards)).mean())
+
+memory, generator = Memory(), np.random.default_rng(0)
+for episode in range(6):
+    memory.rewards = generator.random((16, 8), dtype="float32")
+    memory.rewards /= float(episode != 3)
+    memory.learn()
+"""
+
+
 def script(loop: str) -> str:
     return HEAD + loop
 
@@ -275,6 +323,24 @@ def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
     assert result["operation"] == operation
     assert result["where"][0][1] == line_of(loop)
     assert "before any operator" not in result["words"]
+
+
+@pytest.mark.parametrize("loop", rest_slow([NO_LOADER, NUMPY, EPISODES]))
+def test_a_line_of_the_script_that_no_operator_tells_is_named(tmp_path: Path, loop: str) -> None:
+    steps = captured(tmp_path, loop)
+    result, _ = steps.redo("explain", script(loop))
+    assert is_the_same(result), result
+    assert [place[1] for place in result["where"]] == [line_of(loop)]
+    assert f"from the line {result['where'][0][0]}:{line_of(loop)} of the script" in result["words"]
+    assert "before any operator" not in result["words"]
+
+
+@pytest.mark.slow
+def test_a_line_that_nobody_knows_is_not_guessed(tmp_path: Path) -> None:
+    steps = captured(tmp_path, ATTRIBUTE)
+    result, _ = steps.redo("explain", script(ATTRIBUTE))
+    assert is_the_same(result), result
+    assert "no operator of this process made it, nor is the script's line known" in result["words"]
 
 
 OTHER_GRADIENTS = """

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD = "forward", "backward"
 MAX_TENSORS = 16  # of one operator's, whose statistics are told
 MAX_TOLD = 500  # calls whose inputs are described
-MAX_NAMES = 3  # of samples, told in words
+MAX_NAMES = 3  # of samples and lines, told in words
+CALLED_WITH = "what the model was called with"
 _DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy"}
 _DIVISIONS |= {"realdiv", "inv", "xdivy", "floormod", "floordiv", "mod"}  # TensorFlow's
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
@@ -98,6 +99,7 @@ class OperatorEvent:
         self.origin = origin
         self.parents: list[OperatorEvent] = []  # who made the inputs that were not finite
         self.given: list[tuple[str, Statistics]] = []  # inputs that were not, which nobody made: a name and statistics
+        self.lines: list[Place] | None = None  # of the script, that may have made those; None where others may have
         self.is_meant = False  # an infinity was asked for by number
         self.makes_nan = False  # it has a NaN, and its inputs had none
         self.inputs: list[Statistics] = []
@@ -113,7 +115,7 @@ class OperatorEvent:
     @property
     def is_known(self) -> bool:
         """Whether it began here, or with what the script was given."""
-        return self.is_origin or any(name for name, _ in self.given)
+        return self.is_origin or bool(self.lines) or any(name for name, _ in self.given)
 
     @property
     def operation(self) -> str:
@@ -203,11 +205,11 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
     """The cause as it stands in result.json."""
     return {
         "phase": event.phase,
-        "operation": event.operation,
+        "operation": None if event.lines else event.operation,
         "operator": event.name,
         "gradient_of": event.origin.gradient_of or None,
         "layer": event.origin.layer or None,
-        "where": [list(place) for place in event.origin.where],
+        "where": [list(place) for place in event.lines or event.origin.where],
         "inputs": [one.line() for one in event.inputs],
         "outputs": [one.line() for one in event.outputs],
         "first_nonfinite": event.first,
@@ -221,6 +223,9 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
 
 def words(event: OperatorEvent, samples: int | None = None) -> str:
     """One sentence: what happened, to how many elements, in which samples."""
+    if event.lines is not None:
+        name, one = event.given[0]
+        return _script_words(name or f"what {event.name} was given", event.lines, one)
     named = [(name, one) for name, one in event.given if name]
     if named and not event.is_origin:
         name, one = named[0]
@@ -235,6 +240,15 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
         if event.origin.gradient_of and event.phase == BACKWARD:
             what = f"in the gradient of {event.origin.gradient_of}: {what}"
     return what + _in_samples(event, samples)
+
+
+def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
+    counted = f"{one.nonfinite:,} of {one.size:,} elements"
+    if not lines:
+        return f"{what} was not finite ({counted}): no operator of this process made it, nor is the script's line known"
+    named = ", ".join(f"{file}:{line}" for file, line, _ in lines[:MAX_NAMES])
+    several = "one of the lines" if len(lines) > 1 else "the line"
+    return f"{what} came not finite from {several} {named} of the script: {counted}"
 
 
 def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:

@@ -11,10 +11,12 @@ import sys
 
 from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
-from ..observing.torch_places import BACKWARD, OURS, Places
+from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
-from ..pytorch.tensors import dtype_name, is_finite, numbers
-from .causes import MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
+from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
+from .assignments import lines_that_made
+from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .variables import user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class Explaining:
         self._operators: dict[Any, Operator] = {}
         self._trace = Trace()  # tensors are known by the storage that they lie in
         self._known: dict[int, str] = {}  # tensors that were there before, by their storage
+        self._lines: dict[int, list[Place]] = {}  # of the script, from which those came that no operator made
         self._told = 0
         self._hooks: list[Any] = []
         self.places = _PlacesAndLayers(torch, self._layer)
@@ -142,6 +145,8 @@ class Explaining:
             return self.pass_on(function, args, kwargs)
         bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
         before = [(*pair, self._trace.maker(_keys(pair[1]))) for pair in bad]
+        if phase == FORWARD:
+            self._note_lines([tensor for _, tensor, maker in before if maker is None])
         told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
         result = self.pass_on(function, args, kwargs)
         self._trace.count += 1
@@ -183,6 +188,8 @@ class Explaining:
         strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
         if len(self._trace.events) < MAX_TOLD:
             event.given = [(self._stranger(one), _statistics(self._torch, name, one)) for name, one in strangers]
+            keys = [key for _, tensor in strangers for key in _keys(tensor)]
+            event.lines = next((self._lines[key] for key in keys if key in self._lines), None)
         if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
             self._told += 1
             self._tell(event, told or self._described(operator, args, kwargs, phase), bad)
@@ -190,6 +197,21 @@ class Explaining:
 
     def _stranger(self, tensor: Any) -> str:
         return next((self._known[key] for key in _keys(tensor) if key in self._known), "")
+
+    def _note_lines(self, tensors: list[Any]) -> None:
+        """Look for the script's lines that made these, unless a loader gave them or they are the model's own."""
+        for tensor in tensors:
+            keys, name = list(_keys(tensor)), self._stranger(tensor)
+            if name in ("", CALLED_WITH) and not any(key in self._lines for key in keys):
+                lines = lines_that_made(user_functions(sys._getframe(1)), self._is_finite, name == "")
+                self._lines.update(dict.fromkeys(keys, lines))
+
+    def _is_finite(self, value: Any) -> bool:
+        """Whether a tensor or an array has finite numbers only."""
+        try:
+            return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
+        except (TypeError, RuntimeError):  # it holds no numbers, or shows none
+            return True
 
     def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
         values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None

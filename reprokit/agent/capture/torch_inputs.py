@@ -7,6 +7,7 @@ import weakref
 
 from ..objects import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
+from .causes import CALLED_WITH
 from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE
 from .torch_fit import UnfitError
@@ -82,7 +83,8 @@ class RedoInputs:
         except (SnapshotError, OtherClassError) as error:
             self._driver.trouble(str(error))
         if self._driver.mode == EXPLAIN:
-            tensors = [("the batch", tensor) for tensor in tensors_in(self._torch, value)]
+            name = "the batch" if batch.source == "loader" else CALLED_WITH
+            tensors = [(name, tensor) for tensor in tensors_in(self._torch, value)]
             self._trials.trial.inputs.tensors += tensors
             self._trials.explain()
         return value

@@ -1,0 +1,181 @@
+"""Finds the script's own line that made a value not finite, where no operator of the framework did.
+
+Nothing is executed: from the statement that handed a value over, the variables that are not finite are followed to the
+statements that assign them, up to one whose own variables are finite.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+
+from ..objects import own_attributes
+from .variables import parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from ..places import Place
+
+_OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BODIES = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])
+# Functions that give finite values for finite ones: they pack values or begin new ones.
+_HARMLESS = frozenset(
+    "array asarray as_tensor clone contiguous copy cpu detach flatten from_numpy numpy ones ones_like range reshape"
+    " squeeze stack tensor transpose unsqueeze view zeros zeros_like".split()
+)
+
+
+def lines_that_made(
+    frames: Iterable[FrameType], is_finite: Callable[[Any], bool], has_attributes: bool = True
+) -> list[Place]:
+    """Return the lines that may have made what these frames, the innermost first, work on; none if nobody can say.
+
+    ``has_attributes`` tells whether objects of the script have the attributes that they had in the captured step.
+    """
+    found: list[Place] = []
+    for frame in frames:
+        search = _Search(frame, is_finite, has_attributes)
+        found += search.made(is_called=bool(found))
+        if search.is_unknown:
+            return []
+        if not search.is_argument:
+            break
+    return found
+
+
+class _Search:
+    """Looks for the statements of one function that made what is not finite."""
+
+    def __init__(self, frame: FrameType, is_finite: Callable[[Any], bool], has_attributes: bool) -> None:
+        self._code, self._line = frame.f_code, frame.f_lineno
+        self._values: Mapping[str, Any] = {**frame.f_globals, **frame.f_locals}
+        self._is_finite = is_finite
+        self._statements = list(_statements(_body(self._code)))
+        self._seen: set[int] = set()
+        self._has_attributes = has_attributes
+        self.is_unknown = False  # whether it may have come from an attribute that nobody knows any more
+        self.is_argument = False  # whether something that is not finite was handed over by the caller
+
+    def made(self, is_called: bool) -> list[Place]:
+        """Return the lines; one that only calls a function in which some were found is none of them."""
+        before = [one for one in self._statements if _line_of(one) <= self._line]
+        last = max(before, key=_line_of, default=None)
+        lines = set() if last is None else set(self._makers(last)) - {_line_of(last) if is_called else 0}
+        return [(self._code.co_filename, line, self._code.co_name) for line in sorted(lines)]
+
+    def _makers(self, statement: ast.AST, besides: str = "") -> Iterator[int]:
+        self._seen.add(id(statement))
+        bad = [name for name in _read(statement) if name != besides and self._is_bad(name, statement)]
+        if not bad and _may_make(statement):
+            yield _line_of(statement)
+        arguments = self._code.co_varnames[: self._code.co_argcount + self._code.co_kwonlyargcount]
+        for name in bad:
+            assignments = self._assignments(name, statement)
+            is_new = any(name not in _read(one) for one in assignments)
+            self.is_argument = self.is_argument or (name in arguments and not is_new)
+            self.is_unknown = self.is_unknown or ("." in name and not assignments)
+            for other in assignments:
+                yield from self._makers(other, name)
+
+    def _assignments(self, name: str, statement: ast.AST) -> list[ast.AST]:
+        """The statements that may have given a variable what it has there: those before, else of the turn before."""
+        all_of_it = [one for one in self._statements if id(one) not in self._seen and name in _written(one)]
+        return [one for one in all_of_it if _line_of(one) <= _line_of(statement)] or all_of_it
+
+    def _is_bad(self, name: str, statement: ast.AST) -> bool:
+        """Whether a variable is not finite, and still has the value that this statement read."""
+        later = [one for one in self._statements if _line_of(statement) < _line_of(one) < self._line]
+        return not self._is_known_finite(name) and not any(name in _written(one) for one in later)
+
+    def _is_known_finite(self, name: str) -> bool:
+        value: Any = self._values.get(name.partition(".")[0])
+        for attribute in name.split(".")[1:]:
+            value = own_attributes(value).get(attribute)
+        if "." in name and not self._has_attributes and parts(value):
+            return False
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        are_finite = all(math.isfinite(one) for one in numbers if type(one) is float)
+        return are_finite and all(map(self._is_finite, parts(value)))
+
+
+def _body(code: CodeType) -> Sequence[ast.AST]:
+    """The statements of a function as its file has them; none where that cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    if code.co_name == "<module>":
+        return tree.body
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            if code.co_firstlineno in (node.lineno, *[one.lineno for one in node.decorator_list]):
+                return node.body
+    return []
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Those of a function with those within them, as those of a loop; none of functions within it."""
+    for statement in body:
+        if not isinstance(statement, _OTHER_SCOPES):
+            yield statement
+            for name in _BODIES:
+                inner = getattr(statement, name, [])
+                yield from _statements(inner if isinstance(inner, list) else [])
+
+
+def _nodes(statement: ast.AST) -> Iterator[ast.AST]:
+    """What a statement consists of, without the statements within it and without what only chooses elements."""
+    for name, value in ast.iter_fields(statement):
+        if name not in _BODIES and not (name == "slice" and isinstance(statement, ast.Subscript)):
+            for node in value if isinstance(value, list) else [value]:
+                if isinstance(node, ast.AST) and not isinstance(node, _OTHER_SCOPES):
+                    yield node
+                    yield from _nodes(node)
+
+
+def _line_of(statement: ast.AST) -> int:
+    return int(getattr(statement, "lineno", 0))
+
+
+def _dotted(node: ast.AST) -> str:
+    """The name of a variable, or of an object's attribute."""
+    if isinstance(node, ast.Name):
+        return node.id
+    owner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{owner}.{node.attr}" if owner and isinstance(node, ast.Attribute) else ""
+
+
+def _read(statement: ast.AST) -> list[str]:
+    names = [_dotted(node) for node in _nodes(statement) if isinstance(getattr(node, "ctx", None), ast.Load)]
+    names += _written(statement) if isinstance(statement, ast.AugAssign) else []
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _written(statement: ast.AST) -> list[str]:
+    """The variables that a statement assigns, wholly or in part, or calls a method of."""
+    names = []
+    for node in _nodes(statement):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            names.append(_dotted(node.value if isinstance(node, (ast.Subscript, ast.Starred)) else node))
+        elif isinstance(node, ast.keyword) and node.arg == "out":
+            names.append(_dotted(node.value))
+    call = getattr(statement, "value", None)
+    if isinstance(statement, ast.Expr) and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        names.append(_dotted(call.func.value))
+    return list(filter(None, names))
+
+
+def _may_make(statement: ast.AST) -> bool:
+    """Whether a statement computes something, other than by what keeps finite values finite."""
+    return isinstance(statement, ast.AugAssign) or any(map(_computes, _nodes(statement)))
+
+
+def _computes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "")) not in _HARMLESS
+    return isinstance(node, ast.BinOp) or getattr(node, "attr", "") in ("nan", "inf")
