@@ -13,7 +13,7 @@ import sys
 import time
 from _thread import get_ident
 
-from ..events import UpdateDone
+from ..events import LoaderBegan, UpdateDone
 from ..patching import replace
 from ..places import where
 from . import settings
@@ -81,6 +81,7 @@ class Observer:
         self._in_child: list[Callable[[], object]] = []
         self._at_sampling: list[Callable[[bool], object]] = []
         self._each_step: list[Callable[[], object]] = []
+        self._each_pass: list[Callable[[Any], object]] = []
         self.parts: dict[str, Any] = {}  # what the observers of one framework share
         self._observed: set[tuple[str, str]] = set()
         self._finished = False
@@ -108,7 +109,7 @@ class Observer:
             self.flush()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {UpdateDone: lambda _: self.step()}
+        return {UpdateDone: lambda _: self.step(), LoaderBegan: self._begin_pass}
 
     def failed(self, error: Exception, handler: Handler) -> None:
         self.agent.failed(handler, error)
@@ -122,6 +123,10 @@ class Observer:
             self._look_for_end()
         for function in self._each_step:
             self.agent.attempt(function)
+
+    def _begin_pass(self, event: LoaderBegan) -> None:
+        for function in self._each_pass if self.collecting else ():
+            self.agent.attempt(function, event.loader)
 
     def _look_for_end(self) -> None:
         if self._enough_steps is not None and self.steps >= self._enough_steps:
@@ -160,6 +165,10 @@ class Observer:
     def each_step(self, function: Callable[[], object]) -> None:
         """Have this called after each step, also when nothing more is collected, on the thread that stepped."""
         self._each_step.append(function)
+
+    def each_pass(self, function: Callable[[Any], object]) -> None:
+        """Have this called with a loader of PyTorch that is about to be iterated."""
+        self._each_pass.append(function)
 
     def at_sampling(self, function: Callable[[bool], object]) -> None:
         """Have this called with False when the next steps are not looked at, and with True when they are again."""

@@ -47,17 +47,17 @@ def observe(module: Any, observer: Observer) -> None:
     if module.__name__ == "torch":  # what follows eval() is no step like those before
         watch(observer, module.nn.Module, "eval", lambda *_: observer.resume())
     elif module.__name__ == "torch.utils.data.dataloader":
-        _observe_torch(module, observer, loaders)
+        _observe_torch(observer, loaders)
     else:
         _observe_tensorflow(module, observer, loaders)
 
 
-def _observe_torch(module: Any, observer: Observer, loaders: Loaders) -> None:
-    def begun(arguments: tuple[Any, ...], _: dict[str, Any]) -> None:
+def _observe_torch(observer: Observer, loaders: Loaders) -> None:
+    def begin_pass(loader: Any) -> None:
         observer.resume()
-        loaders.note("torch.utils.data.DataLoader", _facts_of_torch(arguments[0]))
+        loaders.note("torch.utils.data.DataLoader", _facts_of_torch(loader))
 
-    watch(observer, module.DataLoader, "__iter__", begun)
+    observer.each_pass(begin_pass)
 
 
 def _facts_of_torch(loader: Any) -> dict[str, Any]:

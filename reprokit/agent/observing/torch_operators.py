@@ -49,7 +49,7 @@ def observe(module: ModuleType, observer: Observer) -> None:
         operators.begin()
         module = sys.modules.get("torch.utils.data.dataloader") or module
     if module.__name__ != "torch" and "torch" in observer.parts:
-        observer.parts["torch"].instrument_loader(module)
+        observer.parts["torch"].observe_loaders()
 
 
 class CallRecord:
@@ -194,20 +194,13 @@ class TorchOperators:
 
     # Loaders
 
-    def instrument_loader(self, module: Any) -> None:
+    def observe_loaders(self) -> None:
         """Observe the first steps of each pass through a loader, and the fetches of its workers as steps."""
-        replace(module.DataLoader, private_api.begin_of_pass(), self._make_pass)
+        self.observer.each_pass(self._begin_pass)
         for fetcher in private_api.loader_fetchers():
             replace(fetcher, "fetch", self._make_fetch)
 
-    def _make_pass(self, original: Function) -> Function:
-        def _get_iterator(loader: Any) -> Any:
-            self.observer.agent.attempt(self._begin_pass)
-            return original(loader)
-
-        return _get_iterator
-
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, _loader: Any) -> None:
         self._passes += 1
         if self._may_watch() and (self._passes <= WHOLE_PASSES or self._passes % ONE_PASS_IN == 0):
             self._armed, self._calls, self.watching = 2, 0, True

@@ -72,7 +72,6 @@ SEEN: Mapping[str, str] = {
     "torch.overrides._push_mode": "2.13",
     "torch.utils._python_dispatch._pop_mode": "2.13",
     "torch.utils._python_dispatch._push_mode": "2.13",
-    "torch.utils.data.DataLoader._get_iterator": "2.13",
     "torch.utils.data._utils.fetch._IterableDatasetFetcher": "2.13",
     "torch.utils.data._utils.fetch._MapDatasetFetcher": "2.13",
     "torch.utils.data.dataloader._BaseDataLoaderIter": "2.13",
@@ -305,11 +304,6 @@ def loader_fetchers() -> list[Any]:
     module = sys.modules.get("torch.utils.data._utils.fetch")
     found = [getattr(module, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
     return [one for one in found if one is not None]
-
-
-def begin_of_pass() -> str:
-    """The method of DataLoader that makes the iterator of each pass."""
-    return "_get_iterator"
 
 
 def start_method(loader: Any) -> str | None:
