@@ -115,6 +115,7 @@ class PyTorch:
         self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
         self._watch = capture_of("TorchWatch")
         wrapped = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
+        wrapped += [(torch.nn.Module, "__call__"), (_BaseDataLoaderIter, "_next_index")]
         self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in wrapped]
 
     def use(self, captures: bool) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .frameworks import Adapter
     from .observing import Observer
     from .patches import Patches
+    from .pytorch.events import EventHooks
     from .seeds import Ledger
 
 __all__ = ["Agent", "on_thread"]
@@ -47,6 +48,7 @@ class Agent:
         self.patches: Patches | None = None  # of a run that has some
         self.quiet = False  # nothing of the training is written down, for it is only captured
         self.capture: CaptureSession | None = None  # of a run that keeps the state before a step that fails
+        self.pytorch: EventHooks | None = None  # of a process that uses it, and is recorded
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         journal.first_write_of_fork = self._first_write_of_fork
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
 
 
+class NotApplied(BaseException):
+    """Leaves an update, from within its closure, whose gradients must not be applied."""
+
+
 class TrainingEvent:
     """Something that has happened, or is about to."""
 
@@ -38,23 +42,25 @@ class TrainingEvent:
 class LoaderBegan(TrainingEvent):
     """A data loader is about to be iterated; BatchFetched and LoaderExhausted refer to it."""
 
-    __slots__ = ("loader", "place", "series", "workers")
+    __slots__ = ("epoch", "loader", "place", "series", "workers")
 
     def __init__(self, loader: object, place: tuple[str, int], workers: int | None) -> None:
         self.loader: object | None = loader  # None when all were told: nobody's lifetime grows
         self.place = place  # file and line
         self.workers = workers
-        self.series: object = None  # what a listener counts this iteration to
+        self.series: object = None  # what the metrics count this iteration to
+        self.epoch: Any = None  # what a capture does
 
 
 class BatchFetched(TrainingEvent):
     """A data loader has given a batch."""
 
-    __slots__ = ("batch", "began")
+    __slots__ = ("batch", "began", "indices")
 
-    def __init__(self, batch: object, began: LoaderBegan | None) -> None:
+    def __init__(self, batch: object, began: LoaderBegan | None, indices: Any = None) -> None:
         self.batch = batch
         self.began = began
+        self.indices = indices  # of its samples in the data set, where a sampler chose them
 
 
 class LoaderExhausted(TrainingEvent):
@@ -77,6 +83,48 @@ class ModelCalled(TrainingEvent):
         self.has_gradients = has_gradients  # whether a backward pass can go through the call
 
 
+class ForwardBegan(TrainingEvent):
+    """A module within no other, or a compiled function, is about to compute; a handler may give it other arguments."""
+
+    __slots__ = ("arguments", "is_compiled", "keywords", "module", "state")
+
+    def __init__(self, module: Any, arguments: Any, keywords: Any, is_compiled: bool = False) -> None:
+        self.module = module  # of a compiled function the one whose method it is, or None
+        self.arguments = arguments
+        self.keywords = keywords
+        self.is_compiled = is_compiled  # a function, within which nothing else is told of
+        self.state: Any = None  # what a handler knows again when the call has ended
+
+
+class ForwardEnded(TrainingEvent):
+    """What began has ended, or failed."""
+
+    __slots__ = ("began", "error")
+
+    def __init__(self, began: ForwardBegan, error: BaseException | None) -> None:
+        self.began = began
+        self.error = error
+
+
+class OutputComputed(TrainingEvent):
+    """A module, be it within another, has computed this."""
+
+    __slots__ = ("module", "output")
+
+    def __init__(self, module: Any, output: Any) -> None:
+        self.module = module
+        self.output = output
+
+
+class BackwardBegan(TrainingEvent):
+    """A backward pass is about to begin from these tensors, or this one."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: Any) -> None:
+        self.tensors = tensors
+
+
 class LossComputed(TrainingEvent):
     """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
 
@@ -90,10 +138,40 @@ class LossComputed(TrainingEvent):
 class BackwardEnded(TrainingEvent):
     """A backward pass has ended, or failed."""
 
-    __slots__ = ("freed_graph",)
+    __slots__ = ("freed_graph", "has_failed")
 
-    def __init__(self, freed_graph: bool) -> None:
+    def __init__(self, freed_graph: bool, has_failed: bool = False) -> None:
         self.freed_graph = freed_graph
+        self.has_failed = has_failed
+
+
+class LossScaled(TrainingEvent):
+    """A loss was multiplied, so that its gradients do not underflow."""
+
+    __slots__ = ("loss", "scaled")
+
+    def __init__(self, loss: Any, scaled: Any) -> None:
+        self.loss = loss
+        self.scaled = scaled
+
+
+class ClippingDue(TrainingEvent):
+    """Gradients of these parameters are about to be clipped. SKIP: they are not to be judged, nor used."""
+
+    __slots__ = ("parameters", "state")
+
+    def __init__(self, parameters: Any) -> None:
+        self.parameters = parameters
+        self.state: Any = None  # what a handler knows again when they were clipped
+
+
+class GradientsClipped(TrainingEvent):
+    """Gradients were clipped that nobody skipped."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, due: ClippingDue) -> None:
+        self.due = due
 
 
 class TensorsChange(TrainingEvent):
@@ -105,10 +183,11 @@ class TensorsChange(TrainingEvent):
 class OptimizerMade(TrainingEvent):
     """An optimizer was made."""
 
-    __slots__ = ("optimizer",)
+    __slots__ = ("optimizer", "target")
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, target: Any = None) -> None:
         self.optimizer = optimizer
+        self.target = target  # the framework's own object
 
 
 class OptimizerNamed(TrainingEvent):
@@ -122,21 +201,85 @@ class OptimizerNamed(TrainingEvent):
 
 
 class UpdateDue(TrainingEvent):
-    """An optimizer is about to update. A handler may answer SKIP, on which PyTorch's hooks do not act yet."""
+    """An optimizer is about to update. Where a handler answers SKIP, it does not."""
 
-    __slots__ = ("optimizer",)
+    __slots__ = ("closure", "is_nested", "optimizer", "result", "state", "target")
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, target: Any = None, closure: Any = None, is_nested: bool = False) -> None:
         self.optimizer = optimizer
+        self.target = target  # the framework's own object
+        self.closure = closure  # that computes the loss; a handler may put another in its place
+        self.is_nested = is_nested  # within another optimizer's update
+        self.result: Any = None  # of an update that is not made
+        self.state: Any = None  # what a handler knows again when the update is done
 
 
 class UpdateDone(TrainingEvent):
     """An optimizer has updated its parameters."""
 
-    __slots__ = ("optimizer",)
+    __slots__ = ("due", "optimizer")
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, due: UpdateDue | None = None) -> None:
         self.optimizer = optimizer
+        self.due = due  # where handlers may skip updates
+
+
+class UpdateEnded(TrainingEvent):
+    """An update is over: done, skipped or failed."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, due: UpdateDue) -> None:
+        self.due = due
+
+
+class PartDue(TrainingEvent):
+    """An optimizer that steps in several parts is about to make one. Where a handler answers SKIP, it does not."""
+
+    __slots__ = ("name", "state", "target")
+
+    def __init__(self, target: Any, name: str) -> None:
+        self.target = target
+        self.name = name
+        self.state: Any = None  # what a handler knows again when it was made
+
+
+class PartDone(TrainingEvent):
+    """A part of a step was made."""
+
+    __slots__ = ("due",)
+
+    def __init__(self, due: PartDue) -> None:
+        self.due = due
+
+
+class ScaledUpdateEnded(TrainingEvent):
+    """The scaler of a loss has had an optimizer update, or has left the update out because gradients overflowed."""
+
+    __slots__ = ("has_updated", "scaler", "target")
+
+    def __init__(self, scaler: Any, target: Any, has_updated: bool) -> None:
+        self.scaler = scaler
+        self.target = target
+        self.has_updated = has_updated
+
+
+class ScalerMade(TrainingEvent):
+    """A scaler of losses was made."""
+
+    __slots__ = ("scaler",)
+
+    def __init__(self, scaler: Any) -> None:
+        self.scaler = scaler
+
+
+class ScheduleMade(TrainingEvent):
+    """A schedule of a learning rate was made."""
+
+    __slots__ = ("schedule",)
+
+    def __init__(self, schedule: Any) -> None:
+        self.schedule = schedule
 
 
 class OptimizerEnded(TrainingEvent):
@@ -195,6 +338,13 @@ class Events:
         self.batch_fetched = of(BatchFetched)
         self.loader_exhausted = of(LoaderExhausted)
         self.model_called = of(ModelCalled)
+        self.forward_began = of(ForwardBegan)
+        self.forward_ended = of(ForwardEnded)
+        self.output_computed = of(OutputComputed)
+        self.backward_began = of(BackwardBegan)
+        self.loss_scaled = of(LossScaled)
+        self.clipping_due = of(ClippingDue)
+        self.gradients_clipped = of(GradientsClipped)
         self.loss_computed = of(LossComputed)
         self.backward_ended = of(BackwardEnded)
         self.tensors_change = of(TensorsChange)
@@ -202,6 +352,12 @@ class Events:
         self.optimizer_named = of(OptimizerNamed)
         self.update_due = of(UpdateDue)
         self.update_done = of(UpdateDone)
+        self.update_ended = of(UpdateEnded)
+        self.part_due = of(PartDue)
+        self.part_done = of(PartDone)
+        self.scaled_update_ended = of(ScaledUpdateEnded)
+        self.scaler_made = of(ScalerMade)
+        self.schedule_made = of(ScheduleMade)
         self.optimizer_ended = of(OptimizerEnded)
         self.model_ended = of(ModelEnded)
         self.epoch_ended = of(EpochEnded)

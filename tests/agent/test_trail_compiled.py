@@ -13,7 +13,7 @@ import pytest
 from reprokit.agent import compiled
 from reprokit.agent import trail_library as library
 from reprokit.agent.agent import Agent
-from reprokit.agent.events import BatchFetched, Events, LossComputed
+from reprokit.agent.events import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
 from reprokit.agent.journal import Journal
 from reprokit.agent.trail import StepTrail
 from reprokit.native import trail_path
@@ -70,11 +70,12 @@ class Steps:
         handlers[LossComputed](LossComputed(loss, True))
         loss.backward()
         change(self.model)
-        self.records.due(self.optimizer)
+        handlers[TensorsChange](TensorsChange())
+        handlers[UpdateDue](UpdateDue(self.records.of(self.optimizer)))
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.mul_(0.5)
-        self.records.stepped(self.optimizer)
+        handlers[UpdateDone](UpdateDone(self.records.stepped(self.optimizer)))
 
     def written(self) -> list[TrailStep]:
         """The steps in the trail."""

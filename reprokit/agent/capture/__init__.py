@@ -112,13 +112,18 @@ class CaptureSession:
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of ours; what goes wrong is said, and None returned. Captured passes, being no Exception."""
-        if self.agent is not None:
-            return self.agent.attempt(function, *arguments)
         try:
             return function(*arguments)
         except Exception as error:
-            self.say(f"warning: {getattr(function, '__qualname__', function)}: {type(error).__name__}: {error}")
+            self.failed(function, error)
             return None
+
+    def failed(self, function: Callable[..., Any], error: Exception) -> None:
+        """Say that a function of ours has failed."""
+        if self.agent is not None:
+            self.agent.failed(function, error)
+        else:
+            self.say(f"warning: {getattr(function, '__qualname__', function)}: {type(error).__name__}: {error}")
 
     def say(self, text: str) -> None:
         """One line on stderr; a stderr that is closed or full is no reason to fail."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..pytorch.state import module_name
 from ..pytorch.tensors import is_tensor
 from . import checks
-from .torch_held import FETCHING
 from .trigger import ACTIVATION, Trigger
 from .trigger import LOSS as OF_LOSS
 
@@ -13,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..events import OutputComputed
     from .torch_held import TrainingStep
     from .torch_training import Training
     from .torch_watched import OptimizerSteps
@@ -130,10 +130,11 @@ class StepChecks:
 
     # Modules' outputs
 
-    def of_output(self, held: TrainingStep, module: Any, output: Any) -> None:
+    def output_computed(self, event: OutputComputed) -> None:
         """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""
+        held, module, output = self._training.threads.held, event.module, event.output
         triggers = held.findings.triggers
-        if not held.is_begun or held.activity is FETCHING or any(one.kind == ACTIVATION for one in triggers):
+        if not (held.is_begun and self._torch.is_grad_enabled()) or any(one.kind == ACTIVATION for one in triggers):
             return
         outputs = output if isinstance(output, (list, tuple)) else [output]
         for tensor in outputs:

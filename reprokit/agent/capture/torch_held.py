@@ -286,15 +286,6 @@ class StepState(enum.Enum):
 BETWEEN, LOOKED, BEGUN = StepState
 
 
-class Activity(enum.Enum):
-    """What a thread is in the middle of; of what is nested the innermost."""
-
-    COMPUTING, FETCHING, BACKWARD, UPDATING = range(4)
-
-
-COMPUTING, FETCHING, BACKWARD, UPDATING = Activity
-
-
 class Threads(_local):
     """The step of this thread."""
 
@@ -385,7 +376,7 @@ class UpdateCalls:
     def __init__(self) -> None:
         self.closure: Any = None
         self.phase: Any = None  # of a step of several parts
-        self.compiled = 0  # compiled functions that are being called
+        self.is_compiled = False  # a compiled function is being called
         self.tested = -1  # after which backward pass compiled code was last looked at
 
 
@@ -409,7 +400,6 @@ class TrainingStep:
     def __init__(self, torch: Any, make_random: Callable[[], RandomStates], buffers: BufferCopies) -> None:
         self.thread = get_ident()
         self.state = BETWEEN
-        self.activity = COMPUTING
         self.armed = False  # the next module's call is looked at
         self.round = 0  # calls of backward()
         self.batches = Batches(torch)
@@ -434,11 +424,6 @@ class TrainingStep:
     def is_begun(self) -> bool:
         """Whether a forward pass of the step was made."""
         return self.state is BEGUN
-
-    @property
-    def is_updating(self) -> bool:
-        """Whether an optimizer is called, of which another's step may be a part."""
-        return self.activity is UPDATING or self.update.closure is not None
 
     def look(self) -> None:
         """A forward pass without gradients."""

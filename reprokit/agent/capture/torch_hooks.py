@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from ..patching import replace
-from .torch_phases import parts_of_steps
+from ..pytorch.decisions import parts_of_steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from .torch_held import BACKWARD
+from ..events import SKIP
 from .torch_watched import drop_gradients, graph_parameters, loss_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from ..events import BackwardBegan, BackwardEnded, ClippingDue, GradientsClipped
     from .torch_alarms import Alarms
     from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
     from .torch_held import TrainingStep
     from .torch_training import Training
-
-    Function = Callable[..., Any]
 
 
 class Losses:
@@ -30,39 +28,23 @@ class Losses:
         self._alarms = alarms
         self._beginnings = beginnings
 
-    def make_backward(self, original: Function) -> Function:
-        """See what backward() is called of, and that it is over."""
-        is_compiling, attempt, lost = self._training.is_compiling, self._training.capture.attempt, self._lost
-        rearm, after = self._beginnings.rearm, self._after_backward
-        task: Function = getattr(self._training.torch._C, "_current_graph_task_id", lambda: -1)
+    def backward_ended(self, event: BackwardEnded) -> None:
+        """A backward pass is over."""
+        held = self._training.threads.held
+        if event.has_failed:
+            return
+        held.round += 1
+        held.start.root = None
+        if held.findings.triggers or held.update.is_compiled:
+            self._judge(held)
+        else:
+            self._beginnings.rearm(held)
 
-        def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            held = self._training.threads.held
-            if is_compiling() or held.activity is BACKWARD or task() != -1:
-                return original(tensors, *arguments, **keywords)
-            try:
-                lost(held, tensors)
-            except Exception as error:
-                self._training.warn("_lost", error)
-            before, held.activity = held.activity, BACKWARD  # checkpointing calls backward within backward
-            try:
-                result = original(tensors, *arguments, **keywords)
-            finally:
-                held.activity = before
-            held.round += 1
-            held.start.root = None
-            if held.findings.triggers or held.update.compiled:
-                attempt(after, held)
-            else:
-                rearm(held)
-            return result
-
-        return backward
-
-    def _lost(self, held: TrainingStep, tensors: Any) -> None:
-        """backward() is called of this."""
+    def backward_began(self, event: BackwardBegan) -> None:
+        """See what backward() is called of."""
         if not self._watched.records:
             return
+        held, tensors = self._training.threads.held, event.tensors
         seen = held.findings
         if seen.clean:
             seen.clean = {}
@@ -91,18 +73,18 @@ class Losses:
         elif (seen.far or seen.counts) and hasattr(tensors, "register_hook"):
             self._ranks.marks.tell_from_device(tensors, self._checks.signals_with_limit(held))
 
-    def _after_backward(self, held: TrainingStep) -> None:
+    def _judge(self, held: TrainingStep) -> None:
         seen, update = held.findings, held.update
         if update.closure is not None or not self._watched.records:
             return
-        if update.compiled and not seen.triggers:
+        if update.is_compiled and not seen.triggers:
             self.test_compiled(held)
         if update.phase is not None and update.phase.copy is None:
             seen.triggers = []  # the step is refused already, and its other backward passes are nobody's
         if seen.triggers and self._ranks.have_heard(held.start.began_at[1]):
             records = self._alarms.due(held)
             self._alarms.alarm(held, records, seen.triggers + self._training.gradient_triggers(records))
-            if update.compiled:
+            if update.is_compiled:
                 drop_gradients(self._watched.alive())
         self._beginnings.rearm(held)
 
@@ -123,27 +105,20 @@ class Clipping:
         self._checks = checks
         self._alarms = alarms
 
-    def make_clip(self, original: Function) -> Function:
+    def clipping_due(self, event: ClippingDue) -> str | None:
         """Look at what is to be clipped."""
-        is_compiling, attempt = self._training.is_compiling, self._training.capture.attempt
-        test, tested = self._clip, self._clipped
+        held = self._training.threads.held
+        if not self._watched.records:
+            return None
+        event.state = self._clip(held, event.parameters)
+        return SKIP if event.state is None and held.findings.skipped else None
 
-        def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
-            held = self._training.threads.held
-            if is_compiling() or not self._watched.records:
-                return original(parameters, *arguments, **keywords)
-            if not hasattr(parameters, "data_ptr"):
-                parameters = list(parameters)  # it may be a generator
-            gradients = attempt(test, held, parameters)
-            if gradients is None and held.findings.skipped:
-                keywords.pop("error_if_nonfinite", None)
-                return original(parameters, *arguments[:2], **keywords)
-            result = original(parameters, *arguments, **keywords)
-            if gradients:
-                attempt(tested, held, gradients)
-            return result
-
-        return clip_grad_norm_
+    def gradients_clipped(self, event: GradientsClipped) -> None:
+        """Remember that these were tested, as long as nothing changes them."""
+        held = self._training.threads.held
+        if event.due.state:
+            held.findings.note_clean(event.due.state, held.findings.clean_for)
+            held.findings.far, held.findings.counts = [], []
 
     def _clip(self, held: TrainingStep, parameters: Any) -> list[Any] | None:
         """Test gradients before clipping spreads what is not finite to all of them; None where they must go."""
@@ -167,7 +142,3 @@ class Clipping:
             return []
         self._alarms.alarm(held, records, held.findings.triggers)
         return None
-
-    def _clipped(self, held: TrainingStep, gradients: list[Any]) -> None:
-        held.findings.note_clean(gradients, held.findings.clean_for)
-        held.findings.far, held.findings.counts = [], []

@@ -9,27 +9,11 @@ from .torch_updates import StateCopy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from .torch_held import TrainingStep
     from .torch_steps import Refusals, StepEnds
     from .torch_watched import OptimizerSteps
-
-
-def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
-    """The parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
-    for owner in kind.__mro__:
-        if not own_step(owner) or owner is object:
-            continue
-        for name, value in list(vars(owner).items()):
-            if name.endswith("step") and name != "step" and not name.startswith("_") and callable(value):
-                yield owner, name
-
-
-def own_step(kind: type) -> bool:
-    """Whether an optimizer is none of PyTorch's: its step may use gradients that were there before its closure's."""
-    return not kind.__module__.startswith("torch.")
 
 
 class Phase:

@@ -13,6 +13,7 @@ import os
 import sys
 
 from ..observing.torch_inputs import tensors as tensors_in
+from ..pytorch.decisions import own_step
 from ..pytorch.state import Modules
 from . import torch_hooks
 from .reading import SnapshotError
@@ -20,7 +21,6 @@ from .redo import EXPLAIN, RedoDriver
 from .torch_fit import Built
 from .torch_inputs import RedoInputs
 from .torch_outcome import judged
-from .torch_phases import own_step
 from .torch_trials import CapturedStep, RedoThread, StepTrials
 from .trigger import ACTIVATION, CONDITION, PARAMETER
 

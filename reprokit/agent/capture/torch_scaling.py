@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from ..pytorch import private_api
 from . import checks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
+    from ..events import LossScaled, ScaledUpdateEnded
     from .torch_alarms import Alarms
     from .torch_checks import StepChecks
     from .torch_held import TrainingStep
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from .torch_training import Training
     from .torch_watched import OptimizerSteps
     from .trigger import Trigger
-
-    Function = Callable[..., Any]
 
 SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
 
@@ -32,43 +29,23 @@ class Scaling:
         self._alarms = alarms
         self._ends = ends
 
-    def make_scale(self, original: Function) -> Function:
+    def loss_scaled(self, event: LossScaled) -> None:
         """See a loss before it is scaled."""
-        is_compiling, attempt, judge = self._training.is_compiling, self._training.capture.attempt, self._checks.of_loss
+        loss = event.loss
+        if event.scaled is not loss and hasattr(loss, "data_ptr") and self._watched.records:
+            held = self._training.threads.held
+            held.losses.is_scaled = True
+            self._checks.of_loss(held, loss)
 
-        def scale(scaler: Any, outputs: Any) -> Any:
-            scaled = original(scaler, outputs)
-            if scaled is not outputs and hasattr(outputs, "data_ptr") and not is_compiling() and self._watched.records:
-                held = self._training.threads.held
-                held.losses.is_scaled = True
-                attempt(judge, held, outputs)
-            return scaled
-
-        return scale
-
-    def make_scaler_step(self, original: Function) -> Function:
-        """See whether an optimizer has stepped."""
-        attempt, after = self._training.capture.attempt, self._after_scaler
-
-        def step(scaler: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            record = self._watched.records.get(id(optimizer))
-            before = -1 if record is None else record.steps
-            result = original(scaler, optimizer, *arguments, **keywords)
-            if record is not None:
-                attempt(after, scaler, record, before)
-            return result
-
-        return step
-
-    def _after_scaler(self, scaler: Any, record: OptimizerSteps, before: int) -> None:
+    def scaled_update_ended(self, event: ScaledUpdateEnded) -> None:
         """Overflows are how a GradScaler finds its scale; that it finds none is an alarm."""
-        if not getattr(scaler, "_enabled", True):
+        record, scaler, has_stepped = self._watched.records.get(id(event.target)), event.scaler, event.has_updated
+        if record is None or not private_api.is_scaler_enabled(scaler):
             return
-        held, has_stepped = self._training.threads.held, record.steps != before
+        held = self._training.threads.held
         if has_stepped:
             record.overflows = 0
-            optimizer = record.reference()
-            if not getattr(optimizer, "_step_supports_amp_scaling", False) or record.steps % SCALE_EACH:
+            if not private_api.skips_by_itself(event.target) or record.steps % SCALE_EACH:
                 return
         record.overflows += not has_stepped
         triggers = [] if has_stepped else self._untold(held)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
-
-from ..patching import replace
-from .torch_held import UPDATING
-from .torch_phases import Phases, own_step, parts_of_steps
+from ..events import SKIP, NotApplied
+from ..pytorch.decisions import own_step
+from .torch_phases import Phases
 from .torch_updates import StateCopy
-from .torch_watched import NotApplied, OptimizerSteps, drop_gradients
+from .torch_watched import OptimizerSteps, drop_gradients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..events import OptimizerMade, PartDone, PartDue, UpdateDone, UpdateDue, UpdateEnded
     from .torch_alarms import Alarms
     from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
@@ -112,167 +110,118 @@ class Refusals:
         return True
 
 
+class UpdateState:
+    """What an update that is asked for is known by until it is done."""
+
+    def __init__(self, record: OptimizerSteps) -> None:
+        self.record = record
+        self.is_tested = False  # the parameters are to be, after it
+        self.closure: _Closure | None = None
+
+
 class Steps:
     """Tests gradients when an optimizer is about to apply them."""
 
     def __init__(self, training: Training, beginnings: Beginnings, refusals: Refusals, ends: StepEnds) -> None:
         self._training = training
         self._watched = training.watched
-        self._attempt = training.capture.attempt
         self._beginnings = beginnings
         self._refusals = refusals
         self._ends = ends
         self._phases = Phases(training.torch, refusals, ends)
 
-    def make_initializer(self, original: Function) -> Function:
+    def optimizer_made(self, event: OptimizerMade) -> None:
         """Watch the optimizers that are made from now on."""
-        attempt, is_compiling, watch, watched = self._attempt, self._training.is_compiling, self.watch, self._watched
-
-        def initialize(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
-            original(optimizer, *arguments, **keywords)
-            if not is_compiling() and watched.only is None:
-                attempt(watch, optimizer)
-
-        return initialize
+        if self._watched.only is None:
+            self.watch(event.target)
 
     def watch(self, optimizer: Any) -> OptimizerSteps:
         """Watch the steps of an optimizer."""
         known = self._watched.records.get(id(optimizer))
         if known is not None and known.reference() is optimizer:
             return known
-        record, held, mark = self._watched.add(optimizer), self._training.threads.held, self._training.mark
+        record, held = self._watched.add(optimizer), self._training.threads.held
         held.buffers.forget()
         if not held.is_begun:
             self._beginnings.arm(held)
-        for owner in type(optimizer).__mro__:
-            if "step" in vars(owner) and owner is not object:
-                replace(owner, "step", self._make_step, mark)
-                break
-        for owner, name in parts_of_steps(type(optimizer)):
-            replace(owner, name, self._make_part(name), mark)
         return record
 
-    def _make_step(self, original: Function) -> Function:
-        is_compiling, take = self._training.is_compiling, self._step
-
-        def step(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling():
-                return original(self, *arguments, **keywords)
-            return take(original, self, arguments, keywords)
-
-        return step
-
-    def _make_part(self, name: str) -> Callable[[Function], Function]:
-        def make(original: Function) -> Function:
-            is_compiling, take = self._training.is_compiling, self._part
-
-            def part(self: Any, *arguments: Any, **keywords: Any) -> Any:
-                if is_compiling():
-                    return original(self, *arguments, **keywords)
-                return take(name, original, self, arguments, keywords)
-
-            return part
-
-        return make
-
-    def _part(self, name: str, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-        """A part of a step, unless it must not be made."""
-        held, record = self._training.threads.held, self._watched.records.get(id(optimizer))
-        if held.is_updating or record is None:
-            return original(optimizer, *arguments, **keywords)
-        if self._attempt(self._phases.refuses, held, record, optimizer, name):
-            drop_gradients([record])  # which the part may have been told to do
+    def part_due(self, event: PartDue) -> str | None:
+        """Answer whether a part of a step must not be made."""
+        held, record = self._training.threads.held, self._watched.records.get(id(event.target))
+        if record is None:
             return None
-        phase, result = held.update.phase, original(optimizer, *arguments, **keywords)
-        if phase is not None and phase.first != name:
-            self._phases.made(held, record)
-        return result
+        if self._phases.refuses(held, record, event.target, event.name):
+            drop_gradients([record])  # which the part may have been told to do
+            return SKIP
+        event.state = record, held.update.phase
+        return None
 
-    def make_own_step(self, optimizer: Any, original: Function) -> Function:
-        """Watch the step that a schedule has put in front of an optimizer's."""
-        reference = weakref.ref(optimizer)
+    def part_done(self, event: PartDone) -> None:
+        """A part of a step was made."""
+        if event.due.state is not None:
+            record, phase = event.due.state
+            if phase is not None and phase.first != event.due.name:
+                self._phases.made(self._training.threads.held, record)
 
-        @functools.wraps(original)
-        def step(*arguments: Any, **keywords: Any) -> Any:
-            def bare(_optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-                return original(*arguments, **keywords)
+    def update_due(self, event: UpdateDue) -> str | None:
+        """Answer whether an update must not be made."""
+        held, optimizer = self._training.threads.held, event.target
+        record = self._watched.records.get(id(optimizer))
+        if event.is_nested or (record is None and self._watched.only is not None):
+            return None
+        if record is None or record.reference() is not optimizer:
+            record = self.watch(optimizer)  # a copy, or one that was unpickled
+        if record.thread != held.thread:
+            record.thread = held.thread
+            held.buffers.forget()
+        state = event.state = UpdateState(record)
+        if event.closure is not None:
+            return self._due_with_closure(held, state, event)
+        if self._refusals.refuses(held, record, optimizer):
+            self._ends.skipped(held, record)
+            return SKIP
+        state.is_tested = self._training.updates.before(held, record, optimizer)
+        return None
 
-            return self._step(bare, reference(), arguments, keywords)
+    def update_done(self, event: UpdateDone) -> None:
+        """An update was made; one that ruined the parameters is taken back."""
+        state: UpdateState | None = None if event.due is None else event.due.state
+        if state is None:
+            return
+        held, record = self._training.threads.held, state.record
+        if state.closure is not None:
+            record.repeats = state.closure.calls > 1 or (record.repeats and record.steps > 0)
+        if state.is_tested and self._refusals.is_ruinous(held, record):
+            self._ends.skipped(held, record)
+        else:
+            self._ends.applied(held, record)
 
-        return step
+    def update_ended(self, event: UpdateEnded) -> None:
+        """An update is over, however it ended."""
+        if event.due.state is not None:
+            self._training.threads.held.update.closure = None
 
-    def _step(self, original: Function, optimizer: Any, arguments: Any, keywords: Any) -> Any:
-        """An optimizer's step, unless it must not be applied."""
-        held, record = self._training.threads.held, self._watched.records.get(id(optimizer))
-        if held.is_updating or (record is None and self._watched.only is not None):
-            return original(optimizer, *arguments, **keywords)
-        before, held.activity = held.activity, UPDATING
-        try:
-            if record is None or record.reference() is not optimizer:
-                record = self.watch(optimizer)  # a copy, or one that was unpickled
-            if record.thread != held.thread:
-                record.thread = held.thread
-                held.buffers.forget()
-            closure = _closure_in(arguments, keywords) if arguments or keywords else None
-            if closure is not None:
-                return self._step_with_closure(original, optimizer, record, closure, arguments, keywords)
-            if self._attempt(self._refusals.refuses, held, record, optimizer):
-                self._ends.skipped(held, record)
-                return None
-            is_held = self._attempt(self._training.updates.before, held, record, optimizer)
-            result = original(optimizer, *arguments, **keywords)
-            if is_held and self._attempt(self._refusals.is_ruinous, held, record):
-                self._ends.skipped(held, record)
-            else:
-                self._ends.applied(held, record)
-            return result
-        finally:
-            held.activity = before
-
-    def _step_with_closure(
-        self,
-        original: Function,
-        optimizer: Any,
-        record: OptimizerSteps,
-        closure: Function,
-        arguments: Any,
-        keywords: Any,
-    ) -> Any:
+    def _due_with_closure(self, held: TrainingStep, state: UpdateState, event: UpdateDue) -> str | None:
         """The closure's gradients are tested each time that it was called; what it moved before is put back."""
-        held, refusals, is_own = self._training.threads.held, self._refusals, own_step(type(optimizer))
-        if is_own and self._attempt(refusals.refuses_before_closure, held, record, optimizer):
+        refusals, record, optimizer, is_own = self._refusals, state.record, event.target, own_step(type(event.target))
+        if is_own and refusals.refuses_before_closure(held, record, optimizer):
             self._ends.skipped(held, record)
             drop_gradients([record])
-            return None
-        guarded = _Closure(closure)
+            return SKIP
+        guarded = state.closure = _Closure(event.closure)
         if is_own:  # it may move parameters before it calls the closure
             guarded.copy, guarded.has_moved = StateCopy(self._training.torch, [optimizer]), True
 
         def evaluate() -> Any:
-            loss = guarded()
-            if self._attempt(refusals.refuses_evaluation, held, record, optimizer, guarded):
+            loss = event.result = guarded()
+            if self._training.capture.attempt(refusals.refuses_evaluation, held, record, optimizer, guarded):
+                self._ends.skipped(held, record)
                 raise NotApplied
             return loss
 
-        held.update.closure = evaluate
-        try:
-            if arguments:
-                result = original(optimizer, evaluate, *arguments[1:], **keywords)
-            else:
-                result = original(optimizer, **{**keywords, "closure": evaluate})
-        except NotApplied:
-            self._ends.skipped(held, record)
-            return guarded.loss
-        finally:
-            held.update.closure = None
-        record.repeats = guarded.calls > 1 or (record.repeats and record.steps > 0)
-        self._ends.applied(held, record)
-        return result
-
-
-def _closure_in(arguments: Any, keywords: Any) -> Function | None:
-    closure = arguments[0] if arguments else keywords.get("closure")
-    return closure if callable(closure) and not hasattr(closure, "_modules") else None
+        held.update.closure = event.closure = evaluate
+        return None
 
 
 class _Closure:

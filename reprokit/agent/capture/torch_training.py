@@ -6,7 +6,6 @@ import functools
 
 from .. import trail_library as trail
 from ..pytorch import private_api
-from ..pytorch.state import Modules
 from .random_states import RandomStates
 from .torch_gradients import Gradients
 from .torch_held import BufferCopies, Threads, TrainingStep
@@ -19,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..pytorch.state import Modules
     from . import CaptureSession
     from .settings import CaptureSettings
     from .trigger import Trigger
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 class Training:
     """What is known of the trainings of this process."""
 
-    def __init__(self, capture: CaptureSession, torch: Any) -> None:
+    def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
         self.capture = capture
         self.torch = torch
-        self.is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-        self.modules = Modules()
+        self.modules = modules
         self.watched = Watched()
         path = capture.settings.library
         library = capture.attempt(trail.Library, path) if path else None
@@ -49,11 +48,6 @@ class Training:
         """The options of the capture."""
         return self.capture.settings
 
-    @property
-    def mark(self) -> str:
-        """Marks what this capture wraps: a script may guard several trainings by several captures."""
-        return f"_reprokit_captured_{id(self.capture)}"
-
     def forget(self) -> None:
         """In a forked child: what the parent held is the parent's."""
         self.threads = Threads(self._make)
@@ -62,15 +56,6 @@ class Training:
         """Whether operators get into a CUDA graph, into which nothing of ours may."""
         cuda = self.torch.cuda
         return bool(cuda._initialized and cuda.is_current_stream_capturing())
-
-    def warn(self, where: str, error: Exception) -> None:
-        """Note a failure of ours, where a call by attempt() would take too long in each step."""
-
-        def fail() -> None:
-            raise error
-
-        fail.__qualname__ = f"TorchCapture.{where}"
-        self.capture.attempt(fail)
 
     def parameters_of_all(self) -> list[Any]:
         """The parameters of all optimizers."""

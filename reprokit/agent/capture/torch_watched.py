@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 MAX_NODES = 16  # of a graph in which a loss's target is looked for
 
 
-class NotApplied(BaseException):
-    """Leaves an optimizer's step whose closure came to gradients that must not be applied."""
-
-
 class Epoch:
     """A pass of a DataLoader."""
 
@@ -88,6 +84,11 @@ class Watched:
 
         weakref.finalize(optimizer, end).atexit = False
         return record
+
+    def note(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
+        """A schedule or GradScaler was made."""
+        if self.only is None:
+            kind[made] = True
 
     def alive(self) -> list[OptimizerSteps]:
         """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""

@@ -9,7 +9,7 @@ from ..events import Events
 from ..metrics import Metrics
 from ..trail import StepTrail
 from . import private_api, tensors
-from .events import EventHooks, watch_seeding
+from .events import EventHooks, watch_generator, watch_seeding
 from .state import Records
 
 TYPE_CHECKING = False
@@ -52,7 +52,9 @@ class PytorchAdapter:
         events.add(self._metrics)
         if self._agent.observer is not None:
             events.add(self._agent.observer)
-        self._hooks = EventHooks(self._agent, events, self._records, torch)
+        self._hooks = EventHooks(self._agent.attempt, events, torch, self._records.modules, self._records)
+        self._agent.pytorch = self._hooks
+        self._agent.attempt(watch_generator, self._agent, torch)
         for name, module in self._early:
             self._agent.attempt(self._hooks.watch, name, module)
 

@@ -1,4 +1,7 @@
-"""Where PyTorch tells what a training does: all hooks and wrappers, which turn it into events."""
+"""Where PyTorch tells what a training does: hooks and wrappers, which turn it into events.
+
+Those that only a listener needs who may skip updates are in decisions.py, and are put when there is one.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,27 @@ import weakref
 from _thread import _local
 
 from ..events import (
+    BackwardBegan,
     BackwardEnded,
     BatchFetched,
+    ForwardBegan,
+    ForwardEnded,
     LoaderBegan,
     LoaderExhausted,
     LossComputed,
     ModelCalled,
+    OptimizerMade,
+    OutputComputed,
     TensorsChange,
+    UpdateDone,
+    UpdateDue,
     tell,
 )
 from ..patching import replace, replace_in_static_type
 from ..seeds import seeding, seeding_method
 from . import private_api
 from .compiling import own_code, tracing_test
-from .state import has_parameters
+from .state import Modules, has_parameters
 from .tensors import is_here, is_plain
 
 TYPE_CHECKING = False
@@ -30,10 +40,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import Events
+    from ..events import EventListener, Events
     from .state import Records
 
     Function = Callable[..., Any]
+
+# What decides, or a run that has no adapter, waits for these beside torch itself.
+LATER = (
+    "torch.utils.data.dataloader",
+    "torch.amp.grad_scaler",
+    "torch.cuda.amp.grad_scaler",
+    "torch._dynamo.eval_frame",
+)
 
 
 def _keeps_graph(
@@ -51,62 +69,97 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
         replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
 
 
+def watch_generator(agent: Agent, torch: Any) -> None:
+    """The same for generators of the script's own."""
+    ledger, call = agent.seeds, "torch.Generator.manual_seed"
+    replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
+
+
 class EventThread(_local):
     """What a thread is within."""
 
     backward = False
     call = False  # of a module, or of a data loader, which may call modules that are no models
+    fetching = False
+    told = False  # of a module's or compiled function's call that was told of
+    steps = 0  # of optimizers, whose listeners may skip them
+    has_stepped = False  # since the scaler was asked to
 
 
 class EventHooks:
     """Puts the agent's functions around PyTorch's, once."""
 
-    def __init__(self, agent: Agent, events: Events, records: Records, torch: Any) -> None:
-        self._agent, self._events, self._records, self._torch = agent, events, records, torch
-        self._is_compiling = tracing_test(torch)
+    def __init__(
+        self, attempt: Function, events: Events, torch: Any, modules: Modules, records: Records | None = None
+    ) -> None:
+        self.attempt, self.events, self.torch, self.modules = attempt, events, torch, modules
+        self._records = records  # None where nothing of the training is written down
+        self.is_compiling = tracing_test(torch)
         self._is_in_engine = private_api.is_in_engine(torch)
         self._without_overrides = private_api.without_overrides
-        self._thread = EventThread()
+        self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
+        self._decisions: Any = None
+        self.mark = f"_reprokit_events_{id(self)}"  # a script may guard several trainings by several captures
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,
             self._instrument_optimizer,
             self._instrument_modules,
             self._instrument_calls,
-            self._instrument_generator,
         ):
-            agent.attempt(instrument, torch)
+            attempt(instrument, torch)
+
+    def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        """Put a wrapper of these hooks around a function, once."""
+        replace(owner, name, make, self.mark)
 
     def watch(self, name: str, module: Any) -> None:
         """A further module of PyTorch is there."""
         if name == "torch.utils.data.dataloader":
-            replace(module.DataLoader, "__iter__", self._make_iter)
-            replace(private_api.loader_iterator(module), "__next__", self._make_next)
+            self.replace(module.DataLoader, "__iter__", self._make_iter)
+            self.replace(private_api.loader_iterator(module), "__next__", self._make_next)
         elif name == "torch._dynamo.eval_frame":
             # What dynamo runs of ours between its graphs must not be compiled in its turn: it would find
             # itself inside of is_compiling() and tell nothing.
             for code in own_code():
                 private_api.never_compile(module, code)
+        if self._decisions is not None:
+            self._decisions.watch(name, module)
 
-    def _instrument_generator(self, torch: Any) -> None:
-        ledger, call = self._agent.seeds, "torch.Generator.manual_seed"
-        replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
+    def decide(self, listener: EventListener) -> None:
+        """Tell a listener, last of all, who may skip updates and give calls other arguments."""
+        from .decisions import DecisionHooks
+
+        self.events.add(listener)
+        self._decisions = DecisionHooks(self)
+        self._instrument_calls(self.torch)
+        if self.events.output_computed:
+            sys.modules["torch.nn.modules.module"].register_module_forward_hook(self._output_computed)
+        for name in LATER:
+            if name in sys.modules:
+                self.attempt(self.watch, name, sys.modules[name])
+
+    def attach(self, optimizer: Any) -> None:
+        """Watch the steps of an optimizer that was made before."""
+        self._decisions.attach(optimizer)
+        self._decisions.attach_own_step(optimizer)
 
     # Changes in place
 
     def _instrument_changes(self, torch: Any) -> None:
         optimizer_class = sys.modules["torch.optim.optimizer"].Optimizer
-        for owner, name in [
+        places = [
             (optimizer_class, "zero_grad"),
             (torch.nn.Module, "zero_grad"),
             (torch.nn.Module, "load_state_dict"),
-        ]:
-            replace(owner, name, self._make_change)
+        ]
+        for owner, name in places if self.events.tensors_change else []:
+            self.replace(owner, name, self._make_change)
 
     def _make_change(self, original: Function) -> Function:
         """Around a function that changes gradients or parameters in place."""
-        is_compiling, events = self._is_compiling, self._events
+        is_compiling, events = self.is_compiling, self.events
         parameter = inspect.signature(original).parameters.get("set_to_none")
         by_default = parameter is not None and parameter.default is True
 
@@ -122,86 +175,105 @@ class EventHooks:
 
     def _instrument_backward(self, torch: Any) -> None:
         # Tensor.backward calls torch.autograd.backward, so that one wrapper sees both and Tensor stays as it is.
-        replace(torch.autograd, "backward", self._make_backward)
+        self.replace(torch.autograd, "backward", self._make_backward)
 
     def _make_backward(self, original: Function) -> Function:
-        inside, is_compiling, attempt = self._thread, self._is_compiling, self._agent.attempt
-        began, ended = self._backward_began, self._backward_ended
+        inside, is_compiling, attempt = self.thread, self.is_compiling, self.attempt
+        began, ended, is_in_engine = self._backward_began, self._backward_ended, self._is_in_engine
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.backward:  # checkpointing calls backward within backward
+            if is_compiling() or inside.backward or is_in_engine():  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
             attempt(began, tensors)
-            inside.backward = True
+            inside.backward = has_failed = True
             is_freed = False
             try:
                 original(tensors, *arguments, **keywords)
-                is_freed = not _keeps_graph(*arguments, **keywords)
+                is_freed, has_failed = not _keeps_graph(*arguments, **keywords), False
             finally:
                 inside.backward = False
-                attempt(ended, is_freed)
+                attempt(ended, is_freed, has_failed)
 
         return backward
 
     def _backward_began(self, tensors: Any) -> None:
-        events = self._events
+        events = self.events
         if events.tensors_change:
             tell(events.tensors_change, TensorsChange())
-        if events.loss_computed and not self._is_in_engine():
-            tensor_class = self._torch.Tensor
+        if events.loss_computed:
+            tensor_class = self.torch.Tensor
             loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
-            with self._without_overrides(self._torch):
+            with self._without_overrides(self.torch):
                 if isinstance(loss, tensor_class) and is_plain(loss):
                     tell(events.loss_computed, LossComputed(loss, is_here(loss)))
+        if events.backward_began:
+            tell(events.backward_began, BackwardBegan(tensors))
 
-    def _backward_ended(self, is_freed: bool) -> None:
-        events = self._events
+    def _backward_ended(self, is_freed: bool, has_failed: bool) -> None:
+        events = self.events
         if events.backward_ended:
-            with self._without_overrides(self._torch):
-                tell(events.backward_ended, BackwardEnded(is_freed))
+            with self._without_overrides(self.torch):
+                tell(events.backward_ended, BackwardEnded(is_freed, has_failed))
 
     # Optimizers and models
 
     def _instrument_optimizer(self, _torch: Any) -> None:
         module: Any = sys.modules["torch.optim.optimizer"]
-        replace(module.Optimizer, "__init__", self._make_initializer)
+        self.replace(module.Optimizer, "__init__", self._make_initializer)
         register = getattr(module, "register_optimizer_step_post_hook", None)
+        if self._records is None:
+            return
         if register is not None:
-            module.register_optimizer_step_pre_hook(self._make_step_pre_hook())
-            register(self._make_step_hook())
+            module.register_optimizer_step_pre_hook(self._make_step_hook(self.update_due))
+            register(self._make_step_hook(self.update_done))
         else:  # PyTorch before 2.0 wraps step in this, once for each class
-            replace(module.Optimizer, private_api.old_step_hook(), self._make_profile_hook)
+            self.replace(module.Optimizer, private_api.old_step_hook(), self._make_profile_hook)
 
     def _make_initializer(self, original: Function) -> Function:
-        agent, is_compiling, made = self._agent, self._is_compiling, self._records.made
-
         def initialize(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
             original(optimizer, *arguments, **keywords)
-            if not is_compiling():
-                agent.attempt(made, optimizer)
+            if not self.is_compiling():
+                self.attempt(self._optimizer_made, optimizer)
 
         return initialize
 
-    def _make_step_hook(self) -> Function:
-        agent, is_compiling, stepped = self._agent, self._is_compiling, self._records.stepped
+    def _optimizer_made(self, optimizer: Any) -> None:
+        if self._decisions is not None:
+            self._decisions.attach(optimizer)
+        if self._records is not None:
+            self._records.made(optimizer)
+        else:
+            tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
+
+    def _make_step_hook(self, then: Callable[[UpdateDue], object]) -> Function:
+        attempt, is_compiling, inside = self.attempt, self.is_compiling, self.thread
 
         def step_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-            if not is_compiling():
-                agent.attempt(stepped, optimizer)
+            if not (inside.steps or is_compiling()):  # else it is told where the step may be skipped
+                attempt(then, UpdateDue(None, optimizer))
 
         return step_hook
 
-    def _make_step_pre_hook(self) -> Function:
-        agent, is_compiling, due = self._agent, self._is_compiling, self._records.due
+    def update_due(self, due: UpdateDue) -> str | None:
+        """An optimizer is about to update: whether it must not."""
+        events = self.events
+        if events.tensors_change:
+            tell(events.tensors_change, TensorsChange())
+        if not events.update_due:
+            return None
+        if self._records is not None:
+            due.optimizer = self._records.of(due.target)
+        with self._without_overrides(self.torch):
+            return tell(events.update_due, due)
 
-        def step_pre_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-            if not is_compiling():
-                agent.attempt(due, optimizer)
-
-        return step_pre_hook
+    def update_done(self, due: UpdateDue) -> None:
+        """An optimizer has updated."""
+        with self._without_overrides(self.torch):
+            record = None if self._records is None else self._records.stepped(due.target)
+            tell(self.events.update_done, UpdateDone(record, due))
 
     def _make_profile_hook(self, original: Function) -> Function:
-        step_hook, step_pre_hook = self._make_step_hook(), self._make_step_pre_hook()
+        step_pre_hook, step_hook = map(self._make_step_hook, (self.update_due, self.update_done))
 
         def make_step(step: Function) -> Function:
             def counted(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -214,13 +286,14 @@ class EventHooks:
 
         def _hook_for_profile(optimizer: Any) -> None:
             original(optimizer)
-            self._agent.attempt(replace, type(optimizer), "step", make_step)
+            if self._decisions is None:  # which asks before all steps
+                self.attempt(self.replace, type(optimizer), "step", make_step)
 
         return _hook_for_profile
 
     def _instrument_modules(self, _torch: Any) -> None:
         module = sys.modules["torch.nn.modules.module"]
-        is_compiling, registered = self._is_compiling, self._records.modules.registered
+        is_compiling, registered = self.is_compiling, self.modules.registered
 
         def hook(owner: Any, name: str, value: Any) -> None:
             if not is_compiling():
@@ -236,12 +309,12 @@ class EventHooks:
     def _instrument_calls(self, torch: Any) -> None:
         self._is_elsewhere = private_api.is_in_engine_or_traced(torch)
         self._has_gradients = torch.is_grad_enabled
-        if self._events.model_called:
-            replace(torch.nn.Module, "__call__", self._make_call)
+        if self.events.model_called or self.events.forward_began:
+            self.replace(torch.nn.Module, "__call__", self._make_call)
 
     def _make_call(self, original: Function) -> Function:
-        inside, events, attempt, called = self._thread, self._events, self._agent.attempt, self._called
-        is_compiling = tracing_test(self._torch)
+        inside, events, attempt, called = self.thread, self.events, self.attempt, self._called
+        is_compiling = tracing_test(self.torch)
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.call:
@@ -250,18 +323,39 @@ class EventHooks:
             try:
                 if events.model_called:
                     attempt(called, module, arguments, keywords)
+                if events.forward_began and not (inside.told or inside.backward):
+                    return self.tell_of_call(original, (module,), ForwardBegan(module, arguments, keywords))
                 return original(module, *arguments, **keywords)
             finally:
                 inside.call = False
 
         return call
 
+    def tell_of_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any:
+        """Call a function, and tell of it before and after."""
+        inside, events, error = self.thread, self.events, None
+        inside.told = True
+        try:
+            tell(events.forward_began, began)
+            return original(*owner, *began.arguments, **began.keywords)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            inside.told = False
+            if events.forward_ended:
+                tell(events.forward_ended, ForwardEnded(began, error))
+
     def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""
         if self._is_elsewhere() or not (id(module) in self._models or self._is_model(module)):
             return
-        with self._without_overrides(self._torch):
-            tell(self._events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
+        with self._without_overrides(self.torch):
+            tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
+
+    def _output_computed(self, module: Any, _arguments: Any, output: Any) -> None:
+        if not (self.is_compiling() or self.thread.fetching):
+            tell(self.events.output_computed, OutputComputed(module, output))
 
     def _is_model(self, module: Any) -> bool:
         """Remember the modules with parameters; others may still get one."""
@@ -273,12 +367,12 @@ class EventHooks:
     # Batches
 
     def _make_iter(self, original: Function) -> Function:
-        agent, begin = self._agent, self._loader_began
+        attempt, begin = self.attempt, self._loader_began
 
         def iterate(loader: Any) -> Any:
-            began = agent.attempt(begin, loader, sys._getframe(1))
+            began = attempt(begin, loader, sys._getframe(1))
             iterator = original(loader)
-            agent.attempt(setattr, iterator, "_reprokit_began", began)
+            attempt(setattr, iterator, "_reprokit_began", began)
             return iterator
 
         return iterate
@@ -286,25 +380,29 @@ class EventHooks:
     def _loader_began(self, loader: Any, caller: Any) -> LoaderBegan:
         place = caller.f_code.co_filename, caller.f_lineno
         began = LoaderBegan(loader, place, getattr(loader, "num_workers", None))
-        tell(self._events.loader_began, began)
+        tell(self.events.loader_began, began)
         began.loader = None
         return began
 
     def _make_next(self, original: Function) -> Function:
-        events, inside = self._events, self._thread
+        events, inside = self.events, self.thread
 
         def fetch(iterator: Any) -> Any:
             began = getattr(iterator, "_reprokit_began", None)
             was, inside.call = inside.call, True
+            inside.fetching = True
             try:
                 batch = original(iterator)
             except StopIteration:
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
+            except BaseException:
+                private_api.next_indices(iterator)
+                raise
             finally:
-                inside.call = was
+                inside.call, inside.fetching = was, False
             if events.batch_fetched:
-                tell(events.batch_fetched, BatchFetched(batch, began))
+                tell(events.batch_fetched, BatchFetched(batch, began, private_api.next_indices(iterator)))
             return batch
 
         return fetch

@@ -7,6 +7,7 @@ the same: tests/agent/test_pytorch_private_api.py says what a new release lacks,
 from __future__ import annotations
 
 import sys
+from collections import deque
 
 from ..compiled import load
 
@@ -75,6 +76,8 @@ SEEN: Mapping[str, str] = {
     "torch.utils.data._utils.fetch._IterableDatasetFetcher": "2.13",
     "torch.utils.data._utils.fetch._MapDatasetFetcher": "2.13",
     "torch.utils.data.dataloader._BaseDataLoaderIter": "2.13",
+    "torch.utils.data.dataloader._BaseDataLoaderIter._next_index": "2.13",
+    "torch.utils.data.dataloader._BaseDataLoaderIter._reset": "2.13",
 }
 
 
@@ -152,6 +155,55 @@ def is_module(value: Any) -> bool:
 def loader_iterator(module: Any) -> type:
     """The class of the iterators of DataLoaders."""
     return module._BaseDataLoaderIter  # type: ignore[no-any-return]
+
+
+def watch_indices(iterator_class: type, replace: Callable[..., None]) -> None:
+    """Note what samplers choose, in order: loaders' workers are told ahead of time."""
+
+    def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(iterator: Any, *arguments: Any, **keywords: Any) -> None:
+            iterator._reprokit_indices = deque()
+            original(iterator, *arguments, **keywords)
+
+        return reset
+
+    def make_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
+        def next_index(iterator: Any) -> Any:
+            indices = original(iterator)
+            vars(iterator).setdefault("_reprokit_indices", deque()).append(indices)
+            return indices
+
+        return next_index
+
+    replace(iterator_class, "_reset", make_reset)
+    replace(iterator_class, "_next_index", make_next_index)
+
+
+def next_indices(iterator: Any) -> Any:
+    """The indices of the batch that an iterator gave last, where they are noted and batches come in their order."""
+    chosen = vars(iterator).get("_reprokit_indices")
+    return chosen.popleft() if chosen and getattr(iterator, "_in_order", True) else None
+
+
+def is_scaler_enabled(scaler: Any) -> bool:
+    """Whether a GradScaler does anything."""
+    return getattr(scaler, "_enabled", True)
+
+
+def skips_by_itself(optimizer: Any) -> bool:
+    """Whether a fused optimizer looks for overflows on the device, and its scaler always calls it."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def has_children(value: Any) -> bool:
+    """Whether it is a module, or looks like one."""
+    return hasattr(value, "_modules")
+
+
+def schedule_classes(module: Any) -> list[type]:
+    """The classes of schedules of learning rates that call no other's initializer."""
+    names = "LRScheduler", "_LRScheduler", "ReduceLROnPlateau"
+    return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
 def old_step_hook() -> str:

@@ -17,9 +17,6 @@ from ..events import (
     OptimizerEnded,
     OptimizerMade,
     OptimizerNamed,
-    TensorsChange,
-    UpdateDone,
-    UpdateDue,
     tell,
 )
 from . import private_api
@@ -275,28 +272,21 @@ class Records:
     def made(self, optimizer: Any) -> OptimizerRecord:
         """An optimizer is there, be it a copy, which was not initialized."""
         record = self._optimizers[optimizer] = OptimizerRecord(optimizer, self._agent.generation)
-        tell(self._events.optimizer_made, OptimizerMade(record))
+        tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_ends, record).atexit = False
         return record
 
-    def due(self, optimizer: Any) -> None:
-        """An optimizer is about to step."""
-        events = self._events
-        if events.tensors_change:
-            tell(events.tensors_change, TensorsChange())
-        if events.update_due:
-            record = self._optimizers.get(optimizer) or self.made(optimizer)
-            with private_api.without_overrides(self._torch):
-                tell(events.update_due, UpdateDue(record))
+    def of(self, optimizer: Any) -> OptimizerRecord:
+        """The record of an optimizer."""
+        return self._optimizers.get(optimizer) or self.made(optimizer)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any) -> OptimizerRecord:
         """An optimizer has stepped."""
-        record = self._optimizers.get(optimizer) or self.made(optimizer)
+        record = self.of(optimizer)
         record.stepped(optimizer)
-        with private_api.without_overrides(self._torch):
-            if not record.name:
-                self.adopt(record)
-            tell(self._events.update_done, UpdateDone(record))
+        if not record.name:
+            self.adopt(record)
+        return record
 
     def adopt(self, record: OptimizerRecord) -> None:
         """Name the optimizer, and the models whose parameters it has, at its first step."""

@@ -1,0 +1,234 @@
+"""Hooks and wrappers of PyTorch that only a listener needs who may skip updates: a capture, or a re-execution."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+
+from ..events import (
+    SKIP,
+    ClippingDue,
+    ForwardBegan,
+    GradientsClipped,
+    LossScaled,
+    NotApplied,
+    PartDone,
+    PartDue,
+    ScaledUpdateEnded,
+    ScalerMade,
+    ScheduleMade,
+    UpdateDue,
+    UpdateEnded,
+    tell,
+)
+from . import private_api
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .events import EventHooks
+
+    Function = Callable[..., Any]
+
+
+def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
+    """The parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
+    for owner in kind.__mro__:
+        if not own_step(owner) or owner is object:
+            continue
+        for name, value in list(vars(owner).items()):
+            if name.endswith("step") and name != "step" and not name.startswith("_") and callable(value):
+                yield owner, name
+
+
+def own_step(kind: type) -> bool:
+    """Whether an optimizer is none of PyTorch's: its step may use gradients that were there before its closure's."""
+    return not kind.__module__.startswith("torch.")
+
+
+class DecisionHooks:
+    """Asks before updates, and tells what else captures need."""
+
+    def __init__(self, hooks: EventHooks) -> None:
+        self._hooks = hooks
+        self._events, self._thread = hooks.events, hooks.thread
+        torch, clipping = hooks.torch, sys.modules["torch.nn.utils.clip_grad"]
+        hooks.replace(clipping, "clip_grad_norm_", self._make_clip)
+        torch.nn.utils.clip_grad_norm_ = clipping.clip_grad_norm_
+        hooks.replace(torch, "compile", self._make_compile)
+        for kind in private_api.schedule_classes(torch.optim.lr_scheduler):
+            hooks.replace(kind, "__init__", self._make_schedule)
+
+    def watch(self, name: str, module: Any) -> None:
+        """A further module of PyTorch is there."""
+        if name == "torch.utils.data.dataloader":
+            private_api.watch_indices(private_api.loader_iterator(module), self._hooks.replace)
+        elif name.endswith("grad_scaler"):
+            for method, make in [
+                ("__init__", self._make_scaler),
+                ("scale", self._make_scale),
+                ("step", self._make_scaler_step),
+            ]:
+                self._hooks.replace(module.GradScaler, method, make)
+
+    # What is made
+
+    def _make_schedule(self, original: Function) -> Function:
+        return _after(original, lambda schedule: tell(self._events.schedule_made, ScheduleMade(schedule)))
+
+    def _make_scaler(self, original: Function) -> Function:
+        return _after(original, lambda scaler: tell(self._events.scaler_made, ScalerMade(scaler)))
+
+    # Compiled functions
+
+    def _make_compile(self, original: Function) -> Function:
+        def compile_(model: Any = None, *arguments: Any, **keywords: Any) -> Any:
+            compiled = original(model, *arguments, **keywords)
+            if model is None or private_api.has_children(compiled) or not inspect.isroutine(compiled):
+                return compiled  # models' calls are told of anyhow
+            owner = getattr(model, "__self__", None)
+            return self._told_of(compiled, owner if private_api.has_children(owner) else None)
+
+        return compile_
+
+    def _told_of(self, compiled: Function, owner: Any) -> Function:
+        """A compiled function: an optimizer's step may be in it, which no hook sees."""
+        inside, is_compiling = self._thread, self._hooks.is_compiling
+
+        @functools.wraps(compiled)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if is_compiling() or inside.call or inside.told or inside.backward:
+                return compiled(*arguments, **keywords)
+            return self._hooks.tell_of_call(compiled, (), ForwardBegan(owner, arguments, keywords, is_compiled=True))
+
+        return call
+
+    # Gradients
+
+    def _make_clip(self, original: Function) -> Function:
+        events, is_compiling = self._events, self._hooks.is_compiling
+
+        def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return original(parameters, *arguments, **keywords)
+            if not hasattr(parameters, "data_ptr"):
+                parameters = list(parameters)  # it may be a generator
+            due = ClippingDue(parameters)
+            if tell(events.clipping_due, due) is SKIP:
+                keywords.pop("error_if_nonfinite", None)
+                return original(parameters, *arguments[:2], **keywords)
+            result = original(parameters, *arguments, **keywords)
+            tell(events.gradients_clipped, GradientsClipped(due))
+            return result
+
+        return clip_grad_norm_
+
+    def _make_scale(self, original: Function) -> Function:
+        events, is_compiling = self._events, self._hooks.is_compiling
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if not is_compiling():
+                tell(events.loss_scaled, LossScaled(outputs, scaled))
+            return scaled
+
+        return scale
+
+    def _make_scaler_step(self, original: Function) -> Function:
+        events, inside = self._events, self._thread
+
+        def step(scaler: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            inside.has_stepped = False
+            result = original(scaler, optimizer, *arguments, **keywords)
+            tell(events.scaled_update_ended, ScaledUpdateEnded(scaler, optimizer, inside.has_stepped))
+            return result
+
+        return step
+
+    # Updates
+
+    def attach(self, optimizer: Any) -> None:
+        """Ask before the steps of an optimizer's class, and their parts."""
+        kind = type(optimizer)
+        owner = next((owner for owner in kind.__mro__ if "step" in vars(owner)), kind)
+        self._hooks.replace(owner, "step", self._make_step)
+        for owner, name in parts_of_steps(kind):
+            self._hooks.replace(owner, name, functools.partial(self._make_part, name))
+
+    def attach_own_step(self, optimizer: Any) -> None:
+        """Ask before the step that a schedule has put in front of an optimizer's."""
+        original, reference = vars(optimizer).get("step"), weakref.ref(optimizer)
+        if original is not None:
+            take = self._make_step(lambda _optimizer, *arguments, **keywords: original(*arguments, **keywords))
+            step = functools.wraps(original)(lambda *arguments, **keywords: take(reference(), *arguments, **keywords))
+            optimizer.step = step
+
+    def _make_step(self, original: Function) -> Function:
+        inside, events, is_compiling, attempt = (
+            self._thread,
+            self._events,
+            self._hooks.is_compiling,
+            self._hooks.attempt,
+        )
+        update_due, update_done = self._hooks.update_due, self._hooks.update_done
+
+        def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling():
+                return original(optimizer, *arguments, **keywords)
+            closure = _closure_in(arguments, keywords) if arguments or keywords else None
+            due = UpdateDue(None, optimizer, closure, is_nested=inside.steps > 0)
+            inside.steps += 1
+            inside.has_stepped = True
+            try:
+                if attempt(update_due, due) is SKIP:
+                    return due.result
+                if due.closure is not closure:
+                    arguments, keywords = _with_closure(due.closure, arguments, keywords)
+                result = original(optimizer, *arguments, **keywords)
+                attempt(update_done, due)
+                return result
+            except NotApplied:
+                if due.is_nested:
+                    raise
+                return due.result
+            finally:
+                inside.steps -= 1
+                tell(events.update_ended, UpdateEnded(due))
+
+        return step
+
+    def _make_part(self, name: str, original: Function) -> Function:
+        inside, events, is_compiling = self._thread, self._events, self._hooks.is_compiling
+
+        def part(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+            if is_compiling() or inside.steps:
+                return original(optimizer, *arguments, **keywords)
+            due = PartDue(optimizer, name)
+            if tell(events.part_due, due) is SKIP:
+                return None
+            result = original(optimizer, *arguments, **keywords)
+            tell(events.part_done, PartDone(due))
+            return result
+
+        return part
+
+
+def _after(original: Function, then: Callable[[Any], object]) -> Function:
+    def initialize(owner: Any, *arguments: Any, **keywords: Any) -> None:
+        original(owner, *arguments, **keywords)
+        then(owner)
+
+    return initialize
+
+
+def _closure_in(arguments: Any, keywords: Any) -> Function | None:
+    closure = arguments[0] if arguments else keywords.get("closure")
+    return closure if callable(closure) and not private_api.has_children(closure) else None
+
+
+def _with_closure(closure: Function, arguments: Any, keywords: Any) -> tuple[Any, Any]:
+    return ((closure, *arguments[1:]), keywords) if arguments else ((), {**keywords, "closure": closure})
