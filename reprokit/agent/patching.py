@@ -1,4 +1,4 @@
-"""Replaces a function by one of ours that looks like it."""
+"""Puts a function of ours in the place of one that it looks like; all wrapping goes through here."""
 
 from __future__ import annotations
 
@@ -27,8 +27,31 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     setattr(owner, name, wrapper)
 
 
+def swap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """The same whoever wrapped it before, for a patch; returns what takes it back."""
+    original = getattr(owner, name)  # not vars(owner)[name]: modules of TensorFlow 1 are wrappers that hold nothing
+    function = functools.wraps(original)(make(original))
+    setattr(owner, name, function)
+
+    def undo() -> None:
+        if getattr(owner, name, None) is function:  # otherwise somebody else has wrapped it, and calls it
+            setattr(owner, name, original)
+
+    return undo
+
+
+def all_of(undos: list[Callable[[], None]]) -> Callable[[], None]:
+    """What takes back all of these, the last one first."""
+
+    def undo() -> None:
+        for one in reversed(undos):
+            one()
+
+    return undo
+
+
 def replace_in_static_type(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """The same for a method of a type that is written in C and refuses the assignment; CPython only.
+    """The same as replace for a method of a type that is written in C and refuses the assignment; CPython only.
 
     A class that stood in for it would be seen by `type(x) is`, pickle and subclasses. Its dictionary can be
     had from the garbage collector, and the interpreter must then be told to look methods up again.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 
+from ..patching import replace
 from ..places import is_own
 
 TYPE_CHECKING = False
@@ -19,24 +19,20 @@ _MARK = "_reprokit_watched"  # another than patching's, as adapters may have rep
 
 def watch(observer: Observer, owner: Any, name: str, note: Callable[[tuple[Any, ...], dict[str, Any]], object]) -> None:
     """Have note(arguments, keywords) called before each call, as long as the observer collects."""
-    original = vars(owner).get(name)
-    if original is None or not callable(original) or hasattr(original, _MARK):
-        return
 
-    @functools.wraps(original)
-    def watched(*arguments: Any, **keywords: Any) -> Any:
-        if observer.collecting:
-            caller = sys._getframe(1)
-            if caller.f_code is getattr(vars(owner).get(name), "__code__", None) and caller.f_back is not None:
-                caller = caller.f_back  # a hook that was put around this one since: it passes the script's call on
-            if not is_own(caller.f_code.co_filename):  # what we do is none of the script's
-                observer.agent.attempt(note, arguments, keywords)
-        return original(*arguments, **keywords)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if observer.collecting:
+                caller = sys._getframe(1)
+                if caller.f_code is getattr(vars(owner).get(name), "__code__", None) and caller.f_back is not None:
+                    caller = caller.f_back  # a hook that was put around this one since: it passes the script's call on
+                if not is_own(caller.f_code.co_filename):  # what we do is none of the script's
+                    observer.agent.attempt(note, arguments, keywords)
+            return original(*arguments, **keywords)
 
-    if not isinstance(owner, type):  # pickle finds functions by module and name
-        watched.__module__, watched.__qualname__ = owner.__name__, name
-    setattr(watched, _MARK, True)
-    setattr(owner, name, watched)
+        return watched
+
+    replace(owner, name, make, _MARK)
 
 
 def argument(arguments: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str) -> Any:

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 
-from .swapping import all_of, swap
+from ..patching import all_of, swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

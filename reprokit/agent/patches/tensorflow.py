@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ..patching import all_of, swap
 from . import PatchUnfit
-from .swapping import all_of, swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import io
 import os
 import sys
 
+from ..patching import all_of, swap
 from . import PatchUnfit
-from .swapping import all_of, swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

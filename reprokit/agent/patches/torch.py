@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import sys
 
+from ..patching import all_of, swap
 from ..pytorch import private_api
 from . import PatchUnfit
-from .swapping import all_of, swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 
 from ..naming import on_thread
-from .swapping import swap
+from ..patching import swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

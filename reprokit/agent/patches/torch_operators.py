@@ -13,9 +13,9 @@ import inspect
 import sys
 from _thread import allocate_lock
 
+from ..patching import all_of
 from ..pytorch import private_api
 from . import PatchUnfit
-from .swapping import all_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

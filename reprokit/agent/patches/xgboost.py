@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .swapping import swap
+from ..patching import swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
