@@ -87,6 +87,10 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     hook: str = ""  # a command to run when a snapshot has appeared
     redo: RedoPlan | None = None
 
+    def fallback_of(self, run: Path) -> Path | None:
+        """The directory of the run's snapshots that are not in it."""
+        return None if self.fallback is None else self.fallback / run.name
+
     def as_asked(self) -> CaptureAsked:
         """What run.json says of it, and a replay takes over."""
         return CaptureAsked(

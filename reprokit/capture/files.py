@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from reprokit.agent.capture.header import SnapshotHeader
 from reprokit.agent.capture.reading import SnapshotError, SnapshotFile, read_header
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
@@ -24,6 +26,7 @@ __all__ = [
     "names",
     "of_run",
     "partials",
+    "place",
     "read_header",
 ]
 
@@ -53,10 +56,18 @@ def _entries(directory: Path, prefix: str) -> Iterator[str]:
         return
 
 
-def collect(run: Path) -> list[SnapshotFacts]:
-    """What is known of each snapshot of a run."""
-    directory = run / SNAPSHOTS
-    return [_facts(directory, name) for name in names(directory)]
+def place(run: Path, facts: SnapshotFacts) -> Path:
+    """Return where a snapshot of a run lies."""
+    return Path(facts.directory or run / SNAPSHOTS) / facts.name
+
+
+def collect(run: Path, fallback: Path | None = None) -> list[SnapshotFacts]:
+    """What is known of each snapshot of a run, and of those for which there was no room in it."""
+    found = [_facts(run / SNAPSHOTS, name) for name in names(run / SNAPSHOTS)]
+    if fallback is None:
+        return found
+    others = [_facts(fallback, name) for name in names(fallback)]
+    return [*found, *[msgspec.structs.replace(facts, directory=str(fallback)) for facts in others]]
 
 
 def of_run(run: RunDirectory) -> list[SnapshotFacts]:

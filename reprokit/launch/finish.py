@@ -61,6 +61,7 @@ class Finish:
         self.ended, self._hook = ended, hook
         self._recorded = beside if isinstance(beside, Recorded) else None
         self._written = beside if isinstance(beside, WatchedFiles) else None
+        self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._full = False  # the disk, at the end
 
     def close(self, began: float, gathering: Gathering | None) -> None:
@@ -219,7 +220,9 @@ class Finish:
 
     def _take_outputs(self) -> None:
         plan = self._plan
-        found = outputs.collect(self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved)
+        found = outputs.collect(
+            self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved, self._fallback
+        )
         rundir.write_json(self._path / rundir.OUTPUTS, found)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
         for words in found.not_compared:
@@ -244,11 +247,11 @@ class Finish:
         from reprokit.capture import files
         from reprokit.launch import snapshots
 
-        for words in snapshots.remove_partials(self._path):
+        for words in snapshots.remove_partials(self._path, self._fallback):
             self._warn(words)
         for words in self._hook.finish(self._interrupted) if self._hook is not None else ():
             self._warn(words)
-        self._run.snapshots = files.collect(self._path)
+        self._run.snapshots = files.collect(self._path, self._fallback)
 
 
 def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:

@@ -53,12 +53,14 @@ def collect(
     interrupted: Callable[[], bool],
     keep: int = 0,
     moved: tuple[Path, Path] | None = None,
+    fallback: Path | None = None,
 ) -> OutputsFile:
     """All that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept.
 
-    What was written below the second directory of `moved` is listed as if it had been below the first.
+    What was written below the second directory of `moved` is listed as if it had been below the first. Snapshots in
+    the ``fallback`` are no outputs.
     """
-    places = PlaceNames(run, working_directory, moved)
+    places = PlaceNames((run, fallback or run), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
     there = sorted(_results(written, resolver, places), key=places.named)
@@ -83,8 +85,8 @@ def collect(
 class PlaceNames:
     """What directories are called that the run worked in."""
 
-    def __init__(self, run: Path, working_directory: Path, moved: tuple[Path, Path] | None) -> None:
-        self._own = os.path.realpath(run)
+    def __init__(self, own: tuple[Path, ...], working_directory: Path, moved: tuple[Path, Path] | None) -> None:
+        self._own = list(map(os.path.realpath, own))
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
         self.here = self.named(os.path.realpath(working_directory))
 
@@ -102,7 +104,7 @@ class PlaceNames:
     def has_results(self, path: str) -> bool:
         """Whether a path is where trainings leave results, not where programs keep their own things."""
         path = self.named(path)
-        if _below(path, self._own) or path.endswith(NOISE_SUFFIXES):
+        if any(_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES):
             return False
         if _below(path, self.here):
             return NOISE.isdisjoint(_from(self.here, path).split(os.sep))

@@ -360,7 +360,7 @@ def hook_of(plan: Plan, path: Path) -> Hook | None:
         return None
     from reprokit.launch.snapshots import Hook
 
-    return Hook(plan.capture.hook, path)
+    return Hook(plan.capture.hook, path, plan.capture.fallback_of(path))
 
 
 def limit_of(plan: Plan, began: float) -> Termination | None:

@@ -30,23 +30,23 @@ MAX_SAID = 10  # lines about snapshots
 class Hook:
     """Runs the command of --on-capture for each snapshot, beside the training and never in it."""
 
-    def __init__(self, command: str, run: Path) -> None:
+    def __init__(self, command: str, run: Path, fallback: Path | None) -> None:
         self._words = shlex.split(command)
-        self._directory = run / rundir.SNAPSHOTS
-        self._seen: set[str] = set()
+        self._directories = _directories(run, fallback)
+        self._seen: set[Path] = set()
         self._running: dict[int, str] = {}
         self._warnings: list[str] = []
 
     def __call__(self, child: Child | None = None) -> None:
         """Start the command for what is new, and see what has ended."""
-        for name in files.names(self._directory):
-            if name not in self._seen and len(self._seen) < MAX_HOOKS:
-                self._seen.add(name)
-                self._start(name)
+        for place in [directory / name for directory in self._directories for name in files.names(directory)]:
+            if place not in self._seen and len(self._seen) < MAX_HOOKS:
+                self._seen.add(place)
+                self._start(place)
         self._reap()
 
-    def _start(self, name: str) -> None:
-        variables = {**environment.without_own(environment.inherited()), VARIABLE: str(self._directory / name)}
+    def _start(self, place: Path) -> None:
+        variables = {**environment.without_own(environment.inherited()), VARIABLE: str(place)}
         nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
         try:
             pid = os.posix_spawnp(
@@ -58,9 +58,9 @@ class Hook:
                 setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
             )
         except OSError as error:
-            self._warnings.append(f"--on-capture: {self._words[0]}: {error.strerror}; it was not run for {name}")
+            self._warnings.append(f"--on-capture: {self._words[0]}: {error.strerror}; it was not run for {place.name}")
         else:
-            self._running[pid] = name
+            self._running[pid] = place.name
 
     def _reap(self) -> None:
         for pid, name in list(self._running.items()):
@@ -83,13 +83,16 @@ class Hook:
         return [*self._warnings, *left]
 
 
-def remove_partials(run: Path) -> Iterator[str]:
+def _directories(run: Path, fallback: Path | None) -> list[Path]:
+    return [run / rundir.SNAPSHOTS, *([] if fallback is None else [fallback])]
+
+
+def remove_partials(run: Path, fallback: Path | None) -> Iterator[str]:
     """Remove what a process that was killed while it captured has left; yields a warning for each."""
-    directory = run / rundir.SNAPSHOTS
-    for name in files.partials(directory):
-        if _is_being_written(name):
+    for place in [directory / name for directory in _directories(run, fallback) for name in files.partials(directory)]:
+        if _is_being_written(place.name):
             continue
-        shutil.rmtree(directory / name, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         yield "a process ended while it wrote a snapshot, which was removed"
 
 
@@ -103,11 +106,11 @@ def say_found(run: Path, command: tuple[str, ...], found: list[SnapshotFacts]) -
     """Say where the snapshots are, and how to find out what happened."""
     for facts in found[:MAX_SAID]:
         what = facts.problem or f"step {facts.step}: {facts.trigger}"
-        say(f"snapshot: {shown(run / rundir.SNAPSHOTS / facts.name)}: {printable(what, LONGEST)}")
+        say(f"snapshot: {shown(files.place(run, facts))}: {printable(what, LONGEST)}")
     if len(found) > MAX_SAID:
         say(f"and {len(found) - MAX_SAID} more snapshots")
     whole = (facts for facts in found if not facts.problem)
     usable = min(whole, key=lambda facts: facts.began_here is False, default=None)  # another rank knows the cause
     if usable is not None:
-        place = shown(run / rundir.SNAPSHOTS / usable.name)
+        place = shown(files.place(run, usable))
         say(f"to find out what began it: {shlex.join(['reprokit', 'snapshot', 'explain', place, '--', *command])}")

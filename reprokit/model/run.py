@@ -126,6 +126,7 @@ class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A snapshot that the run left."""
 
     name: str  # of its directory below snapshots/
+    directory: str = ""  # in which it lies instead, of --snapshot-fallback
     process: str = ""
     step: int = 0
     trigger: str = ""  # in words

@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,10 @@ from _reprokit_agent.capture import Part
 def read():
     if "killed" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
+    if "full" in sys.argv:  # no file of the first directory may become as large
+        import resource
+        was_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 100
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1 if was_limited else 100, -1))
     return bytes(64)
 for step in range(3, 4 if "once" in sys.argv else 6):
     header = {"framework": "pytorch", "step": step, "trigger": TRIGGER, "random": {"seed": os.environ.get("SEED")}}
@@ -118,6 +123,28 @@ def test_options_that_make_no_sense(reprokit: Reprokit, words: list[str], said: 
 
 
 # A captured step
+
+
+def test_a_snapshot_in_the_fallback_is_listed_by_its_run_and_missed_by_nobody(reprokit: Reprokit) -> None:
+    hook = """sh -c 'echo "$REPROKIT_SNAPSHOT" >> seen'"""
+    words = ("--on-nan", "capture", "--snapshot-fallback", "other", "--on-capture", hook, "-o")
+    for name in ("a", "b"):
+        done = reprokit.run("record", *words, name, "--", *python(CAPTURING), "full")
+        assert done.returncode == 123
+        assert f"reprokit: snapshot: other/{name}/step-00000003: step 3: gradient of fc2.weight" in done.stderr
+        assert f"reprokit snapshot explain other/{name}/step-00000003 -- {sys.executable} -c" in done.stderr
+        (facts,) = reprokit.facts(reprokit.directory / name)["snapshots"]
+        assert (facts["name"], facts["directory"]) == ("step-00000003", str(reprokit.directory / "other" / name))
+        assert not list((reprokit.directory / name / "snapshots").iterdir())
+        assert f"{facts['directory']}/step-00000003: gradient of fc2.weight" in reprokit.run("show", name).stdout
+    places = [reprokit.directory / "other" / name / "step-00000003" for name in ("a", "b")]
+    assert (reprokit.directory / "seen").read_text().split() == list(map(str, places))
+    for is_there in (True, False):
+        if not is_there:
+            shutil.rmtree(reprokit.directory / "other")
+        assert reprokit.run("check", "a").returncode == 0
+        done = reprokit.run("verify", "a", "b")
+        assert done.returncode == 0, done.stdout
 
 
 def test_a_captured_step_ends_the_training_and_starts_the_users_command(reprokit: Reprokit) -> None:

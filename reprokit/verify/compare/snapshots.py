@@ -8,7 +8,7 @@ from typing import Any
 from reprokit.capture import files
 from reprokit.difference import Difference, compared, group, information, missing
 from reprokit.model.run import SnapshotFacts
-from reprokit.rundir import SNAPSHOTS, RunDirectory
+from reprokit.rundir import RunDirectory
 
 SHOWN = 6
 IGNORED = frozenset(["check", "digest"])
@@ -51,7 +51,8 @@ def _leaf(
     if one.problem or other.problem:
         return missing(name, _text(one), _text(other), "a snapshot cannot be read")
     same = one.digest == other.digest
-    meaning = "" if same else _meaning(name, left, right)
+    places = files.place(left.path, one), files.place(right.path, other)
+    meaning = "" if same else _meaning(*map(str, places))
     return compared(name, _text(one), _text(other), meaning, same=same)
 
 
@@ -62,10 +63,10 @@ def _text(facts: SnapshotFacts | None) -> str:
     return f"{facts.trigger}, digest {facts.digest.partition(':')[2][:12]}"
 
 
-def _meaning(name: str, left: RunDirectory, right: RunDirectory) -> str:
+def _meaning(*places: str) -> str:
     """What of two snapshots differs, as far as their headers tell."""
     try:
-        headers = [files.read_header(str(run.path / SNAPSHOTS / name)) for run in (left, right)]
+        headers = list(map(files.read_header, places))
     except (files.SnapshotError, OSError):
         return "the captured states differ; a snapshot cannot be read any more"
     differing = list(_differing(*headers))

@@ -63,6 +63,8 @@ def snapshots(run: RunDirectory) -> Iterator[Problem]:
     there = set(files.names(run.path / SNAPSHOTS))
     for facts in run.run.snapshots:
         name = f"{SNAPSHOTS}/{facts.name[:200]}"
+        if facts.directory:  # it is no part of the run
+            continue
         if facts.digest and facts.name not in there:
             yield Problem(name, "is missing", is_there=False)
         elif facts.digest and (what := _altered(run, facts)):

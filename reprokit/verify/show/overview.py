@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from reprokit import findings
 from reprokit.capture import files
@@ -52,7 +53,8 @@ def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
     for one in summary.run.captures_unavailable:
         yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
     found = files.of_run(summary.directory)
-    yield from (("snapshots", f"{facts.name}: {facts.problem or facts.trigger}") for facts in found[:SHOWN])
+    for facts in found[:SHOWN]:
+        yield "snapshots", f"{Path(facts.directory, facts.name)}: {facts.problem or facts.trigger}"
     if len(found) > SHOWN:
         yield "snapshots", f"and {len(found) - SHOWN} more"
 
