@@ -18,23 +18,29 @@ from reprokit.rundir import RunDirectory
 KEPT_PREFIXES = (
     "ATEN_",
     "BLIS_",
+    "CCL_",
     "CUBLAS_",
     "CUDA_",
     "CUDNN_",
     "DNNL_",
+    "FI_",
     "FLAGS_",
     "FLASH_ATTENTION_",
+    "GLOO_",
     "GOMP_",
     "GOTO_",
     "HCCL_",
     "HOROVOD_",
     "HSA_",
+    "I_MPI_",
     "JAX_",
     "KERAS_",
     "KMP_",
     "LC_",
     "MIOPEN_",
     "MKL_",
+    "MPICH_",
+    "MV2_",
     "MXNET_",
     "NCCL_",
     "NPY_",
@@ -42,11 +48,15 @@ KEPT_PREFIXES = (
     "NUMEXPR_",
     "NVIDIA_",
     "NVTE_",
+    "OMPI_MCA_",
     "OMP_",
     "ONEDNN_",
     "OPENBLAS_",
     "PL_",
+    "PMIX_MCA_",
+    "PRTE_MCA_",
     "PYTORCH_",
+    "RCCL_",
     "ROCR_",
     "SKLEARN_",
     "TBB_",
@@ -69,9 +79,10 @@ KEPT_PREFIXES = (
     "TF_SYNC_",
     "TF_USE_",
     "TF_XLA_",
-    "TORCH_",
     "TORCHINDUCTOR_",
+    "TORCH_",
     "TRITON_",
+    "UCX_",
     "VECLIB_",
     "XLA_",
 )
@@ -116,6 +127,20 @@ KEPT_NAMES = frozenset(
     }
 )
 
+# What a launcher of ranks tells each of them of this one job: the recording's would lead to processes that are gone.
+OF_ONE_JOB = (
+    "I_MPI_HYDRA_",
+    "MPICH_INTERFACE_HOSTNAME",
+    "MV2_COMM_WORLD_",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_initial_wdir",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_pmix",
+    "PRTE_MCA_ess",
+    "PRTE_MCA_pmix",
+    "PRTE_MCA_prte_",
+)
+
 KEY_SIZE = 32  # bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|LICEN[CS]E")
@@ -129,7 +154,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def is_kept(name: str, value: str) -> bool:
     """Whether this variable can change a training's results and may be written down."""
-    listed = name in KEPT_NAMES or name.startswith(KEPT_PREFIXES)
+    listed = name in KEPT_NAMES or (name.startswith(KEPT_PREFIXES) and not name.startswith(OF_ONE_JOB))
     return listed and _NAME.fullmatch(name) is not None and not is_secret(name, value)
 
 

@@ -154,6 +154,14 @@ def test_secrets_are_nowhere_in_the_run(reprokit: Reprokit) -> None:
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
+def test_how_ranks_reduce_is_kept_and_where_their_launcher_listens_is_not(reprokit: Reprokit) -> None:
+    algorithm, job = "OMPI_MCA_coll_tuned_allreduce_algorithm", "OMPI_MCA_orte_hnp_uri"
+    variables = {algorithm: "3", job: "704380928.0;tcp://192.0.2.2:53951", "UCX_TLS": "tcp"}
+    assert reprokit.record("true", environment=variables).returncode == 0
+    kept = reprokit.facts()["variables"]
+    assert {name: kept.get(name) for name in variables} == {algorithm: "3", job: None, "UCX_TLS": "tcp"}
+
+
 def test_a_run_is_for_its_owner_only(reprokit: Reprokit) -> None:
     reprokit.record("true")
     assert reprokit.last.stat().st_mode & 0o777 == 0o700
