@@ -214,6 +214,16 @@ class UpdateDue(TrainingEvent):
         self.state: Any = None  # what a handler knows again when the update is done
 
 
+class GradientsDue(TrainingEvent):
+    """Gradients, each with its variable, are about to be applied, be it in a graph that is being built."""
+
+    __slots__ = ("optimizer", "pairs")
+
+    def __init__(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+        self.optimizer = optimizer
+        self.pairs = pairs
+
+
 class UpdateDone(TrainingEvent):
     """An optimizer has updated its parameters."""
 
@@ -301,14 +311,35 @@ class ModelEnded(TrainingEvent):
 
 
 class EpochEnded(TrainingEvent):
-    """All steps on the batches of one iteration of a data loader are done."""
+    """All steps on the batches of one iteration of a data loader, or of an epoch of Keras' fit, are done."""
 
-    __slots__ = ("loader", "number", "thread")
+    __slots__ = ("name", "number", "records", "steps", "values")
 
-    def __init__(self, loader: str, number: int, thread: str) -> None:
-        self.loader = loader
+    def __init__(
+        self, name: str, number: int, steps: int | None, values: dict[str, object], records: list[Any]
+    ) -> None:
+        self.name = name  # of the loader, or of the call of fit
         self.number = number
-        self.thread = thread
+        self.steps = steps
+        self.values = values
+        self.records = records  # of the models and optimizers whose tensors are as the epoch left them
+
+
+class EvaluationDue(TrainingEvent):
+    """Something else than steps may begin, as an evaluation."""
+
+    __slots__ = ()
+
+
+class ResultsReported(TrainingEvent):
+    """A call for a whole training or evaluation has returned these."""
+
+    __slots__ = ("kind", "name", "values")
+
+    def __init__(self, kind: str, name: str, values: dict[str, Any]) -> None:
+        self.kind = kind
+        self.name = name
+        self.values = values
 
 
 class Events:
@@ -351,6 +382,7 @@ class Events:
         self.optimizer_made = of(OptimizerMade)
         self.optimizer_named = of(OptimizerNamed)
         self.update_due = of(UpdateDue)
+        self.gradients_due = of(GradientsDue)
         self.update_done = of(UpdateDone)
         self.update_ended = of(UpdateEnded)
         self.part_due = of(PartDue)
@@ -361,6 +393,8 @@ class Events:
         self.optimizer_ended = of(OptimizerEnded)
         self.model_ended = of(ModelEnded)
         self.epoch_ended = of(EpochEnded)
+        self.evaluation_due = of(EvaluationDue)
+        self.results_reported = of(ResultsReported)
 
 
 def tell(handlers: Handlers, event: TrainingEvent) -> str | None:

@@ -19,6 +19,7 @@ from .events import (
     LossComputed,
     ModelEnded,
     OptimizerEnded,
+    ResultsReported,
     UpdateDone,
     UpdateDue,
     tell,
@@ -111,7 +112,7 @@ class ThreadMetrics(_local):
 class Metrics:
     """Writes down losses, epochs and weights."""
 
-    def __init__(self, agent: Agent, events: Events, records: RecordRegistry, tensors: TensorReader) -> None:
+    def __init__(self, agent: Agent, events: Events, records: RecordRegistry | None, tensors: TensorReader) -> None:
         self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
         self.forget()
 
@@ -123,13 +124,18 @@ class Metrics:
         self._pending: list[tuple[str, int, Any, EpochState | None]] = []
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {
+        of_loaders: dict[type[TrainingEvent], Handler] = {
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
             LoaderExhausted: self._loader_exhausted,
-            LossComputed: self._loss_computed,
             UpdateDue: self._update_due,
             UpdateDone: self._update_done,
+        }
+        return {
+            **({} if self._records is None else of_loaders),  # else the framework tells of its epochs itself
+            LossComputed: self._loss_computed,
+            EpochEnded: self._epoch_ended,
+            ResultsReported: self._results_reported,
             OptimizerEnded: self._optimizer_ended,
             ModelEnded: self._model_ended,
         }
@@ -225,16 +231,17 @@ class Metrics:
         if not epoch.steps:
             return
         self._flush()
-        line = {"name": epoch.name, "epoch": epoch.number, "values": epoch.values(), "steps": epoch.steps}
-        self._agent.journal.write("epoch", line)
-        thread = on_thread("")  # another thread's models are in the midst of their training
-        for record in self._records.current(thread):
-            if late and record.has_buffers:
-                continue  # which the forward computation has changed
-            self._agent.attempt(self._write_weights, record, "epoch", epoch.number)
-        if self._events.epoch_ended:
-            tell(self._events.epoch_ended, EpochEnded(epoch.name, epoch.number, thread))
+        # Another thread's models are in the midst of their training; a late forward computation has changed buffers.
+        current = self._records.current(on_thread("")) if self._records else ()
+        records = [record for record in current if not (late and record.has_buffers)]
+        tell(self._events.epoch_ended, EpochEnded(epoch.name, epoch.number, epoch.steps, epoch.values(), records))
         epoch.next()
+
+    def _epoch_ended(self, event: EpochEnded) -> None:
+        line = {"name": event.name, "epoch": event.number, "values": event.values, "steps": event.steps}
+        self._agent.journal.write("epoch", line)
+        for record in event.records:
+            self._agent.attempt(self._write_weights, record, "epoch", event.number)
 
     def _end_epochs(self, all_of_them: bool = False) -> None:
         self._flush()
@@ -242,6 +249,9 @@ class Metrics:
         for epoch in list(self._epochs):
             if all_of_them or (epoch.exhausted and epoch.thread == thread):
                 self._agent.attempt(self._end_epoch, epoch)
+
+    def _results_reported(self, event: ResultsReported) -> None:
+        self._agent.journal.write(event.kind, {"name": event.name, "values": event.values})
 
     # The end
 

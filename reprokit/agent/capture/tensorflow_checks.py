@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..tensorflow.trail import _array
+from ..tensorflow.tensors import view
 from . import checks
 from .checks import MEMORY, WARM
 from .finite import Finite
@@ -165,7 +165,7 @@ class EagerTest:
         return above is None or not array.size or not float(array.max()) > above
 
     def _are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
-        arrays = [_array(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
+        arrays = [view(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
             return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
         sizes = [array.nbytes for array in arrays]

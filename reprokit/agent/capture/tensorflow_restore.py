@@ -6,7 +6,8 @@ import copy
 import re
 import sys
 
-from ..tensorflow.state import name_of, optimizer_variables
+from ..tensorflow.state import optimizer_variables
+from ..tensorflow.tensors import name_of
 from .reading import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
 from .tensorflow_snapshot import all_owners

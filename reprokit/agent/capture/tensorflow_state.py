@@ -6,7 +6,8 @@ import sys
 import weakref
 
 from ..digests import tensor_digest
-from ..tensorflow.state import name_of, optimizer_variables
+from ..tensorflow.state import optimizer_variables
+from ..tensorflow.tensors import name_of
 from .store import DTYPES, Part
 from .trees import pack
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..tensorflow.state import is_eager, optimizer_variables
+from ..tensorflow.state import optimizer_variables
+from ..tensorflow.tensors import is_eager
 from .settings import STOP
 from .tensorflow_calls import UpdateSite
 from .tensorflow_checks import LAST_LOSSES, UpdateTest

@@ -68,8 +68,8 @@ _WAITS_FOR = {
     + [
         f"tensorflow.python.{name}"
         for name in ("framework.random_seed", "ops.stateful_random_ops", "training.optimizer", "client.session")
-    ],
-    "keras": _KERAS,
+    ]
+    + _KERAS,
     "sklearn": ["sklearn", "sklearn.base", "sklearn.model_selection._validation"]
     + [f"sklearn.metrics.{under}{name}" for name in ("classification", "ranking", "regression") for under in ("_", "")],
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
@@ -86,14 +86,13 @@ _WAITS_FOR = {
         "wandb.sdk.lib.runid",
     ],
 }
-_FOLDERS = frozenset(["pytorch"])  # beside this one
+_FOLDERS = frozenset(["pytorch", "tensorflow"])  # beside this one
 _CLASSES = {
     "python": "PythonAdapter",
     "numpy": "NumpyAdapter",
     "jax": "JaxAdapter",
     "pytorch": "PytorchAdapter",
     "tensorflow": "TensorflowAdapter",
-    "keras": "KerasAdapter",
     "sklearn": "SklearnAdapter",
     "xgboost": "XgboostAdapter",
     "lightgbm": "LightgbmAdapter",

@@ -13,7 +13,7 @@ import sys
 import time
 from _thread import get_ident
 
-from ..events import LoaderBegan, UpdateDone
+from ..events import EvaluationDue, LoaderBegan, UpdateDone
 from ..patching import replace
 from ..places import where
 from . import settings
@@ -109,7 +109,11 @@ class Observer:
             self.flush()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {UpdateDone: lambda _: self.step(), LoaderBegan: self._begin_pass}
+        return {
+            UpdateDone: lambda _: self.step(),
+            EvaluationDue: lambda _: self.resume(),
+            LoaderBegan: self._begin_pass,
+        }
 
     def failed(self, error: Exception, handler: Handler) -> None:
         self.agent.failed(handler, error)

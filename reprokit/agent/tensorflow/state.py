@@ -9,9 +9,10 @@ from __future__ import annotations
 import weakref
 from _thread import _local
 
-from ..arrays import array_entry
-from ..digests import distinct, weights_line
+from ..digests import distinct
+from ..events import ModelEnded, OptimizerEnded, tell
 from . import private_api
+from .tensors import NotReadableError, entry, name_of, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +21,9 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..digests import Tensor
-    from .trail import TensorflowTrail as Trail
+    from ..events import Events
 
     Function = Callable[..., Any]
-
-
-class NotReadableError(Exception):
-    """The variables have no values that could be read now, as in a graph without its session."""
 
 
 class VariablesRecord:
@@ -72,25 +69,33 @@ class VariablesRecord:
         if counters:
             self.steps = int(values.pop())
         names = map(name_of, self._variables)
-        self._last = distinct(array_entry(name, value) for name, value in zip(names, values))
+        self._last = distinct(entry(name, value) for name, value in zip(names, values))
         return self._last
 
 
-class AdapterRecords:
-    """The records of one adapter."""
+class OptimizerStep:
+    """A step of an optimizer."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    __slots__ = ("model", "optimizer", "results")
+
+    def __init__(self, optimizer: Any, model: Any, results: Any = None) -> None:
+        self.optimizer = optimizer
+        self.model = model  # what it trains: an object with weights, or a list of variables
+        self.results = results  # what the step returned
+
+
+class VariableRecords:
+    """The records of this process, and the events of their ends."""
+
+    def __init__(self, agent: Agent, events: Events) -> None:
+        self._agent, self._events = agent, events
         self._inside = _local()
-        self.trail: Trail | None = None
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
         self._by_owner: weakref.WeakKeyDictionary[Any, list[VariablesRecord]] = weakref.WeakKeyDictionary()
         self._unread: list[VariablesRecord] = []  # of dead owners, until a session closes
-        if self.trail is not None:
-            self.trail.forget()
 
     def __contains__(self, owner: object) -> bool:
         return owner in self._by_owner
@@ -112,12 +117,25 @@ class AdapterRecords:
 
     # Models and optimizers
 
-    def note(self, model: Any, epoch: int | None = None) -> None:
-        """Take in the variables of a Keras model and its optimizer; write their digests where an epoch has ended."""
-        self._take_in(self._record(model, "model", lambda owner: list(owner.weights)), epoch)
+    def of(self, model: Any) -> list[VariablesRecord]:
+        """The records of a Keras model and its optimizer, as they are now."""
+        records = [self._record(model, "model", lambda owner: list(owner.weights))]
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None:
-            self._take_in(self._record(optimizer, "optimizer", optimizer_variables), epoch)
+            records.append(self.optimizer(optimizer))
+        for record in records:
+            record.refresh()
+        return records
+
+    def note(self, model: Any) -> None:
+        """Take in the variables of a Keras model and its optimizer; digest them while there is a session."""
+        for record in self.of(model):
+            if record.of_graph:
+                record.tensors()
+
+    def optimizer(self, optimizer: Any) -> VariablesRecord:
+        """The record of an optimizer."""
+        return self._record(optimizer, "optimizer", optimizer_variables)
 
     def trained(self, optimizer: Any, variables: list[Any]) -> None:
         """Take in an optimizer that a script's own loop drives, and the variables that it trains."""
@@ -125,38 +143,13 @@ class AdapterRecords:
         held = {id(variable) for record in known for variable in record._variables}
         if known and all(id(variable) in held for variable in variables):
             return
-        self._record(optimizer, "optimizer", optimizer_variables).refresh()
+        self.optimizer(optimizer).refresh()
         if len(known) < 2:
             name = self._agent.name("model")
             self._add(optimizer, VariablesRecord(optimizer, name, "Variables", lambda _: variables)).refresh()
         else:
             variables += [variable for variable in known[1]._variables if variable not in variables]
             known[1]._variables = variables
-
-    # The trail
-
-    def _trail_does(self, what: str, *arguments: Any) -> None:
-        """A trail that fails ends, with a warning, and the training goes on."""
-        try:
-            if self.trail is not None:
-                getattr(self.trail, what)(*arguments)
-        except Exception as error:
-            self.trail = None
-            self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
-
-    def begins(self, model: Any) -> None:
-        """A model of Keras begins a step."""
-        optimizer = getattr(model, "optimizer", None)
-        if self.trail is not None and optimizer is not None:
-            self._trail_does("begins", optimizer, model)
-
-    def stepped(self, optimizer: Any, model: Any, results: Any = None) -> None:
-        """An optimizer took a step that returned this."""
-        if self._agent.observer is not None:
-            self._agent.observer.step()
-        if self.trail is not None and optimizer is not None:
-            record = self._record(optimizer, "optimizer", optimizer_variables)
-            self._trail_does("stepped", optimizer, record.name, model, results)
 
     def _record(self, owner: Any, kind: str, variables_of: Callable[[Any], list[Any]]) -> VariablesRecord:
         known = self._by_owner.get(owner)
@@ -169,13 +162,6 @@ class AdapterRecords:
         generation = self._agent.generation
         weakref.finalize(owner, self._agent.attempt, self._owner_dies, record, generation).atexit = False
         return record
-
-    def _take_in(self, record: VariablesRecord, epoch: int | None) -> None:
-        record.refresh()
-        if epoch is not None:
-            self._write(record, "epoch", epoch)
-        elif record.of_graph:
-            record.tensors()  # while there is a session
 
     # The end
 
@@ -199,54 +185,18 @@ class AdapterRecords:
         record.refresh()
         if record.ended or record.empty:
             return
-        self._write(record, "end", None)
+        if record.of_graph:
+            record.tensors()  # which fails where nothing was ever read
         record.ended = True
         if record.name.startswith("optimizer"):
-            line = {"object": record.name, "class": record.kind, "steps": record.steps}
-            self._agent.journal.write("optimizer", line)
-
-    def _write(self, record: VariablesRecord, at: str, epoch: int | None) -> None:
-        line = weights_line(at, epoch, record.name, record.kind, record.tensors(), full=at == "end")
-        self._agent.journal.write("weights", line)
+            tell(self._events.optimizer_ended, OptimizerEnded(record))
+        else:
+            tell(self._events.model_ended, ModelEnded(record))
 
     def finish(self) -> None:
-        """Write the end of all that is left."""
-        self._trail_does("finish")
+        """Tell the end of all that is left."""
         for record in [record for records in self._by_owner.values() for record in records] + self._unread:
             self._agent.attempt(self._end, record)
-
-    def make_apply(self, original: Function) -> Function:
-        """An optimizer's apply or apply_gradients that takes in what it trains."""
-
-        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
-            gradients = list(gradients)
-            if original.__name__ == "apply_gradients":
-                pairs = gradients
-            else:
-                given = (arguments and arguments[0]) or keywords.get("trainable_variables")
-                variables = given or private_api.trained(optimizer)
-                pairs = list(zip(gradients, variables))
-            pairs = [pair for pair in pairs if pair[0] is not None]
-            self._trail_does("applies", optimizer, pairs)
-            if self.nested:
-                return original(optimizer, gradients, *arguments, **keywords)
-            result = self.outermost(original, optimizer, gradients, *arguments, **keywords)
-            trained = [variable for _, variable in pairs]
-            self._agent.attempt(self.trained, optimizer, trained)
-            if pairs and all(is_eager(gradient) for gradient, _ in pairs):
-                self._agent.attempt(self.stepped, optimizer, trained)
-            return result
-
-        return apply
-
-
-def is_eager(tensor: Any) -> bool:
-    """Whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
-    return private_api.has_value(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor)
-
-
-def name_of(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name)
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
@@ -255,22 +205,3 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     if callable(found):
         found = found()
     return list(optimizer.weights if found is None else found)
-
-
-def read(variables: list[Any]) -> list[Any]:
-    """The values as arrays of NumPy, outside whatever graph is being built at the moment."""
-    if private_api.ops() is None:
-        return [variable.numpy() for variable in variables]
-    if any(map(private_api.is_of_graph, variables)):
-        return _read_graph(variables)
-    with private_api.ops().init_scope():
-        return [variable.numpy() for variable in variables]
-
-
-def _read_graph(variables: list[Any]) -> list[Any]:
-    """TensorFlow 1: by the session that is open, or else by the one that Keras made; never by a new one."""
-    session = private_api.ops().get_default_session() or private_api.keras_session()
-    if session is None or any(variable.graph is not session.graph for variable in variables):
-        raise NotReadableError("there is no open session to read the variables in")
-    values: list[Any] = session.run(variables)
-    return values

@@ -10,8 +10,9 @@ import sys
 import weakref
 
 from .. import trail_library as trail
+from ..events import GradientsDue, UpdateDone, UpdateDue
 from . import private_api
-from .state import NotReadableError, is_eager, name_of, read
+from .tensors import is_eager, name_of, value, values, view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..events import Events, Handler, TrainingEvent
+    from .state import VariableRecords
 
 EACH = 17  # steps from one look at the weights to the next; with no factor of 16, so that the last 16 looks are kept
 MAX_TABLES = 64  # of one optimizer: its variables may change that often
@@ -60,8 +63,10 @@ class _Steps:
 class TensorflowTrail:
     """The trail of this process, as far as TensorFlow makes it."""
 
-    def __init__(self, agent: Agent, library: trail.Library, *, in_graphs: bool) -> None:
-        self._agent = agent
+    def __init__(
+        self, agent: Agent, events: Events, records: VariableRecords, library: trail.Library, *, in_graphs: bool
+    ) -> None:
+        self._agent, self._events, self._records = agent, events, records
         self._library = library
         self._in_graphs = in_graphs
         self._words = trail.Words()
@@ -80,17 +85,27 @@ class TensorflowTrail:
             found = self._steps[optimizer] = _Steps(self._library)
         return found
 
-    def applies(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
-        """Gradients, each with its variable, are about to be applied, be it in a graph that is being built."""
-        steps = self._of(optimizer)
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {GradientsDue: self._gradients_due, UpdateDue: self._update_due, UpdateDone: self._update_done}
+
+    def failed(self, error: Exception, _handler: Handler) -> None:
+        """The trail ends, with a warning."""
+        self._events.remove(self)
+        self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
+
+    def _gradients_due(self, event: GradientsDue) -> None:
+        steps, pairs = self._of(event.optimizer), event.pairs
         if pairs and all(is_eager(gradient) for gradient, _ in pairs):
             steps.gradients = [(variable, gradient) for gradient, variable in pairs]
         elif self._in_graphs:
             for gradient, variable in pairs:
                 _take_in_graph(steps, gradient, variable)
 
-    def begins(self, optimizer: Any, model: Any) -> None:
+    def _update_due(self, event: UpdateDue) -> None:
         """A step of Keras begins. Before the first of them the random states are taken down."""
+        optimizer, model = event.optimizer.optimizer, event.optimizer.model
+        if optimizer is None:
+            return
         steps = self._of(optimizer)
         if steps.count == 0 and steps.beginning is None:
             # Where Keras has generators of its own, their states are in the digest of some steps only.
@@ -103,18 +118,18 @@ class TensorflowTrail:
     def _state(self, address: int) -> int:
         return self._library.digest(address, trail.WORDS, self._words.salt) if address else 0
 
-    def stepped(self, optimizer: Any, name: str, model: Any, results: Any) -> None:
-        """A step was taken, which returned this; model: an object with variables, or a list of them."""
-        if self._closed:
+    def _update_done(self, event: UpdateDone) -> None:
+        step = event.optimizer
+        if self._closed or step.optimizer is None:
             return
-        steps = self._of(optimizer)
+        steps = self._of(step.optimizer)
         looks = steps.count % EACH == 0
         if looks or steps.series is None:
-            self._choose(steps, optimizer, name, model)
+            self._choose(steps, step.optimizer, step.model)
         series = steps.series
         assert series is not None
         held, whole = self._point(steps, series, looks=looks)
-        known, loss = self._results(results)
+        known, loss = self._results(step.results)
         self._put(steps, trail.LOSS * known | (0 if whole else trail.PARTIAL), loss)
         self._library.step(series.handle, steps.address, series.address)
         del held
@@ -122,7 +137,7 @@ class TensorflowTrail:
         steps.gradients = []
         self._last = series.handle
 
-    def _choose(self, steps: _Steps, optimizer: Any, name: str, model: Any) -> None:
+    def _choose(self, steps: _Steps, optimizer: Any, model: Any) -> None:
         """The series of this step: a new one where the variables are others."""
         variables = list(model.weights if hasattr(model, "weights") else model)
         steps.generators = _generators(model)
@@ -133,7 +148,11 @@ class TensorflowTrail:
         series = OptimizerVariables(variables, self._library)
         steps.tables += 1
         if steps.tables <= MAX_TABLES:
-            kind, tensors = type(optimizer).__name__, list(series.named())
+            name, kind, tensors = (
+                self._records.optimizer(optimizer).name,
+                type(optimizer).__name__,
+                list(series.named()),
+            )
             series.handle = self._library.series(
                 self._handle, name, kind, tensors, steps.count, "tensorflow", **steps.beginning or {}
             )
@@ -145,13 +164,13 @@ class TensorflowTrail:
         """Write down where gradients and weights lie; what must live until they were read, and whether that is all."""
         count = len(series.variables)
         pointers = [0] * (2 * count)
-        held = [_array(value) for value in _values(series.variables)] if looks else []
+        held = [view(value) for value in values(series.variables)] if looks else []
         for place, array in enumerate(held):
             pointers[count + place] = _address(array, series.sizes[place])
-        gradients = steps.gradients or [(variable, _value(holder)) for variable, holder in steps.holders.values()]
+        gradients = steps.gradients or [(variable, value(holder)) for variable, holder in steps.holders.values()]
         for variable, gradient in gradients:
             found = series.places.get(id(variable))
-            array = _array(gradient)
+            array = view(gradient)
             held.append(array)
             if found is not None:
                 pointers[found] = _address(array, series.sizes[found])
@@ -164,7 +183,7 @@ class TensorflowTrail:
             parts = [results[key] for key in sorted(results) if key not in _NOT_RESULTS]
         else:
             parts = list(results) if isinstance(results, (list, tuple)) else [results]
-        arrays = [array for array in map(_array, parts) if array is not None]
+        arrays = [array for array in map(view, parts) if array is not None]
         digest = 0
         for array in arrays:
             digest = self._fold(digest, array)
@@ -182,7 +201,7 @@ class TensorflowTrail:
         address = self._words.of(private_api.seed_generator())
         digest = self._library.fold(0, address, trail.WORDS, self._words.salt) if address else 0
         for generator in generators:
-            array = _array(_value(generator))
+            array = view(value(generator))
             if array is not None:
                 digest = self._fold(digest, array)
         return digest
@@ -221,38 +240,6 @@ def _generators(model: Any) -> list[Any]:
     found = getattr(model, "variables", None)
     states = [one for one in found if "seed_generator_state" in name_of(one)] if isinstance(found, list) else []
     return states[:MAX_GENERATORS]
-
-
-def _values(variables: list[Any]) -> list[Any]:
-    """The values as they are now, copied only where they come out of a session; None of what cannot be read."""
-    if any(map(private_api.is_of_graph, variables)):
-        try:
-            return read(variables)
-        except NotReadableError:
-            return [None] * len(variables)
-    return [_value(variable) for variable in variables]
-
-
-def _value(variable: Any) -> Any:
-    """The value of a variable, without the copy that its own methods make."""
-    resource = private_api.plain(variable)
-    handle = getattr(resource, "handle", None)
-    if handle is None or not private_api.has_value(handle):  # of several devices, or of a graph
-        return None
-    with private_api.ops().init_scope():  # no tape is to see it
-        return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=handle, dtype=resource.dtype)
-
-
-def _array(value: Any) -> Any:
-    """A view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
-    if value is None:
-        return None
-    if private_api.has_value(value):
-        if "CPU:" not in value.device:
-            return None
-        value = private_api.value(value)
-    array = sys.modules["numpy"].asarray(value)
-    return None if array.dtype.hasobject or not array.flags.c_contiguous else array
 
 
 def _address(array: Any, size: int) -> int:

@@ -1,0 +1,72 @@
+"""Watches TensorFlow, and Keras 2 and 3: its hooks make events, of which listeners make what a run keeps."""
+
+from __future__ import annotations
+
+import atexit
+
+from .. import trail_library
+from ..digests import text_digest
+from . import private_api
+from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
+from .trail import TensorflowTrail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+
+
+class TensorflowAdapter:
+    """Watches a training by TensorFlow or Keras."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._keras = KerasHooks(agent)
+        self._optimizers = OptimizerHooks(agent)  # of TensorFlow 1, of whose graphs there is no trail
+        self._trail: TensorflowTrail | None = None
+        atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name in ("tensorflow", "keras", "tf_keras"):
+            self._agent.framework(name, module)
+        elif name.endswith(("random_seed", "utils.tf_utils", "utils.rng_utils", "random.seed_generator")):
+            watch_seeding(self._agent, name, module)
+        elif name.endswith("stateful_random_ops"):
+            self._agent.attempt(watch_generators, self._agent, module)
+        elif name.endswith("client.session"):
+            self._optimizers.watch_sessions(module)
+        elif name.endswith("training.optimizer"):
+            self._optimizers.watch(module)
+        elif "optimizer" in name:
+            self._keras.watch(module)
+        else:
+            self._agent.attempt(self._begin_trail)
+            self._keras.watch_models(name, module)
+
+    def _begin_trail(self) -> None:
+        library = trail_library.load(self._agent.run) if self._trail is None else None
+        if library is not None:
+            keras = self._keras
+            in_graphs = trail_library.wants_gradients_in_graphs(self._agent.run)
+            self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
+            keras.events.add(self._trail)
+
+    def _parts(self) -> list[Any]:
+        return [part for part in (self._trail, self._keras.records, self._optimizers.records) if part is not None]
+
+    def forget(self) -> None:
+        for part in self._parts():
+            part.forget()
+
+    def finish(self) -> None:
+        for part in self._parts():
+            self._agent.attempt(part.finish)
+
+    def random_states(self) -> None:
+        """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""
+        if private_api.context() is not None:
+            generator = private_api.seed_generator()
+            state = (private_api.eager_seed(), generator.getstate() if generator else None)
+            line = {"name": "tensorflow", "digest": text_digest(repr(state))}
+            self._agent.journal.write("random_state", line)

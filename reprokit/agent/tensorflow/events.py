@@ -1,0 +1,331 @@
+"""Where TensorFlow and Keras tell what a training does: all hooks and wrappers, which turn it into events."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+
+from ..arrays import as_array
+from ..events import (
+    EpochEnded,
+    EvaluationDue,
+    Events,
+    GradientsDue,
+    LossComputed,
+    ResultsReported,
+    UpdateDone,
+    UpdateDue,
+    tell,
+)
+from ..metrics import Metrics
+from ..parts import leaves
+from ..patching import replace
+from ..seeds import seeding, seeding_method
+from ..values import describe
+from . import private_api, tensors
+from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
+from .state import OptimizerStep, VariableRecords
+from .tensors import is_eager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from ..agent import Agent
+
+    Function = Callable[..., Any]
+
+_SEEDING = {"set_seed": "tensorflow.random.set_seed", "set_random_seed": "tensorflow.set_random_seed"}
+
+
+def watch_seeding(agent: Agent, name: str, module: Any) -> None:
+    """Note the seeds that are set by a module of TensorFlow or Keras; a replay gives recorded ones."""
+    if name.endswith("random.seed_generator"):
+        call = "keras.random.SeedGenerator"
+        replace(module.SeedGenerator, "__init__", lambda original: seeding_method(agent.seeds, call, original))
+    elif name.endswith("framework.random_seed"):
+        for function, call in _SEEDING.items():
+            replace(module, function, functools.partial(seeding, agent.seeds, call))
+    else:
+        replace(module, "set_random_seed", functools.partial(seeding, agent.seeds, "keras.utils.set_random_seed"))
+
+
+def watch_generators(agent: Agent, module: Any) -> None:
+    """Note the seeds of TensorFlow's generators."""
+    method = vars(module.Generator).get("from_seed")  # TensorFlow 1 has none
+    if isinstance(method, classmethod):
+        original = method.__func__
+
+        @functools.wraps(original)
+        def from_seed(cls: Any, *arguments: Any, **keywords: Any) -> Any:
+            call = "tensorflow.random.Generator.from_seed"
+            seed = seeding(agent.seeds, call, functools.partial(original, cls), depth=2)
+            return seed(*arguments, **keywords)
+
+        module.Generator.from_seed = classmethod(from_seed)
+
+
+class OptimizerHooks:
+    """Tells what optimizers do."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.events = Events()
+        self.records = VariableRecords(agent, self.events)
+        self.events.add(Metrics(agent, self.events, None, tensors))
+        if agent.observer is not None:
+            self.events.add(agent.observer)
+
+    def watch(self, module: ModuleType) -> None:
+        """Watch the optimizers that a module defines."""
+        for owner in _classes_with(module, "apply_gradients"):
+            replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply)
+
+    def watch_sessions(self, module: Any) -> None:
+        """Read what is in a session before it is gone."""
+        replace(module.BaseSession, "close", self._make_close)
+
+    def _make_close(self, original: Function) -> Function:
+        def close(session: Any) -> None:
+            if not private_api.is_closed(session):
+                self._agent.attempt(self.records.session_closes, session)
+            original(session)
+
+        return close
+
+    def _make_apply(self, original: Function) -> Function:
+        """An optimizer's apply or apply_gradients, of which only the outermost is a step."""
+        events, records = self.events, self.records
+
+        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
+            gradients = list(gradients)
+            if original.__name__ == "apply_gradients":
+                pairs = gradients
+            else:
+                given = (arguments and arguments[0]) or keywords.get("trainable_variables")
+                pairs = list(zip(gradients, given or private_api.trained(optimizer)))
+            pairs = [pair for pair in pairs if pair[0] is not None]
+            if events.gradients_due:
+                tell(events.gradients_due, GradientsDue(optimizer, pairs))
+            if records.nested:
+                return original(optimizer, gradients, *arguments, **keywords)
+            result = records.outermost(original, optimizer, gradients, *arguments, **keywords)
+            variables = [variable for _, variable in pairs]
+            self._agent.attempt(records.trained, optimizer, variables)
+            if events.update_done and pairs and all(is_eager(gradient) for gradient, _ in pairs):
+                tell(events.update_done, UpdateDone(OptimizerStep(optimizer, variables)))
+            return result
+
+        return apply
+
+
+class KerasHooks(OptimizerHooks):
+    """Tells what models of Keras do."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._truths = KnownTruths()
+        self._evaluations = Evaluations(agent)
+
+    def watch_models(self, name: str, module: Any) -> None:
+        """Watch a module with losses or models."""
+        if name.endswith("engine.compile_utils"):
+            replace(module.LossesContainer, "__call__", self._evaluations.make_container_call)
+        elif name.endswith("trainers.trainer"):
+            for method in private_api.COMPUTE_LOSS:
+                replace(module.Trainer, method, self._evaluations.make_compute_loss)
+        for owner in _classes_with(module, "fit"):
+            replace(owner, "make_train_function", self._make_make_train_function)
+            replace(owner, "make_test_function", self._evaluations.make_make_test_function)
+            replace(owner, private_api.GRAPH_TEST_FUNCTION, self._evaluations.make_make_graph)
+            for kind in ("fit", "evaluate", "predict", "train_on_batch"):
+                for method in (kind, f"{kind}_generator"):
+                    replace(owner, method, getattr(self, f"_make_{kind}"))
+
+    # Steps
+
+    def _make_make_train_function(self, original: Function) -> Function:
+        """Watch a model's train_function, which Keras calls for each step."""
+        events = self.events
+
+        def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            made = original(model, *arguments, **keywords)
+            function = model.train_function
+            is_of_tensorflow = backend_of(original) == "tensorflow"
+            if not events.update_done or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
+                return made
+
+            def train_function(*arguments: Any) -> Any:
+                step = OptimizerStep(getattr(model, "optimizer", None), model)
+                tell(events.update_due, UpdateDue(step))
+                step.results = function(*arguments)
+                tell(events.update_done, UpdateDone(step))
+                return step.results
+
+            train_function._reprokit_model = True  # type: ignore[attr-defined]
+            model.train_function = train_function
+            return made if made is None else train_function
+
+        return make_train_function
+
+    # Calls for whole trainings and evaluations
+
+    def _make_fit(self, original: Function) -> Function:
+        def prepare(model: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[str, inspect.BoundArguments]:
+            name = self._agent.name("fit")
+            self._remember(arguments, keywords)
+            given = inspect.signature(original).bind(model, *arguments, **keywords)
+            callbacks = given.arguments.get("callbacks")
+            if type(callbacks).__name__ != "CallbackList":  # which Keras takes as it is
+                users = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+                given.arguments["callbacks"] = [*users, self._callback(original, name)]
+            return name, given
+
+        def fit(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            prepared = None if self.records.nested else self._agent.attempt(prepare, model, arguments, keywords)
+            if prepared is None:
+                return original(model, *arguments, **keywords)
+            name, given = prepared
+            self._evaluations.fitting = True
+            try:
+                result = self.records.outermost(original, *given.args, **given.kwargs)
+            finally:
+                self._evaluations.fitting = False
+                self._evaluations.end(failed=True)  # a validation that was broken off
+                self._agent.attempt(self.records.note, model)
+            self._agent.attempt(self._fit_ended, name, result)
+            return result
+
+        return fit
+
+    def _callback(self, fit: Function, name: str) -> Any:
+        """A callback of the Keras that this fit belongs to; the last in the list, it sees what the user's did."""
+        agent, package = self._agent, fit.__module__.partition(".engine.")[0].partition(".backend.")[0]
+        ended, stepped = self._epoch_ended, self._batch_ended
+        is_of_tensorflow = backend_of(fit) == "tensorflow"
+
+        class EpochCallback(sys.modules[f"{package}.callbacks"].Callback):  # type: ignore[misc]
+            async_safe = True
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                agent.attempt(ended, name, self, epoch, logs or {})
+
+            if _sees_batches(fit) if is_of_tensorflow else agent.observer is not None:
+
+                def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                    stepped(self.model, logs or {}, is_of_tensorflow)
+
+        return EpochCallback()
+
+    def _batch_ended(self, model: Any, logs: dict[str, Any], is_of_tensorflow: bool) -> None:
+        """A step that only a callback sees; the trail does not know those of other backends."""
+        if self.events.update_done:
+            optimizer = getattr(model, "optimizer", None) if is_of_tensorflow else None
+            tell(self.events.update_done, UpdateDone(OptimizerStep(optimizer, model, logs)))
+
+    def _epoch_ended(self, name: str, callback: Any, epoch: int, logs: dict[str, Any]) -> None:
+        self._evaluations.end()
+        values: dict[str, object] = {key: describe(logs[key]) for key in logs}
+        steps, records = (callback.params or {}).get("steps"), self.records.of(callback.model)
+        tell(self.events.epoch_ended, EpochEnded(name, int(epoch), steps, values, records))
+
+    def _fit_ended(self, name: str, history: Any) -> None:
+        values = {key: [describe(value) for value in history.history[key]] for key in history.history}
+        tell(self.events.results_reported, ResultsReported("history", name, values))
+
+    def _make_evaluate(self, original: Function) -> Function:
+        reported = self._make_reported(original, self._evaluated)
+
+        def evaluate(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            evaluations, failed = self._evaluations, True
+            if evaluations.is_open:  # which evaluates a generator in another method
+                return reported(model, *arguments, **keywords)
+            evaluations.begin(VALIDATION if evaluations.fitting else "evaluate", task_of(model))
+            try:
+                result = reported(model, *arguments, **keywords)
+                failed = False
+            finally:
+                evaluations.end(failed=failed)
+            return result
+
+        return evaluate
+
+    def _make_predict(self, original: Function) -> Function:
+        return self._make_reported(original, self._predicted)
+
+    def _make_train_on_batch(self, original: Function) -> Function:
+        """Tell the loss; PyTorch's backward is seen already."""
+        return self._make_reported(original, self._trained if ".torch." in original.__module__ else self._with_loss)
+
+    def _make_reported(self, original: Function, report: Function) -> Function:
+        """A method of which the outermost call is told, with its arguments and what it returned."""
+
+        def call(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self.events.evaluation_due and original.__name__ != "train_on_batch":
+                tell(self.events.evaluation_due, EvaluationDue())
+            if self.records.nested:
+                return original(model, *arguments, **keywords)
+            result = self.records.outermost(original, model, *arguments, **keywords)
+            self._agent.attempt(report, model, result, arguments, keywords)
+            return result
+
+        return call
+
+    def _remember(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Which true values belong to the inputs of fit, its validation, or evaluate."""
+        inputs = arguments[0] if arguments else keywords.get("x")
+        self._truths.remember(inputs, arguments[1] if len(arguments) > 1 else keywords.get("y"))
+        validation = keywords.get("validation_data")
+        if isinstance(validation, (tuple, list)) and len(validation) >= 2:
+            self._truths.remember(*validation[:2])
+
+    def _evaluated(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._remember(arguments, keywords)
+        if not isinstance(result, dict):
+            results = list(result) if isinstance(result, (list, tuple)) else [result]
+            result = dict(zip(_metric_names(model, len(results)), results))
+        values = {key: describe(result[key]) for key in result}
+        tell(self.events.results_reported, ResultsReported("evaluate", self._agent.name("evaluate"), values))
+
+    def _predicted(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        inputs, is_one = arguments[0] if arguments else keywords.get("x"), hasattr(result, "dtype")
+        truth, hint = self._truths.of(inputs) if is_one else None, task_of(model) if is_one else None
+        for part, array in leaves("predict", result):
+            self._agent.evaluation.note(part, array, truth, hint=hint)
+
+    def _with_loss(self, model: Any, result: Any, *_: Any) -> None:
+        if isinstance(result, dict):
+            result = result["loss"]
+        loss = result[0] if isinstance(result, (list, tuple)) else result
+        tell(self.events.loss_computed, LossComputed(as_array(loss), is_here=True))
+        self._trained(model)
+
+    def _trained(self, model: Any, *_: Any) -> None:
+        if model not in self.records:
+            self.records.note(model)
+
+
+def _sees_batches(fit: Function) -> bool:
+    """Whether steps are seen by a callback: in old Keras, whose models have no train_function of a known form."""
+    owners = _classes_with(sys.modules[fit.__module__], "fit")
+    return not any("make_train_function" in vars(owner) for owner in owners)
+
+
+def _classes_with(module: ModuleType, method: str) -> list[type]:
+    """The classes that the module itself defines and that define the method themselves."""
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    return [owner for owner in own if method in vars(owner)]
+
+
+def _metric_names(model: Any, count: int) -> list[str]:
+    """The names of evaluate's results; Keras 3 hides those of compiled metrics one level deeper."""
+    names: list[str] = []
+    for metric in getattr(model, "metrics", ()):
+        names += [part.name for part in metric.metrics] if hasattr(metric, "metrics") else [metric.name]
+    for candidate in (names, list(getattr(model, "metrics_names", ()))):
+        if len(candidate) == len(set(candidate)) == count:
+            return [str(name) for name in candidate]
+    return [str(number) for number in range(count)]
