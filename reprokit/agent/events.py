@@ -52,6 +52,17 @@ class LoaderBegan(TrainingEvent):
         self.epoch: Any = None  # what a capture does
 
 
+class BatchDue(TrainingEvent):
+    """A data loader is asked for a batch, in the place of which a handler may give another."""
+
+    __slots__ = ("iterator", "replace", "wants_own")
+
+    def __init__(self, iterator: object) -> None:
+        self.iterator = iterator
+        self.replace: Any = None  # gives the other batch
+        self.wants_own = True  # the loader's own is fetched all the same, and handed to that
+
+
 class BatchFetched(TrainingEvent):
     """A data loader has given a batch."""
 
@@ -366,6 +377,7 @@ class Events:
             return tuple([(listener, table[event]) for listener, table in tables if event in table])
 
         self.loader_began = of(LoaderBegan)
+        self.batch_due = of(BatchDue)
         self.batch_fetched = of(BatchFetched)
         self.loader_exhausted = of(LoaderExhausted)
         self.model_called = of(ModelCalled)

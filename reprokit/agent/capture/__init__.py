@@ -69,21 +69,20 @@ _KERAS = (
     *[f"{package}.{name}" for package in ("keras", "keras.src", "tf_keras.src") for name in _KERAS_2],
 )
 # Which part waits for a module: its file here and its class.
+_TORCH = (
+    "torch",
+    "torch.utils.data.dataloader",
+    "torch.amp.grad_scaler",
+    "torch.cuda.amp.grad_scaler",
+    "torch._dynamo.eval_frame",
+)
 PARTS = {
-    "torch": "torch_capture.TorchCapture",
-    "torch.utils.data.dataloader": "torch_capture.TorchCapture",
-    "torch.amp.grad_scaler": "torch_capture.TorchCapture",
-    "torch.cuda.amp.grad_scaler": "torch_capture.TorchCapture",
-    "torch._dynamo.eval_frame": "torch_capture.TorchCapture",
+    **dict.fromkeys(_TORCH, "torch_capture.TorchCapture"),
     "tensorflow": "tensorflow_capture.TensorFlowCapture",
     **dict.fromkeys(_KERAS, "tensorflow_capture.TensorFlowCapture"),
 }
 REDO = {
-    "torch": "torch_redo.TorchRedo",
-    "torch.utils.data.dataloader": "torch_redo.TorchRedo",
-    "torch.amp.grad_scaler": "torch_redo.TorchRedo",
-    "torch.cuda.amp.grad_scaler": "torch_redo.TorchRedo",
-    "torch.optim.lr_scheduler": "torch_redo.TorchRedo",
+    **dict.fromkeys(_TORCH, "torch_redo.TorchRedo"),
     "tensorflow": "tensorflow_redo.TensorFlowRedo",
     **dict.fromkeys(_KERAS, "tensorflow_redo.TensorFlowRedo"),
 }

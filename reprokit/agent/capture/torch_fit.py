@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..pytorch.state import Modules, module_name, named_tensors, parts_of
+import weakref
+
+from ..pytorch.state import module_name, named_tensors, parts_of
 from .torch_state import SnapshotReader, put_model, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
@@ -10,10 +12,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from ..pytorch.state import Modules
     from .reading import SnapshotFile
-    from .torch_hooks import RedoHooks
 
 MAX_NAMED = 3  # differences that are told
+
+
+class MadeObjects:
+    """What the script has made of a kind, in order, while it lives."""
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[Any]] = []
+
+    def add(self, made: Any) -> None:
+        """Take it in once."""
+        if all(known is not made for known in self.alive()):
+            self._references.append(weakref.ref(made))
+
+    def alive(self) -> list[Any]:
+        """Those that there are."""
+        found = [reference() for reference in self._references]
+        return [made for made in found if made is not None]
 
 
 class UnfitError(Exception):
@@ -108,14 +127,13 @@ class Built:
         self,
         torch: Any,
         snapshot: SnapshotFile,
-        hooks: RedoHooks,
         modules: Modules,
         problem: Callable[[str], None],
     ) -> None:
         self._torch = torch
         self._snapshot = snapshot
         self._header = snapshot.facts
-        self._hooks = hooks
+        self.made = {kind: MadeObjects() for kind in ("optimizer", "scaler", "schedule")}
         self._modules = modules
         self._fit: Fit | None = None
         self.reader = SnapshotReader(torch, snapshot.tensors)
@@ -124,7 +142,7 @@ class Built:
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return self._hooks.optimizers.alive()
+        return self.made["optimizer"].alive()
 
     @property
     def fit(self) -> Fit:
@@ -144,8 +162,8 @@ class Built:
         for optimizer, entry in self._matched():
             self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for made, kept in (
-            (self._hooks.scalers, self._header.scalers),
-            (self._hooks.schedules, self._header.schedules),
+            (self.made["scaler"], self._header.scalers),
+            (self.made["schedule"], self._header.schedules),
         ):
             for owner, entry in zip(made.alive(), kept):
                 self._put_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)

@@ -16,37 +16,37 @@ from .variables import give, parts, standing_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from ..events import BatchDue
     from .torch_batches import Batch
-    from .torch_trials import RedoThread, StepTrials
+    from .torch_trials import StepTrials
 
 
 class RedoInputs:
     """Stands between the script and what it works on."""
 
-    def __init__(self, trials: StepTrials, thread: RedoThread) -> None:
+    def __init__(self, trials: StepTrials) -> None:
         self._trials = trials
         self._torch = trials.torch
         self._built = trials.built
         self._driver = trials.driver
         self._header = trials.captured.header
-        self._thread = thread
         self._like: Any = None  # what the script's loader gave
         self._iterator: Any = None  # that handed a batch out last
         self._evaluates: Any = weakref.WeakSet()  # iterators that give their own batches
 
-    def fetch(self, original: Callable[[], Any], iterator: Any) -> Any:
+    def batch_due(self, event: BatchDue) -> None:
         """Give the loop a batch, where a loader's iterator is asked for its next one."""
-        trials, trial = self._trials, self._trials.trial
+        trials, trial, iterator = self._trials, self._trials.trial, event.iterator
         if not trials.is_active or not trial.inputs.fetched or not self._torch.is_grad_enabled():
-            return self._next_of(original)
+            return
         if trial.evaluated is not None:
             self._evaluates.add(trial.evaluated)
             trial.evaluated = None
         if iterator in self._evaluates:
-            return self._next_of(original)
+            return
         self._iterator = iterator
         if trial.is_begun and trial.inputs.handed >= len(trial.inputs.fetched):
             if trial.is_used_up:
@@ -57,8 +57,13 @@ class RedoInputs:
         if trial.state is UNUSED:
             inputs.handed, trial.state = 0, WAITING
         trials.is_ahead = trials.is_ahead or inputs.handed >= len(inputs.fetched)
+        event.replace, event.wants_own = self._replaced, self._like is None
+
+    def _replaced(self, own: Any) -> Any:
+        """The snapshot's batch in the place of the script's own, which is there the first time."""
+        trials, trial, inputs = self._trials, self._trials.trial, self._trials.trial.inputs
         if self._like is None:
-            self._like = self._next_of(original)
+            self._like = own
         batch, samples = inputs.fetched[min(inputs.handed, len(inputs.fetched) - 1)]
         inputs.handed += 1
         value = self._hand(batch, samples, self._like)
@@ -68,13 +73,6 @@ class RedoInputs:
                 trials.begin()  # parameters of no module may be used before one is called, if any will be
         self._built.put_random(batch.random or None)
         return value
-
-    def _next_of(self, original: Callable[[], Any]) -> Any:
-        self._thread.fetching = True
-        try:
-            return original()
-        finally:
-            self._thread.fetching = False
 
     def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
         """The part of a batch as the script is given it."""

@@ -123,12 +123,8 @@ class RedoThread(_local):
     """Where one thread is."""
 
     def __init__(self) -> None:
-        self.depth = 0  # of calls of modules
-        self.fetching = False
-        self.in_backward = False
         self.in_closure = False
         self.in_step = False  # which calls its closure
-        self.stepped = False  # the scaler called the optimizer
         self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
 
     def unscaled(self, loss: Any) -> tuple[Any, Any]:

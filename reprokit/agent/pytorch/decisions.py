@@ -50,6 +50,31 @@ def own_step(kind: type) -> bool:
     return not kind.__module__.startswith("torch.")
 
 
+def replace_targets(torch: Any, replace: Function) -> None:
+    """Give losses other targets, from here to the end: below all modes of the user's."""
+    base: Any = torch.overrides.TorchFunctionMode
+
+    @functools.lru_cache(maxsize=None)
+    def position_of(function: Any) -> int | None:
+        """Which argument is called the target; functions that are written in C do not tell, and are called by these."""
+        code = getattr(function, "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code is not None else ()
+        return names.index("target") if "target" in names else None
+
+    class TargetMode(base):  # type: ignore[misc]
+        """Stands between losses and those who compute them."""
+
+        def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs, place = dict(kwargs or {}), position_of(function)
+            if place is not None and len(args) > place:
+                args = (*args[:place], replace(args[place]), *args[place + 1 :])
+            elif place is not None and "target" in kwargs:
+                kwargs["target"] = replace(kwargs["target"])
+            return function(*args, **kwargs)
+
+    private_api.push_function_mode(torch, TargetMode())
+
+
 class DecisionHooks:
     """Asks before updates, and tells what else captures need."""
 

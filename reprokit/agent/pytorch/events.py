@@ -13,6 +13,7 @@ from _thread import _local
 from ..events import (
     BackwardBegan,
     BackwardEnded,
+    BatchDue,
     BatchFetched,
     ForwardBegan,
     ForwardEnded,
@@ -392,7 +393,7 @@ class EventHooks:
             was, inside.call = inside.call, True
             inside.fetching = True
             try:
-                batch = original(iterator)
+                batch = self._given(original, iterator) if events.batch_due else original(iterator)
             except StopIteration:
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
@@ -406,3 +407,10 @@ class EventHooks:
             return batch
 
         return fetch
+
+    def _given(self, original: Function, iterator: Any) -> Any:
+        """The batch of a loader, or what a handler has in its place."""
+        due = BatchDue(iterator)
+        tell(self.events.batch_due, due)
+        own = original(iterator) if due.replace is None or due.wants_own else None
+        return own if due.replace is None else due.replace(own)

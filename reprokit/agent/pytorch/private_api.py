@@ -206,6 +206,11 @@ def schedule_classes(module: Any) -> list[type]:
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
+def push_function_mode(torch: Any, mode: Any) -> None:
+    """Have a mode see all calls of PyTorch's functions, to the end."""
+    torch.overrides._push_mode(mode)
+
+
 def old_step_hook() -> str:
     """The method by which PyTorch before 2.0 wraps the step of each optimizer's class."""
     return "_hook_for_profile"
