@@ -133,20 +133,21 @@ def _numpy(_: Any) -> Facts:
 
 def _tensorflow(_: Any) -> Facts:
     """The sizes of TensorFlow's pools, as its eager context was told; 0 and None stand for the usable processors."""
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    from .tensorflow import private_api
+
     settings = {"threads": ("intra", "TF_NUM_INTRAOP_THREADS"), "interop_threads": ("inter", "TF_NUM_INTEROP_THREADS")}
-    built = getattr(sys.modules.get("tensorflow.python.platform.build_info"), "build_info", None)
+    built = getattr(private_api.module("build"), "build_info", None)
     versions: Any = built if hasattr(built, "get") else {}
     of_build = {name: versions.get(f"{name}_version") for name in ("cuda", "cudnn")}
     return {
-        **{key: _pool_size(context, *setting) for key, setting in settings.items()},
+        **{key: _pool_size(private_api.pool_size(kind), variable) for key, (kind, variable) in settings.items()},
         **{name: str(version) for name, version in of_build.items() if version},
     }
 
 
-def _pool_size(context: Any, kind: str, variable: str) -> int:
-    told = getattr(context, f"_{kind}_op_parallelism_threads", None) or os.environ.get(variable, "")
-    return int(told) if str(told).isdigit() and int(told) else usable()
+def _pool_size(size: int, variable: str) -> int:
+    told = str(size or os.environ.get(variable, ""))
+    return int(told) if told.isdigit() and int(told) else usable()
 
 
 def _numexpr(numexpr: Any) -> Facts:

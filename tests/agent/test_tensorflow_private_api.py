@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.agent.tensorflow.private_api import SEEN
+from reprokit.agent.tensorflow.private_api import MODULES, SEEN
 from tests.agent.test_pytorch_private_api import AGENT, modules, names_in
 from tests.interpreters import tf114_python
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "tensorflow_private_names.py"
 # What still touches TensorFlow by itself, until it asks agent/tensorflow/. This list may only become shorter.
-BY_THEMSELVES = {"capture": re.compile(r"(tensorflow_.*|__init__)"), "patches": re.compile(r"tensorflow|tf1|data")}
-BY_THEMSELVES["observing"] = re.compile(r"tensorflow_.*|__init__|settings|loaders")
-BY_THEMSELVES["agent"] = re.compile(r"compute")
+BY_THEMSELVES = {"capture": re.compile(r"tensorflow_.*|__init__"), "observing": re.compile(r"tensorflow_again")}
 STARTING = {"frameworks/__init__.py"}  # says for which modules adapters wait, before any of them is there
-PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"")
+PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"(?!:)")  # but for those waited for
+USE = re.compile(r"private_api\.module\(\"(\w+)\"\)\.(\w+)|private_api\.(ops)\(\)\.(\w+)")
 NAMES = {part for path in SEEN for part in re.findall(r"\._(\w+)", path)}
 
 
@@ -31,8 +30,14 @@ def lacking(python: str, names: list[str]) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+def whole(path: str) -> str:
+    """The path with the whole name of its module."""
+    first, _, rest = path.partition(".")
+    return f"{MODULES.get(first, first)}.{rest}"
+
+
 def of(version: str) -> list[str]:
-    return [path for path, versions in SEEN.items() if version in versions.split(", ")]
+    return [whole(path) for path, versions in SEEN.items() if version in versions.split(", ")]
 
 
 def test_this_release_has_every_private_name_that_is_used() -> None:
@@ -51,6 +56,13 @@ def test_the_oldest_release_has_those_that_it_had() -> None:
 def test_each_name_says_in_which_versions_it_was_seen() -> None:
     form = re.compile(r"until \d+\.\d+|\d+\.\d+(, \d+\.\d+)*")
     assert [path for path, versions in SEEN.items() if not form.fullmatch(versions)] == []
+
+
+def test_what_is_asked_of_its_modules_is_listed() -> None:
+    uses = [use for path in modules() for use in USE.findall(path.read_text(encoding="utf-8"))]
+    asked = {f"{one or two}.{name or other}" for one, name, two, other in uses}
+    listed = [path.replace("()", "") for path in SEEN]
+    assert sorted(name for name in asked if not any(f"{path}.".startswith(f"{name}.") for path in listed)) == []
 
 
 def asks(path: Path) -> set[str]:

@@ -31,10 +31,18 @@ def eager_context():
     return context.context()
 
 
+def operation():
+    """An operation of a graph."""
+    with tensorflow.Graph().as_default():
+        return tensorflow.constant(1.0).op
+
+
 MADE = {
     "context": eager_context,
     "BaseSession": tensorflow.compat.v1.Session,
+    "DatasetV1Adapter": lambda: tensorflow.compat.v1.data.Dataset.from_tensors([1.0]),
     "Model": trained_model,
+    "Operation": operation,
     "ResourceVariable": lambda: (
         tensorflow.Variable(1.0, use_resource=True) if hasattr(tensorflow, "get_variable") else tensorflow.Variable(1.0)
     ),

@@ -174,17 +174,18 @@ def _torch(torch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _tensorflow(_: Any) -> Iterator[tuple[str, Any]]:
-    config: Any = sys.modules.get("tensorflow.python.framework.config")
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    from ..tensorflow import private_api
+
+    config = private_api.module("config")
     if hasattr(config, "is_op_determinism_enabled"):
         yield "tf.config.experimental.enable_op_determinism", config.is_op_determinism_enabled()
     if hasattr(config, "tensor_float_32_execution_enabled"):
         yield "tf.config.experimental.enable_tensor_float_32_execution", config.tensor_float_32_execution_enabled()
-    if context is not None:  # nothing is begun for it
-        yield "tf.config.threading.intra_op", getattr(context, "_intra_op_parallelism_threads", None) or 0
-        yield "tf.config.threading.inter_op", getattr(context, "_inter_op_parallelism_threads", None) or 0
-        yield "tf.config.optimizer.jit", getattr(context, "_optimizer_jit", None) or False
-    policy: Any = sys.modules.get("keras.src.dtype_policies.dtype_policy")
+    if private_api.context() is not None:  # nothing is begun for it
+        yield "tf.config.threading.intra_op", private_api.pool_size("intra")
+        yield "tf.config.threading.inter_op", private_api.pool_size("inter")
+        yield "tf.config.optimizer.jit", private_api.compiles_graphs()
+    policy = private_api.module("keras_policy")
     if policy is not None:
         yield "keras.config.dtype_policy", getattr(policy.dtype_policy(), "name", None)
 
@@ -268,7 +269,9 @@ def watch_property(observer: Observer, found: Any, note: Callable[..., None]) ->
 
 
 def _watch_tensorflow(_: Any, observer: Observer, settings: ObservedSettings) -> None:
-    config = sys.modules.get("tensorflow.python.framework.config")
+    from ..tensorflow import private_api
+
+    config = private_api.module("config")
     names = {
         "enable_op_determinism": "tf.config.experimental.enable_op_determinism",
         "enable_tensor_float_32_execution": "tf.config.experimental.enable_tensor_float_32_execution",

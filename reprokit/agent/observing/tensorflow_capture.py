@@ -8,8 +8,8 @@ their seed from the entropy of the machine get one of their own kernels. Functio
 from __future__ import annotations
 
 import itertools
-import sys
 
+from ..tensorflow import private_api
 from . import tensorflow_graphs
 
 TYPE_CHECKING = False
@@ -66,7 +66,6 @@ class Definitions:
     def __init__(self, context: Any, execute: Callable[..., Any]) -> None:
         self._context = context
         self._execute = execute
-        self._registry: Any = sys.modules["tensorflow.python.framework.op_def_registry"]
         self._copies: dict[str, str] = {}
         self._troubles: dict[str, dict[str, str]] = {}
         self._added: list[str] = []
@@ -77,7 +76,7 @@ class Definitions:
 
     def nodes(self, definition: Any) -> dict[str, Node]:
         """Its nodes by name."""
-        return {proto.name: Node(proto, self._registry.get(proto.op)) for proto in definition.node_def}
+        return {proto.name: Node(proto, private_api.definition(proto.op)) for proto in definition.node_def}
 
     def troubles(self, name: str) -> dict[str, str]:
         """The nodes of a function whose results cannot be had without a change to anything, and why."""

@@ -9,9 +9,9 @@ At the end other processes repeat what was kept with other numbers of threads an
 from __future__ import annotations
 
 import os
-import sys
 import time
 
+from ..tensorflow import private_api
 from . import tensorflow_again, tensorflow_capture, tensorflow_graphs
 from .tensorflow_again import RepeatableCall
 from .tensorflow_capture import Definitions, NotCapturedError
@@ -46,13 +46,11 @@ class TensorflowConfirmer:
     """Repeats calls, and writes what came out."""
 
     def __init__(self, observer: Observer, tensorflow: Tensorflow) -> None:
-        modules: Any = sys.modules
         self._observer = observer
         self._busy = tensorflow.busy
-        self._context = modules["tensorflow.python.eager.context"].context()
-        self._registry = modules["tensorflow.python.framework.op_def_registry"]
-        self._door = modules["tensorflow.python.pywrap_tfe"].TFE_Py_Execute
-        self._convert = modules["tensorflow.python.framework.ops"].convert_to_tensor
+        self._context = private_api.module("context").context()
+        self._door = private_api.module("eager").TFE_Py_Execute
+        self._convert = private_api.ops().convert_to_tensor
         self.forget()
 
     def forget(self) -> None:
@@ -97,7 +95,7 @@ class TensorflowConfirmer:
         return self._call(call.definition, inputs, given)
 
     def _tensor(self, argument: Any, value: Any, given: dict[str, Any]) -> Any:
-        if hasattr(value, "_datatype_enum"):
+        if private_api.has_value(value):
             return value
         dtype = argument.type or given.get(argument.type_attr) or None
         return value.handle if dtype == _RESOURCE else self._convert(value, dtype=dtype)

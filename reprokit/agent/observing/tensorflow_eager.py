@@ -10,6 +10,7 @@ import threading
 
 from .. import places
 from ..patching import replace
+from ..tensorflow import private_api
 from . import tensorflow_graphs
 
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ class Call:
 
 def watch(calls: EagerCalls) -> None:
     """See what goes through both doors, and where the backward pass begins and ends."""
-    module: Any = sys.modules.get("tensorflow.python.pywrap_tfe")
+    module = private_api.module("eager")
     if module is None or not hasattr(module, "TFE_Py_FastPathExecute"):
         return
     replace(module, "TFE_Py_FastPathExecute", calls.make_fast_path)
@@ -129,8 +130,7 @@ class EagerCalls:
     def _definition(self, name: str) -> Any:
         """What TensorFlow knows of an operator; None of a function, and of one that only moves values."""
         if name not in self._definitions:
-            registry: Any = sys.modules["tensorflow.python.framework.op_def_registry"]
-            known = registry.get(name) if tensorflow_graphs.computes(name) and name[:2] != "__" else None
+            known = private_api.definition(name) if tensorflow_graphs.computes(name) and name[:2] != "__" else None
             self._definitions[name] = known
         return self._definitions[name]
 
@@ -153,7 +153,7 @@ class EagerCalls:
         """The first call of its kind: note the functions that a pipeline will call, or repeat the call."""
         if tensorflow_graphs.is_of_data(call.name):
             for value in call.attributes.values():
-                if tensorflow_graphs.graph_of(value) is not None:
+                if private_api.function_graph(value) is not None:
                     self._tensorflow.data_function(value)
         elif self._tensorflow.confirmer is not None:
             self._tensorflow.confirmer.eager(call, line)
@@ -187,7 +187,7 @@ class EagerCalls:
 
 def _draws(attributes: Sequence[Any]) -> bool:
     """Whether the functions that a pipeline will call take random numbers."""
-    return tensorflow_graphs.draws(tensorflow_graphs.graph_of(value) for value in attributes[1::2])
+    return tensorflow_graphs.draws(private_api.function_graph(value) for value in attributes[1::2])
 
 
 def flatten(inputs: Sequence[Any]) -> list[Any]:
@@ -204,7 +204,7 @@ def flatten(inputs: Sequence[Any]) -> list[Any]:
 def _signature(value: Any) -> object:
     """What tells an input's type and shape, fast."""
     try:
-        return value._datatype_enum(), value._shape_tuple()
+        return private_api.signature(value)
     except AttributeError:
         if isinstance(value, (list, tuple)):
             return tuple(map(_signature, value[:MAX_LIST]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from .. import places
+from ..tensorflow import private_api
+from ..tensorflow.private_api import function_graph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ class GraphReader:
                 if name in seen:
                     continue
                 seen.add(name)
-                graph = graph_of(function)
+                graph = function_graph(function)
                 if graph is None:
                     continue
                 if is_compiled(function):
@@ -126,7 +128,7 @@ class GraphReader:
     def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:
         """An operation of a graph."""
         frames = frames_of(operation)
-        original = getattr(operation, "_original_op", None)  # of a gradient in a graph of TensorFlow 1
+        original = private_api.of_forward(operation)
         where = user_frames(frames_of(original) if original is not None else frames)
         line = line_of(
             operation.type,
@@ -139,7 +141,7 @@ class GraphReader:
         )
         line["version"] = self.version
         if is_parallel(operation.type):
-            line["attributes"]["draws"] = draws(graph_of(function) for _, function in called(operation))
+            line["attributes"]["draws"] = draws(function_graph(function) for _, function in called(operation))
         return line
 
     def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
@@ -153,8 +155,7 @@ class GraphReader:
 def called(operation: Any) -> Iterator[tuple[str, Any]]:
     """The functions that an operation names, with what the graph knows of them."""
     for name in function_names(operation.node_def):
-        get = getattr(operation.graph, "_get_function", None)
-        function = get(name) if get is not None else None
+        function = private_api.function_in(operation.graph, name)
         if function is not None:
             yield name, function
 
@@ -167,15 +168,6 @@ def function_names(node: Any) -> Iterator[str]:
         elif attribute.HasField("list"):
             for function in attribute.list.func:
                 yield function.name
-
-
-def graph_of(function: Any) -> Any:
-    """The graph of a function of any version of TensorFlow; None where there is none."""
-    for name in ("graph", "_func_graph", "_sub_graph"):
-        graph = getattr(function, name, None)
-        if graph is not None and hasattr(graph, "get_operations"):
-            return graph
-    return None
 
 
 def is_compiled(function: Any) -> bool:
@@ -209,15 +201,15 @@ def draws(graphs: Iterable[Any]) -> bool:
         seen.add(id(graph))
         for operation in graph.get_operations():
             types.add(operation.type)
-            waiting += [graph_of(function) for _, function in called(operation)]
+            waiting += [function_graph(function) for _, function in called(operation)]
     keeps_seed = any(name.startswith("Assign") for name in types) and any(name[:9] == "Stateless" for name in types)
     return keeps_seed or any(map(_DRAWING.match, types))
 
 
 def frames_of(operation: Any) -> Frames:
     """File, line and function of where an operation was made, the outermost first."""
-    stack = getattr(operation, "_traceback", None)
-    if type(stack) is list:  # TensorFlow 1: converted on request only, with a look into each source file
+    stack = private_api.stack_of(operation)
+    if type(stack) is list:  # TensorFlow 1: converted on request only
         return [(frame[0], frame[1], frame[2]) for frame in stack]
     stack = operation.traceback
     return [(frame.filename, frame.lineno, frame.name) for frame in stack or ()]

@@ -6,11 +6,11 @@ user's lines are those that made an operation, and sizes that are known only whe
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 
 from ..patching import replace
+from ..tensorflow import private_api
 from . import tensorflow_eager, tensorflow_graphs
 
 TYPE_CHECKING = False
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 MAX_GRAPHS = 2000
 _SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimizer's variables their first values
-_DOOR = "tensorflow.python.pywrap_tfe"  # since 2.2
-_ATOMIC = "tensorflow.python.eager.polymorphic_function.atomic_function"
-_EAGER_DEFINED = (  # before there were atomic functions
-    "tensorflow.python.eager.polymorphic_function.monomorphic_function",
-    "tensorflow.python.eager.function",
-)
 
 
 def observe(module: ModuleType, observer: Observer) -> None:
@@ -65,7 +59,7 @@ class Tensorflow:
         self._confirmer: TensorflowConfirmer | None = None
         self.forget()
         self.eager = tensorflow_eager.EagerCalls(self, observer)
-        if observer.confirm and self.version[:2] != "1." and _DOOR in sys.modules:
+        if observer.confirm and self.version[:2] != "1." and private_api.module("eager") is not None:
             from .tensorflow_confirm import TensorflowConfirmer
 
             self._confirmer = TensorflowConfirmer(observer, self)
@@ -118,17 +112,15 @@ class Tensorflow:
 
     def watch_functions(self) -> None:
         """See each execution of a function that was not called by another."""
-        module: Any = sys.modules.get(_ATOMIC)
+        module = private_api.module("atomic")
         if hasattr(module, "AtomicFunction"):
             replace(module.AtomicFunction, "call_flat", self._make_call_flat)
             return
-        for name in _EAGER_DEFINED:
-            owner = getattr(sys.modules.get(name), "_EagerDefinedFunction", None)
-            if owner is not None:
-                replace(owner, "call", self._make_call)
+        for owner in private_api.eager_functions():
+            replace(owner, "call", self._make_call)
 
     def _make_call_flat(self, original: Function) -> Function:
-        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+        executing_eagerly = private_api.module("context").executing_eagerly
 
         def call_flat(function: Any, *inputs: Any) -> Any:
             if self._observer.collecting and executing_eagerly():
@@ -173,7 +165,7 @@ class Tensorflow:
             self._uncounted = self._observer.steps
 
     def _read_function(self, function: Any, known: _GraphCounts, inputs: Any) -> Any:
-        operations = tensorflow_graphs.graph_of(function).get_operations()
+        operations = private_api.function_graph(function).get_operations()
         if tensorflow_graphs.is_compiled(function):
             where = tensorflow_graphs.user_frames(tensorflow_graphs.frames_of(operations[-1])) if operations else []
             self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
@@ -202,7 +194,7 @@ class Tensorflow:
     def data_function(self, function: Any) -> None:
         """A pipeline of tf.data was made that will call this function."""
         name = _text(getattr(function, "name", ""))
-        graph = tensorflow_graphs.graph_of(function)
+        graph = private_api.function_graph(function)
         if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
             return
         known = self._functions[name] = _GraphCounts([])
@@ -212,13 +204,12 @@ class Tensorflow:
 
     def watch_sessions(self) -> None:
         """See what sessions run."""
-        session: Any = getattr(sys.modules.get("tensorflow.python.client.session"), "BaseSession", None)
-        if session is None:
-            return
-        replace(session, "_do_run", self._make_do_run)
-        if hasattr(session, "_Callable"):
-            replace(session._Callable, "__init__", self._make_callable)
-            replace(session._Callable, "__call__", self._make_call_callable)
+        session, run, prepared = private_api.runs_of_sessions()
+        if session is not None:
+            replace(session, run, self._make_do_run)
+        if prepared is not None:
+            replace(prepared, "__init__", self._make_callable)
+            replace(prepared, "__call__", self._make_call_callable)
 
     def _make_do_run(self, original: Function) -> Function:
         def _do_run(session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any) -> Any:
@@ -270,7 +261,7 @@ class Tensorflow:
     def _called(self, prepared: Any) -> None:
         known = getattr(prepared, "_reprokit_graph", None)
         if known is None:
-            options, graph = prepared._reprokit_options, prepared._session.graph
+            options, graph = prepared._reprokit_options, private_api.session_of(prepared).graph
             names = [graph.get_operation_by_name(name.split(":")[0]) for name in [*options.fetch, *options.target]]
             self._say_not_repeated()
             known = prepared._reprokit_graph = _GraphCounts([])
@@ -292,15 +283,12 @@ def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
         seen.add(operation)
         waiting += [tensor.op for tensor in operation.inputs]
         waiting += operation.control_inputs
-    return sorted(seen, key=lambda operation: operation._id)
+    return sorted(seen, key=private_api.number)
 
 
 def _default_device() -> str:
     """Where an operation runs that names no device."""
-    context: Any = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-    if context is not None and getattr(context, "_context_handle", None) is not None:
-        return "cuda" if context.num_gpus() else "cpu"
-    return "cpu"
+    return "cuda" if private_api.has_context() and private_api.context().num_gpus() else "cpu"
 
 
 def _text(name: Any) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 
 from ..patching import all_of, swap
+from ..tensorflow import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from . import Tell
 
-_DATASETS = "tensorflow.python.data.ops.dataset_ops"
 # Marked as having state, they give the same in any order; the functions that they call are looked into by themselves.
 _HARMLESS = frozenset(
     ["Assert", "If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall", "Placeholder", "_Arg", "_Retval"]
@@ -25,7 +24,7 @@ _DATASET = re.compile(r"(?!Shuffle|Random|Sampling)\w*Dataset(V[0-9]+)?")
 
 def tf_data(module: Any, value: str, tell: Tell) -> None:
     """Datasets that give their elements in order, whatever their arguments and options say."""
-    datasets = sys.modules[_DATASETS]
+    datasets = private_api.module("datasets")
     undos = []
     callers = ((datasets.DatasetV2, ["map", "interleave"]), (datasets.DatasetV1, ["map"]))  # its interleave is V2's
     for owner, names in callers:
@@ -99,10 +98,8 @@ def _one_by_one(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _has_state(dataset: Any) -> bool:
     """Whether the functions of a dataset do anything that depends on what was called before."""
-    dataset = getattr(dataset, "_dataset", dataset)  # what an adapter for the first version holds
-    return any(
-        _is_stateful(operation) for wrapper in dataset._functions() for operation in _operations(wrapper.function)
-    )
+    functions = [wrapper.function for wrapper in private_api.functions_of(dataset)]
+    return any(_is_stateful(operation) for function in functions for operation in _operations(function))
 
 
 def _operations(function: Any) -> Iterator[str]:
@@ -116,7 +113,5 @@ def _operations(function: Any) -> Iterator[str]:
 def _is_stateful(operation: str) -> bool:
     if operation in _HARMLESS or _DATASET.fullmatch(operation):
         return False
-    registry: Any = sys.modules["tensorflow.python.framework.op_def_registry"]
-    find = getattr(registry, "get", None)
-    definition = find(operation) if find is not None else registry.get_registered_ops().get(operation)
+    definition = private_api.definition(operation)
     return definition is None or bool(definition.is_stateful)

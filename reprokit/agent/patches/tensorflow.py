@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from ..patching import all_of, swap
+from ..tensorflow import private_api
 from . import PatchUnfit
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ def tf_deterministic(module: Any, value: str, tell: Tell) -> None:
     """Deterministic operations, and a seed for random ones, which raise without any; the script's own replaces it."""
     module.config.experimental.enable_op_determinism()
     module.random.set_seed(int.from_bytes(os.urandom(4), "little"))
-    tell.undo_by(sys.modules["tensorflow.python.framework.config"].disable_op_determinism)
+    tell.undo_by(private_api.module("config").disable_op_determinism)
 
 
 def tf_threads(module: Any, value: str, tell: Tell) -> None:
@@ -32,7 +32,7 @@ def tf_threads(module: Any, value: str, tell: Tell) -> None:
     threading = getattr(module.config, "threading", None)
     if threading is not None:
         undos += [_fixed(threading, name, count) for name in _SETTERS]
-    session = sys.modules.get("tensorflow.python.client.session")
+    session = private_api.module("session")
     if session is not None:
         undos.append(swap(session.BaseSession, "__init__", _with_threads(module, count)))
     if not undos:

@@ -6,9 +6,9 @@ import contextlib
 import importlib
 import io
 import os
-import sys
 
 from ..patching import all_of, swap
+from ..tensorflow import private_api
 from . import PatchUnfit
 
 TYPE_CHECKING = False
@@ -26,8 +26,7 @@ def tf1_determinism(module: Any, value: str, tell: Tell) -> None:
     """`from tfdeterminism import patch; patch()`; what it prints is told instead."""
     said = io.StringIO()
     before = os.environ.get("TF_CUDNN_DETERMINISTIC")
-    names = ("tensorflow.python.ops.nn", "tensorflow.python.ops.nn_ops")
-    places: list[Any] = [module.nn] + [sys.modules[name] for name in names]
+    places = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
     replaced = [(place, place.bias_add) for place in places]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         _patch_function()()
@@ -60,7 +59,7 @@ def tf_segment_sum(module: Any, value: str, tell: Tell) -> None:
     """
     undos = []
     for name in ("segment_sum", "unsorted_segment_sum"):
-        for place in (module.math, sys.modules["tensorflow.python.ops.math_ops"]):
+        for place in (module.math, private_api.module("math")):
             if hasattr(place, name):
                 undos.append(swap(place, name, _widened(module)))
     tell.undo_by(all_of(undos))

@@ -371,7 +371,7 @@ def _only_computes(concrete: Any) -> bool:
     graph = concrete.graph.as_graph_def()
     operations = {node.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for node in nodes}
     calls = {function.signature.name for function in graph.library.function}
-    return not any(map(private_api.is_stateful, operations - _READING - calls))
+    return not any(private_api.definition(name).is_stateful for name in operations - _READING - calls)
 
 
 def _shown(caught: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:

@@ -1,7 +1,7 @@
 """Every private name of TensorFlow and Keras that the agent uses, once, with the versions in which it was seen.
 
-Whoever needs one asks this module. Names that captures, observing and patches still use by themselves are listed all
-the same: tests/agent/test_tensorflow_private_api.py says what a release lacks, and who uses a name that is not here.
+Whoever needs one asks this module: tests/agent/test_tensorflow_private_api.py says what a release lacks, and who
+uses a name by itself.
 """
 
 from __future__ import annotations
@@ -14,47 +14,123 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Dotted path -> the versions it was seen in, by this project's tests: of TensorFlow, and of Keras from "keras." on.
-# "until" is the last version with it, where it is not installed here. What "()" stands behind is made by the test.
+# Its own modules, of which any may be missing.
+MODULES: Mapping[str, str] = {
+    "atomic": "tensorflow.python.eager.polymorphic_function.atomic_function",
+    "build": "tensorflow.python.platform.build_info",
+    "config": "tensorflow.python.framework.config",
+    "context": "tensorflow.python.eager.context",
+    "datasets": "tensorflow.python.data.ops.dataset_ops",
+    "eager": "tensorflow.python.pywrap_tfe",
+    "functions": "tensorflow.python.eager.function",
+    "keras": "tensorflow.python.keras.engine.training",
+    "keras3": "keras.src.models.model",
+    "keras_backend": "tensorflow.python.keras.backend",
+    "keras_policy": "keras.src.dtype_policies.dtype_policy",
+    "keras_trainer": "keras.src.trainers.trainer",
+    "keras_steps": "keras.src.backend.tensorflow.trainer",
+    "math": "tensorflow.python.ops.math_ops",
+    "monomorphic": "tensorflow.python.eager.polymorphic_function.monomorphic_function",
+    "nn": "tensorflow.python.ops.nn",
+    "nn_ops": "tensorflow.python.ops.nn_ops",
+    "operations": "tensorflow.python.framework.op_def_registry",
+    "ops": "tensorflow.python.framework.ops",
+    "session": "tensorflow.python.client.session",
+    "variables": "tensorflow.python.ops.resource_variable_ops",
+}
+# A name in one of them -> the versions it was seen in, by this project's tests: of Keras where its own path begins with
+# "keras.", else of TensorFlow. "until" is the last with it, where that is not installed here. The test makes what "()"
+# stands behind.
 SEEN: Mapping[str, str] = {
-    "tensorflow.python.client.session.BaseSession()._closed": "1.14, 2.21",
-    "tensorflow.python.eager.context._context": "1.14, 2.21",
-    "tensorflow.python.eager.context.context()._rng": "1.14, 2.21",
-    "tensorflow.python.eager.context.context()._seed": "1.14, 2.21",
-    "tensorflow.python.framework.op_def_registry.get": "2.21",
-    "tensorflow.python.framework.ops.EagerTensor._numpy": "1.14, 2.21",
-    "tensorflow.python.framework.ops.get_default_graph": "1.14, 2.21",
-    "tensorflow.python.framework.ops.get_default_session": "1.14, 2.21",
-    "tensorflow.python.framework.ops.init_scope": "1.14, 2.21",
-    "tensorflow.python.keras.backend._SESSION": "1.14, 2.21",
-    "tensorflow.python.keras.engine.training.Model._make_test_function": "1.14",
-    "tensorflow.python.keras.engine.training.Model()._feed_inputs": "1.14",
-    "tensorflow.python.keras.engine.training.Model()._feed_targets": "1.14",
-    "tensorflow.python.keras.engine.training.Model().optimizer._iterations": "1.14",
-    "tensorflow.python.ops.resource_variable_ops.ResourceVariable()._in_graph_mode": "1.14, 2.21",
+    "atomic.AtomicFunction.call_flat": "2.21",
+    "build.build_info": "2.21",
+    "config.disable_op_determinism": "2.21",
+    "config.is_op_determinism_enabled": "2.21",
+    "config.tensor_float_32_execution_enabled": "2.21",
+    "context._context": "1.14, 2.21",
+    "context.context()._context_handle": "1.14, 2.21",
+    "context.context()._inter_op_parallelism_threads": "1.14, 2.21",
+    "context.context()._intra_op_parallelism_threads": "1.14, 2.21",
+    "context.context()._optimizer_jit": "1.14, 2.21",
+    "context.context()._rng": "1.14, 2.21",
+    "context.context()._seed": "1.14, 2.21",
+    "context.executing_eagerly": "1.14, 2.21",
+    "datasets.DatasetV1Adapter()._dataset": "1.14, 2.21",
+    "datasets.DatasetV2._functions": "1.14, 2.21",
+    "eager.TFE_Py_Execute": "2.21",
+    "eager.TFE_Py_FastPathExecute": "2.21",
+    "eager.TFE_Py_TapeGradient": "2.21",
+    "functions._EagerDefinedFunction": "1.14",
+    "keras.Model._make_test_function": "1.14",
+    "keras.Model()._feed_inputs": "1.14",
+    "keras.Model()._feed_targets": "1.14",
+    "keras.Model().optimizer._iterations": "1.14",
+    "keras3.Model()._flatten_layers": "3.15",
+    "keras3.Model().optimizer._iterations": "3.15",
+    "keras3.Model().optimizer._trainable_variables": "3.15",
+    "keras3.Model().weights._value": "3.15",
+    "keras_backend._SESSION": "1.14, 2.21",
+    "keras_policy.dtype_policy": "3.15",
+    "keras_steps.TensorFlowTrainer._autoconvert_optionals": "3.15",
+    "keras_trainer.Trainer._compute_loss": "3.15",
     "keras.engine.training.Model()._cluster_coordinator": "until 2.15",
     "keras.engine.training.Model()._jit_compile": "until 2.15",
     "keras.engine.training.Model()._steps_per_execution": "until 2.15",
-    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer._autoconvert_optionals": "3.15",
-    "keras.src.models.model.Model()._flatten_layers": "3.15",
-    "keras.src.models.model.Model().optimizer._iterations": "3.15",
-    "keras.src.models.model.Model().optimizer._trainable_variables": "3.15",
-    "keras.src.models.model.Model().weights._value": "3.15",
-    "keras.src.trainers.trainer.Trainer._compute_loss": "3.15",
+    "math.segment_sum": "1.14, 2.21",
+    "monomorphic._EagerDefinedFunction": "until 2.13",
+    "nn.bias_add": "1.14, 2.21",
+    "nn_ops.bias_add": "1.14, 2.21",
+    "operations.get": "2.21",
+    "operations.get_registered_ops": "1.14",
+    "ops.EagerTensor._datatype_enum": "1.14, 2.21",
+    "ops.EagerTensor._numpy": "1.14, 2.21",
+    "ops.EagerTensor._shape_tuple": "1.14, 2.21",
+    "ops.Graph._get_function": "1.14, 2.21",
+    "ops.Operation()._id": "1.14, 2.21",
+    "ops.Operation()._original_op": "1.14, 2.21",
+    "ops.Operation()._traceback": "1.14",
+    "ops.convert_to_tensor": "1.14, 2.21",
+    "ops.get_default_graph": "1.14, 2.21",
+    "ops.get_default_session": "1.14, 2.21",
+    "ops.init_scope": "1.14, 2.21",
+    "session.BaseSession._Callable": "1.14, 2.21",
+    "session.BaseSession._do_run": "1.14, 2.21",
+    "session.BaseSession()._closed": "1.14, 2.21",
+    "variables.ResourceVariable()._in_graph_mode": "1.14, 2.21",
 }
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # of a model of Keras in TensorFlow 1
 STEP_COMPILER = "_autoconvert_optionals"  # which Keras 3 calls with the compiled step
 
 
+def module(name: str) -> Any:
+    """One of MODULES; None where nobody imported it."""
+    return sys.modules.get(MODULES[name])
+
+
 def ops() -> Any:
     """The module of graphs, sessions and scopes; None where nobody imported TensorFlow."""
-    return sys.modules.get("tensorflow.python.framework.ops")
+    return module("ops")
 
 
 def context() -> Any:
     """What eager TensorFlow knows of itself; None before it was asked for."""
-    return getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    return getattr(module("context"), "_context", None)
+
+
+def has_context() -> bool:
+    """Whether eager TensorFlow has begun to use devices."""
+    return getattr(context(), "_context_handle", None) is not None
+
+
+def pool_size(kind: str) -> int:
+    """How many threads work in ("intra") or between ("inter") operations, as the script said; 0 where it did not."""
+    return getattr(context(), f"_{kind}_op_parallelism_threads", None) or 0
+
+
+def compiles_graphs() -> Any:
+    """What the script said of XLA for its graphs."""
+    return getattr(context(), "_optimizer_jit", None) or False
 
 
 def eager_seed() -> Any:
@@ -74,7 +150,7 @@ def is_closed(session: Any) -> bool:
 
 def keras_session() -> Any:
     """The session that Keras made in TensorFlow 1."""
-    for name in ("tensorflow.python.keras.backend", "keras.backend", "keras.src.backend"):
+    for name in (MODULES["keras_backend"], "keras.backend", "keras.src.backend"):
         held = getattr(sys.modules.get(name), "_SESSION", None)
         session = getattr(held, "session", held)
         if hasattr(session, "run"):
@@ -82,9 +158,63 @@ def keras_session() -> Any:
     return None
 
 
-def is_stateful(operation: str) -> bool:
-    """Whether an operation of this name draws or keeps anything."""
-    return bool(sys.modules["tensorflow.python.framework.op_def_registry"].get(operation).is_stateful)
+def definition(operation: str) -> Any:
+    """What TensorFlow knows of an operation of this name; None of none."""
+    registry = module("operations")
+    find = getattr(registry, "get", None)
+    return registry.get_registered_ops().get(operation) if find is None else find(operation)
+
+
+def runs_of_sessions() -> tuple[Any, str, Any]:
+    """The class of sessions, its method that runs a part of a graph, and the class of parts prepared for that."""
+    session = getattr(module("session"), "BaseSession", None)
+    return session, "_do_run", getattr(session, "_Callable", None)
+
+
+def session_of(prepared: Any) -> Any:
+    """The session of a part of a graph that is prepared to run."""
+    return prepared._session
+
+
+def eager_functions() -> list[Any]:
+    """The classes of functions' definitions, of which there are none since there are atomic functions."""
+    owners = [getattr(module(name), "_EagerDefinedFunction", None) for name in ("monomorphic", "functions")]
+    return [owner for owner in owners if owner is not None]
+
+
+# Graphs and datasets
+
+
+def function_graph(function: Any) -> Any:
+    """The graph of a function of any version of TensorFlow; None where there is none."""
+    graphs = [getattr(function, name, None) for name in ("graph", "_func_graph", "_sub_graph")]
+    return next((graph for graph in graphs if hasattr(graph, "get_operations")), None)
+
+
+def function_in(graph: Any, name: str) -> Any:
+    """What a graph knows of a function of this name."""
+    get = getattr(graph, "_get_function", None)
+    return None if get is None else get(name)
+
+
+def of_forward(operation: Any) -> Any:
+    """The operation whose gradient this is, in a graph of TensorFlow 1; None of others."""
+    return getattr(operation, "_original_op", None)
+
+
+def stack_of(operation: Any) -> Any:
+    """Who made an operation, as TensorFlow 1 knows it: it looks into each source file where one asks in public."""
+    return getattr(operation, "_traceback", None)
+
+
+def number(operation: Any) -> int:
+    """The place of an operation in the order of their making."""
+    return operation._id  # type: ignore[no-any-return]
+
+
+def functions_of(dataset: Any) -> Any:
+    """The functions that a dataset calls; an adapter for the first version holds it."""
+    return getattr(dataset, "_dataset", dataset)._functions()
 
 
 # Tensors and variables
@@ -98,6 +228,11 @@ def has_value(tensor: Any) -> bool:
 def value(tensor: Any) -> Any:
     """The value as an array, without a copy where it lies on this side."""
     return tensor._numpy()
+
+
+def signature(tensor: Any) -> tuple[Any, Any]:
+    """Type and shape of an eager tensor, fast."""
+    return tensor._datatype_enum(), tensor._shape_tuple()
 
 
 def is_of_graph(variable: Any) -> bool:
