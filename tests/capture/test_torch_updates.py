@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,41 @@ for step, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 8)):
     optimizer.step()
 """
 
+CLOSURE = """
+x[43, 0] = 7
+optimizer = torch.optim.SGD(net.parameters(), 1e-6, momentum=0.9)
+for step, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 8)):
+    def closure():
+        optimizer.zero_grad()
+        loss = (net(a) - b).square().mean()
+        loss.backward()
+        return loss
+    optimizer.param_groups[0]["lr"] = 1e38 if (a > 6).any() else 1e-6
+    optimizer.step(closure)
+"""
+
+COMPILED = """
+x[43, 0] = 7
+optimizer = torch.optim.SGD(net.parameters(), torch.tensor(1e-6), momentum=0.9)
+update = torch.compile(optimizer.step, backend="eager")
+for step, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 8)):
+    optimizer.zero_grad()
+    loss = 1000 * (net(a) - b).square().mean()
+    loss.backward()
+    optimizer.param_groups[0]["lr"].fill_(1e38 if (a > 6).any() else 1e-6)
+    update()
+"""
+
+# Parameters of a subclass are not copied before an update, as are none of a model beyond 256 MiB.
+NOT_HELD = """
+class Weight(nn.Parameter):
+    pass
+
+for module in net:
+    for name, parameter in list(module.named_parameters()):
+        setattr(module, name, Weight(parameter.data))
+"""
+
 ADVERSARIES = """
 x[16 * WHEN + 3, 0] = 7
 critic = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -66,13 +102,18 @@ def captured(directory: Path, loop: str, width: int = 16) -> tuple[Steps, str]:
     steps = Steps(directory)
     done = steps.capture(script)
     assert done.returncode == 123, done.stderr
-    assert "warning" not in done.stderr
+    assert "warning" not in done.stderr, done.stderr
     return steps, script
 
 
 @pytest.mark.parametrize(
     ("loop", "step"),
-    [pytest.param(HALF, 0, id="half"), pytest.param(LARGE_STEP, 5, id="learning rate", marks=pytest.mark.slow)],
+    [
+        pytest.param(HALF, 0, id="half"),
+        pytest.param(CLOSURE, 5, id="closure"),
+        pytest.param(LARGE_STEP, 5, id="learning rate", marks=pytest.mark.slow),
+        pytest.param(COMPILED, 5, id="compiled", marks=pytest.mark.slow),
+    ],
 )
 def test_the_state_is_that_before_the_update(tmp_path: Path, loop: str, step: int) -> None:
     steps, script = captured(tmp_path, loop)
@@ -98,6 +139,16 @@ def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     assert all(numpy.isfinite(snapshot.tensors[name]).all() for name in snapshot.tensors if name.startswith("model."))
     result, _ = steps.redo("reproduce", script)
     assert "some updates before" in result["trouble"]
+
+
+def test_weights_that_were_ruined_before_the_step_are_told_as_such(tmp_path: Path) -> None:
+    steps, script = captured(tmp_path, NOT_HELD + LARGE_STEP)
+    header = steps.header()
+    assert (header["step"], header["trigger"]["kind"], header["trigger"]["was_before"]) == (6, "parameter", True)
+    assert "was not finite before the step" in load(steps.snapshots[0]).trigger
+    result, _ = steps.redo("explain", script)
+    assert is_the_same(result), result
+    assert re.match(r"parameter \S+ was not finite before any operator worked on it", result["words"])
 
 
 @pytest.mark.slow

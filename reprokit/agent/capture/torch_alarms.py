@@ -62,6 +62,9 @@ class Alarms:
             phase.copy = None
         triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
+        if triggers[0].kind != PARAMETER:  # ruined by an update before which no state is held
+            known = training.snapshooter.parameter_triggers(training.models(), records)
+            triggers = [*[one.with_(was_before=True) for one in known], *triggers]
         where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
         path = attempt(self._save, held, step, [first, *triggers[1:]])

@@ -99,11 +99,12 @@ class TorchWatch:
         alarms = Alarms(training)
         self._beginnings = Beginnings(training, alarms)
         self._ends = StepEnds(training, alarms, self._beginnings)
-        self._steps = Steps(training, self._beginnings, Refusals(training, self._checks, alarms), self._ends)
+        refusals = Refusals(training, self._checks, alarms)
+        self._steps = Steps(training, self._beginnings, refusals, self._ends)
         self._losses = Losses(training, self._checks, alarms, self._beginnings)
         self._clipping = Clipping(training, self._checks, alarms)
         self._scaling = Scaling(training, self._checks, alarms, self._ends)
-        self._compiling = Compiling(training, alarms, self._beginnings, self._losses, self._ends)
+        self._compiling = Compiling(training, alarms, self._beginnings, self._losses, refusals, self._ends)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         watched, beginnings, losses, steps = self._watched, self._beginnings, self._losses, self._steps

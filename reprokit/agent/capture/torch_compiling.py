@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .torch_beginnings import Beginnings
     from .torch_held import TrainingStep
     from .torch_losses import Losses
-    from .torch_steps import StepEnds
+    from .torch_steps import Refusals, StepEnds
     from .torch_training import Training
 
 
@@ -19,13 +19,20 @@ class Compiling:
     """Looks at steps from outside of compiled code."""
 
     def __init__(
-        self, training: Training, alarms: Alarms, beginnings: Beginnings, losses: Losses, ends: StepEnds
+        self,
+        training: Training,
+        alarms: Alarms,
+        beginnings: Beginnings,
+        losses: Losses,
+        refusals: Refusals,
+        ends: StepEnds,
     ) -> None:
         self._training = training
         self._watched = training.watched
         self._alarms = alarms
         self._beginnings = beginnings
         self._losses = losses
+        self._refusals = refusals
         self._ends = ends
 
     def forward_began(self, event: ForwardBegan) -> None:
@@ -42,7 +49,9 @@ class Compiling:
                 self._alarms.alarm(held, self._alarms.due(held), held.findings.triggers)
         if held.findings.skipped:
             drop_gradients(watched.alive())
-        event.state = watched.steps, watched.versions()
+        updates = self._training.updates
+        tested = {id(record) for record in watched.alive() if updates.before(held, record, record.reference())}
+        event.state = watched.steps, watched.versions(), tested
 
     def _begin(self, held: TrainingStep, event: ForwardBegan) -> None:
         if not self._training.torch.is_grad_enabled():
@@ -69,4 +78,7 @@ class Compiling:
                 self._ends.skipped(held, record)
         elif seen[1] != self._watched.versions():
             for record in self._watched.alive():  # its step was compiled
-                self._ends.applied(held, record)
+                if id(record) in seen[2] and self._refusals.is_ruinous(held, record):
+                    self._ends.skipped(held, record)
+                else:
+                    self._ends.applied(held, record)

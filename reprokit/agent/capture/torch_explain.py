@@ -89,6 +89,8 @@ class Explaining:
 
     def begin(self) -> None:
         """From here on. Not by `with`: it begins and ends in different functions."""
+        if self._hooks:
+            return
         module: Any = sys.modules["torch.nn.modules.module"]
         self._hooks = [
             module.register_module_forward_pre_hook(self._enter),

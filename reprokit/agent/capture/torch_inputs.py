@@ -66,11 +66,11 @@ class RedoInputs:
             self._like = own
         batch, samples = inputs.fetched[min(inputs.handed, len(inputs.fetched) - 1)]
         inputs.handed += 1
-        value = self._hand(batch, samples, self._like)
         if not trial.is_begun:
             trials.put()
-            if self._header.parameters or not self._header.models:
-                trials.begin()  # parameters of no module may be used before one is called, if any will be
+        value = self._hand(batch, samples, self._like)
+        if not trial.is_begun and (self._header.parameters or not self._header.models):
+            trials.begin()  # parameters of no module may be used before one is called, if any will be
         self._built.put_random(batch.random or None)
         return value
 

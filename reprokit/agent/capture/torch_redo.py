@@ -222,23 +222,21 @@ class RedoWatch:
         return evaluate
 
     def _update_done(self, event: UpdateDone) -> None:
+        """An update is made; of the captured one it is told what it made of the parameters."""
         if event.due is None or event.due.state is None:
             return
-        if event.due.closure is None:
-            self._look_at_parameters(event.due.target)
-        self.trials.arrived(event.due.target)
+        optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
+        is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_held_back(optimizer)
+        for name, parameter in built.parameters([optimizer]) if is_told else ():
+            found = judged(self._torch, PARAMETER, name, parameter)
+            if found is not None:
+                trial.not_finite.append(found)
+                trial.updated.append(parameter)
+        self.trials.arrived(optimizer)
 
     def _update_ended(self, event: UpdateEnded) -> None:
         if not event.due.is_nested:
             self._thread.in_step = False
-
-    def _look_at_parameters(self, optimizer: Any) -> None:
-        """What the captured update, made again, has made of the parameters."""
-        for name, parameter in self.trials.built.parameters([optimizer]):
-            found = judged(self._torch, PARAMETER, name, parameter)
-            if found is not None:
-                self.trials.trial.not_finite.append(found)
-                self.trials.trial.updated.append(parameter)
 
     def _part_due(self, event: PartDue) -> str | None:
         """The first part of a step, with gradients that are good, moves parameters."""

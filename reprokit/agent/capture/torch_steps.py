@@ -209,6 +209,7 @@ class Steps:
             self._ends.skipped(held, record)
             drop_gradients([record])
             return SKIP
+        state.is_tested = self._training.updates.before(held, record, optimizer)
         guarded = state.closure = _Closure(event.closure)
         if is_own:  # it may move parameters before it calls the closure
             guarded.copy, guarded.has_moved = StateCopy(self._training.torch, [optimizer]), True

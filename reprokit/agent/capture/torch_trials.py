@@ -175,6 +175,8 @@ class StepTrials:
         """Put the snapshot's state into what the script built."""
         trial = self.trial
         if not trial.is_put:
+            if self._explaining is not None:
+                self._explaining.end()  # what is put in is no operator's result
             try:
                 self.built.put()
             except (UnfitError, SnapshotError) as error:
@@ -261,7 +263,7 @@ class StepTrials:
                 self._explaining = Explaining(self.torch)
             except NotSupportedError as error:
                 return self.driver.problem(str(error))
-            self._explaining.begin()
+        self._explaining.begin()
         layers, tensors = self.built.names()
         self._explaining.know(layers, [*tensors, *self.trial.inputs.tensors])
         return None

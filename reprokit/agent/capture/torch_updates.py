@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied at each step, or so many a step on average
 LARGEST = 1 << 28  # bytes that are held
 LONGEST, ON_DEVICE = 100, 10  # steps between two states: at most, and at least where the parameters lie on a GPU
-STATES = 3  # what an optimizer has for each parameter, itself among it
+STATES = 3  # what an optimizer has for each parameter, itself among it, beside a history of steps
 HALVES = ("torch.float16", "torch.bfloat16")  # whose optimizers' constants are easily too small
 
 
@@ -113,8 +113,8 @@ class Updates:
         if known is None or known[0] is not record:
             known = self._records[id(record)] = record, self._new(optimizer)
         update, loss = known[1], held.losses.last[-1] if held.losses.last else 0.0
-        if not update.period:
-            return False
+        if not update.period or update.step == record.steps:
+            return bool(update.period)
         has_grown = type(loss) is float and abs(loss) > 2 * update.loss
         if update.state is not None and not has_grown and record.steps - update.step < update.period:
             return False
@@ -135,7 +135,8 @@ class Updates:
     def _new(self, optimizer: Any) -> UpdateRecord:
         parameters = parameters_of(optimizer)
         plain = (self._torch.Tensor, self._torch.nn.Parameter)
-        size = STATES * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        states = STATES + 2 * max(group.get("history_size", 0) for group in optimizer.param_groups)  # LBFGS
+        size = states * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         if size > LARGEST or not all(type(parameter) in plain for parameter in parameters):
             return UpdateRecord(0)
         if any(str(parameter.dtype) in HALVES for parameter in parameters):

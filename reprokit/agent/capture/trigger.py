@@ -32,6 +32,7 @@ class Trigger:
     rank: int | None = None  # where it was seen, of OTHER_RANK
     place: int | None = None  # of TensorFlow: which of the step's layer calls
     updates: int | None = None  # of kind PARAMETER: since the state that is kept, where there may have been several
+    was_before: bool | None = None  # of kind PARAMETER: in the state itself, as none from before is held
     evaluation: int | None = None  # of a closure
     began_here: bool | None = None  # of several ranks: whether it went wrong on this one
     where: tuple[Any, ...] = field(default=(), compare=False)  # places in the user's code, the innermost first
@@ -97,6 +98,9 @@ def in_words(trigger: Trigger) -> str:
     """Return the trigger in one phrase."""
     if trigger.kind == GRADIENT:
         words = f"gradient of {trigger.name or 'a parameter'} is not finite{_counted(trigger)}"
+    elif trigger.kind == PARAMETER and trigger.was_before:
+        words = f"{trigger.name or 'a parameter'} was not finite before the step{_counted(trigger)}"
+        words += "; no earlier state is held"
     elif trigger.kind == PARAMETER:
         words = f"{trigger.name or 'a parameter'} is not finite after the update{_counted(trigger)}{_since(trigger)}"
     elif trigger.kind == ACTIVATION:
