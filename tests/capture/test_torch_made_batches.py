@@ -159,6 +159,28 @@ for batch in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=collat
     update(root((net(a) * a.sum(1, keepdim=True)) ** 2).mean())
 """
 
+# What a DataLoader is made with.
+SAMPLERS = {
+    "part of a part": "Subset(Subset(data, range(20, 96)), range(20, 76)), 16, shuffle=True",
+    "weighted": "data, 16, sampler=WeightedRandomSampler(torch.ones(96), 960)",
+    "batches of arrays": "data, batch_sampler=[np.random.permutation(96) for _ in range(9)]",
+    "distributed": "data, 16, sampler=DistributedSampler(data, 2, 0, drop_last=True, shuffle=False)",
+    "sorted": "data, 16, shuffle=True, collate_fn=collate",
+}
+
+SAMPLED = """
+from torch.utils.data import DistributedSampler, Subset, WeightedRandomSampler
+
+def collate(rows):
+    rows = sorted(rows, key=lambda row: float(row[0].sum()))
+    return tuple(torch.stack(part) for part in zip(*rows))
+
+x[50] = 0
+data = TensorDataset(x, y)
+for a, b in DataLoader(ARGUMENTS):
+    update(root((net(a) * a.sum(1, keepdim=True)) ** 2).mean())
+"""
+
 # It works with batches of 16 alone, and ends by what a smaller one raises.
 WHOLE_BATCHES = """
 x = torch.rand(96, 5, 8) + 0.1
@@ -265,6 +287,18 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
         result, _ = steps.redo("minimise", script(LOOPS[name]))
         assert is_the_same(result), result
         assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
+
+
+@pytest.mark.parametrize("name", rest_slow(SAMPLERS))
+def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, name: str) -> None:
+    loop = SAMPLED.replace("ARGUMENTS", SAMPLERS[name])
+    steps = captured(tmp_path, loop)
+    result, _ = steps.redo("explain", script(loop))
+    assert is_the_same(result), result
+    if name == "sorted":  # nobody knows
+        assert "as if the script's collate_fn kept the order" in result["problems"][0]
+    else:
+        assert (result["indices"], result["problems"]) == ([50], [])
 
 
 @pytest.mark.slow

@@ -176,15 +176,16 @@ class Snapshooter:
             batches += self._variables(batches)
         loaders = _loaders(batches)
         for number, record in enumerate(batches):
-            samples, axis = _samples(record.value, record.indices)
+            rows = _rows(record)
+            samples, axis = _samples(record.value, rows)
             batch: dict[str, Any] = {"from": record.origin, "value": tensors.pack(f"batch.{number}", record.value)}
             if record.origin == "loader" and len(loaders) > 1:
                 batch["loader"] = loaders.index(_loader(record))
             elif record.origin != "loader" and record.source != "":
                 source = record.source
                 batch["name"] = source if isinstance(source, str) else module_name(models, source)
-            if _is_of_rows(record.indices):
-                batch["indices"] = [int(index) for index in record.indices]
+            if rows:
+                batch.update(indices=rows, may_be_sorted=record.source is None or record.source.may_be_sorted)
             random = held.start.begun_with if held.batches.is_ahead else record.random
             if record.origin == "loader" and random is not None:
                 batch["random"] = take_random(tensors, random(), f"batch.{number}.random")
@@ -311,15 +312,15 @@ def _parts(value: Any) -> Iterable[Any]:
     return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
 
 
-def _samples(value: Any, indices: Any = None) -> tuple[int | None, int | None]:
+def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:
     """How many samples there are, and along which axis: as many as were chosen, else as the first tensor has rows."""
     found = [leaf for leaf in [*leaves(value), *parts(value)] if not is_nested(leaf) and leaf.ndim]
     if not found:
         return _nested_samples(value)
     if _has_objects(value) and len({int(leaf.shape[0]) for leaf in found}) > 1:
         return None, None
-    chosen, largest = len(indices) if _is_of_rows(indices) else None, max(found, key=_size)
-    if chosen is None:
+    chosen, largest = len(rows), max(found, key=_size)
+    if not chosen:
         return int(found[0].shape[0]), 0
     if int(largest.shape[0]) != chosen and list(largest.shape[1:2]) == [chosen]:
         return chosen, 1  # time first
@@ -335,9 +336,17 @@ def _nested_samples(value: Any) -> tuple[int | None, int | None]:
     return next(((int(leaf.size(0)), 0) for leaf in leaves(value) if leaf.ndim), (None, None))
 
 
-def _is_of_rows(indices: Any) -> bool:
-    """Whether a sampler chose samples by their numbers in the data set."""
-    return isinstance(indices, list) and bool(indices) and all(hasattr(index, "__index__") for index in indices)
+def _rows(record: BatchRecord) -> list[int]:
+    """The numbers of a batch's samples in the data set, of which the loader may have been given a part."""
+    rows = record.indices.tolist() if hasattr(record.indices, "tolist") else record.indices
+    if not isinstance(rows, list) or not all(hasattr(row, "__index__") for row in rows):
+        return []
+    subset = None if record.source is None else record.source.subset
+    part = None if subset is None else subset()
+    while part is not None:
+        rows, dataset = [part.indices[row] for row in rows], part.dataset
+        part = dataset if type(dataset) is type(part) else None
+    return list(map(int, rows))
 
 
 def _has_objects(value: Any, depth: int = 0) -> bool:

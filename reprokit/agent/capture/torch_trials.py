@@ -33,6 +33,7 @@ NO_LOADER = (
 NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
 NOT_CUT_BATCH = "a batch whose tensors are of several lengths is one sample here"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
+SORTED = "indices in the data set are told as if the script's collate_fn kept the order of samples"
 OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of them needs no sample"
 
 
@@ -48,6 +49,7 @@ class CapturedStep:
         self.loops = self.header.loops
         self.of = sum(turn.samples for turn in self.turns)
         self.indices = [index for turn in self.turns for index in turn.indices]
+        self.may_be_sorted = any(turn.fetched is not None and turn.fetched.may_be_sorted for turn in self.turns)
         for turn in self.turns:
             if turn.fetched is not None and turn.fetched.is_empty:
                 classes = ", ".join(turn.fetched.left_out)
@@ -159,6 +161,8 @@ class StepTrials:
         captured, driver = self.captured, self.driver
         if any(turn.is_whole for turn in captured.turns) and driver.mode == MINIMISE:
             driver.problem(NOT_CUT_BATCH)
+        if captured.may_be_sorted and driver.mode == MINIMISE:
+            driver.problem(SORTED)
         samples = driver.next(captured.of, captured.indices, lambda part: leaves_out(captured.turns, part))
         self.trial = Trial(list(samples), shares(captured.turns, samples))
         self._explaining = None
@@ -277,6 +281,8 @@ class StepTrials:
         if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.of:
             assert found is not None
             found["indices"] = [self.captured.indices[row] for row in rows]
+            if self.captured.may_be_sorted:
+                self.driver.problem(SORTED)
         return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
 
     def ended(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from _thread import get_ident
 
@@ -20,6 +21,10 @@ class Epoch:
 
     def __init__(self, loader: Any, number: int) -> None:
         self.loader = weakref.ref(loader)
+        is_part = type(loader.dataset) is sys.modules["torch.utils.data"].Subset
+        self.subset = weakref.ref(loader.dataset) if is_part else None
+        collating = str(getattr(loader.collate_fn, "__module__", ""))
+        self.may_be_sorted = not collating.startswith("torch.utils.data.")  # by the script's function
         self.number = number
         self.steps = 0
 
