@@ -120,14 +120,12 @@ class PyTorch:
 
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
-        held, beginnings = self._watch._training.threads.held, self._watch._beginnings
+        held = self._watch._training.threads.held
         for owner, name, ours in self._wrapped:
             setattr(owner, name, ours if captures else ours.__wrapped__)
         if captures:
             held.end(None)
-            beginnings.arm(held)
-        else:
-            beginnings.disarm(held)
+        held.armed = captures
 
     def train(self, stepped: Callable[[], object]) -> None:
         """Make steps until what is called behind each raises Done."""

@@ -246,7 +246,7 @@ class UpdateDone(TrainingEvent):
 
 
 class UpdateEnded(TrainingEvent):
-    """An update is over: done, skipped or failed."""
+    """An update is over, done or not, for which a handler has put another closure in the place of the script's."""
 
     __slots__ = ("due",)
 

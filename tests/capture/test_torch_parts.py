@@ -13,7 +13,7 @@ import torch
 
 from reprokit.agent.capture.redo import FINITE
 from reprokit.agent.capture.torch_batches import Batch, Cut, Turn, shares, turns
-from reprokit.agent.capture.torch_outcome import ExecutedStep
+from reprokit.agent.capture.torch_trials import ExecutedStep
 from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
 from reprokit.agent.capture.trigger import Trigger
 

@@ -14,8 +14,7 @@ from .variables import places_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .torch_held import TrainingStep
-    from .torch_training import Training
-    from .torch_watched import OptimizerSteps
+    from .torch_training import OptimizerSteps, Training
     from .trigger import Trigger
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .torch_held import BEGUN, BETWEEN, LOOKED
-from .torch_watched import Epoch
+from .torch_training import Epoch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .torch_held import TrainingStep
     from .torch_training import Training
 
-PROBATION = 16  # steps after which it is known whether the root model is called more than once in each
-
 
 class Beginnings:
     """Sees steps begin."""
@@ -25,25 +23,10 @@ class Beginnings:
         self._alarms = alarms
         self._watched = training.watched
         self._is_grad_enabled = training.torch.is_grad_enabled
-        self._calls_often = False  # the root model, in each step
-
-    def arm(self, held: TrainingStep) -> None:
-        """Look at the next module that is called."""
-        held.armed = True
-
-    def disarm(self, held: TrainingStep) -> None:
-        """Look at no module's call."""
-        held.armed = False
 
     def forget(self) -> None:
         """In a forked child: no thread of the parent is here."""
-        if self._watched.records:
-            self.arm(self._training.threads.held)
-
-    def rearm(self, held: TrainingStep) -> None:
-        """The step may go on with another batch."""
-        if held.state is BEGUN and held.update.closure is None and self._watched.records:
-            self.arm(held)
+        self._training.threads.held.armed = bool(self._watched.records)
 
     def forward_began(self, event: ForwardBegan) -> None:
         """A module is called."""
@@ -61,13 +44,11 @@ class Beginnings:
         """The root model is called: the step begins, or goes on with its next batch."""
         self.begin(held, module)
         if held.batches.are_loaded:
-            self.disarm(held)
+            held.armed = False
             held.start.enter(module, given)
             return
         held.batches.add("forward", given, module)
-        self._calls_often = self._calls_often or held.start.root is not None
-        if held.update.closure is not None or not (self._calls_often or self._watched.steps < PROBATION):
-            self.disarm(held)
+        held.armed = held.update.closure is None
         held.start.root = module
 
     def begin(self, held: TrainingStep, module: Any) -> None:
@@ -115,7 +96,7 @@ class Beginnings:
             held.buffers.end()
             if not start.saw_forward:
                 start.keep_random()
-            self.arm(held)
+            held.armed = True
         if batches.are_loaded and not is_begun and epoch is start.epoch:
             batches.is_ahead = True
         batches.are_loaded = True

@@ -35,8 +35,7 @@ from .torch_alarms import Alarms
 from .torch_beginnings import Beginnings
 from .torch_checks import StepChecks
 from .torch_compiling import Compiling
-from .torch_losses import Clipping, Losses
-from .torch_scaling import Scaling
+from .torch_losses import Clipping, Losses, Scaling
 from .torch_steps import Refusals, StepEnds, Steps
 from .torch_training import Training
 
@@ -98,10 +97,10 @@ class TorchWatch:
         self._checks = StepChecks(training)
         alarms = Alarms(training)
         self._beginnings = Beginnings(training, alarms)
-        self._ends = StepEnds(training, alarms, self._beginnings)
+        self._ends = StepEnds(training, alarms)
         refusals = Refusals(training, self._checks, alarms)
-        self._steps = Steps(training, self._beginnings, refusals, self._ends)
-        self._losses = Losses(training, self._checks, alarms, self._beginnings)
+        self._steps = Steps(training, refusals, self._ends)
+        self._losses = Losses(training, self._checks, alarms)
         self._clipping = Clipping(training, self._checks, alarms)
         self._scaling = Scaling(training, self._checks, alarms, self._ends)
         self._compiling = Compiling(training, alarms, self._beginnings, self._losses, refusals, self._ends)
@@ -159,7 +158,7 @@ class TorchWatch:
             self._watched.records.pop(id(optimizer), None)
         if not self._watched.records:
             held = self._training.threads.held
-            self._beginnings.disarm(held)
+            held.armed = False
             held.end(None)
 
 

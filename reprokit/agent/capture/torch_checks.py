@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from ..events import OutputComputed
     from .torch_held import TrainingStep
-    from .torch_training import Training
-    from .torch_watched import OptimizerSteps
+    from .torch_training import OptimizerSteps, Training
 
 
 class StepChecks:

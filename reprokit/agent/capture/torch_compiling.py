@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .torch_watched import drop_gradients
+from .torch_training import drop_gradients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Compiling:
         if not self._training.torch.is_grad_enabled():
             held.look()
             return
-        self._beginnings.disarm(held)
+        held.armed = False
         self._beginnings.begin(held, event.module)
         name, given = "" if event.module is None else event.module, [event.arguments, dict(event.keywords)]
         if not held.batches.are_loaded:

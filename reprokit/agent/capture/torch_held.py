@@ -425,6 +425,10 @@ class TrainingStep:
         """Whether a forward pass of the step was made."""
         return self.state is BEGUN
 
+    def rearm(self) -> None:
+        """The step may go on with another batch."""
+        self.armed = self.armed or (self.is_begun and self.update.closure is None)
+
     def look(self) -> None:
         """A forward pass without gradients."""
         if self.state is BETWEEN:

@@ -38,8 +38,7 @@ from .redo import EXPLAIN, RedoDriver
 from .torch_capture import hooks_of
 from .torch_fit import Built
 from .torch_inputs import RedoInputs
-from .torch_outcome import judged
-from .torch_trials import CapturedStep, RedoThread, StepTrials
+from .torch_trials import CapturedStep, RedoThread, StepTrials, judged
 from .trigger import ACTIVATION, CONDITION, PARAMETER
 
 TYPE_CHECKING = False

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .store import Part
     from .torch_gradients import Gradients
     from .torch_held import TrainingStep
-    from .torch_watched import OptimizerSteps, Watched
+    from .torch_training import OptimizerSteps, Watched
     from .trigger import Trigger
 
 MAX_TRIGGERS = 1000

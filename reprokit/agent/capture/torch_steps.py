@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..events import SKIP, NotApplied
 from ..pytorch.decisions import own_step
-from .torch_phases import Phases
+from .torch_training import OptimizerSteps, drop_gradients
 from .torch_updates import StateCopy
-from .torch_watched import OptimizerSteps, drop_gradients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from ..events import OptimizerMade, PartDone, PartDue, UpdateDone, UpdateDue, UpdateEnded
     from .torch_alarms import Alarms
-    from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
     from .torch_held import TrainingStep
     from .torch_training import Training
@@ -26,10 +24,9 @@ if TYPE_CHECKING:
 class StepEnds:
     """Ends the steps of threads."""
 
-    def __init__(self, training: Training, alarms: Alarms, beginnings: Beginnings) -> None:
+    def __init__(self, training: Training, alarms: Alarms) -> None:
         self._watched = training.watched
         self._alarms = alarms
-        self._arm = beginnings.arm
 
     def applied(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """A step was made."""
@@ -54,7 +51,7 @@ class StepEnds:
     def end(self, held: TrainingStep, record: OptimizerSteps) -> None:
         """The step is over, and the next module's call may begin another."""
         held.end(record)
-        self._arm(held)
+        held.armed = True
 
 
 class Refusals:
@@ -110,6 +107,50 @@ class Refusals:
         return True
 
 
+class Phase:
+    """The step that a thread is in the middle of."""
+
+    def __init__(self, first: str, copy: StateCopy | None) -> None:
+        self.first = first  # the part that it began with
+        self.copy = copy  # of what that has moved; None where it was refused
+
+
+class Phases:
+    """Takes the parts of steps."""
+
+    def __init__(self, torch: Any, refusals: Refusals, ends: StepEnds) -> None:
+        self._torch = torch
+        self._refusals = refusals
+        self._ends = ends
+
+    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any, name: str) -> bool:
+        """Whether this part must not be made."""
+        phase = held.update.phase
+        if phase is None or phase.first == name:
+            self._end(held, record, phase)
+            is_refused = self._refusals.refuses(held, record, optimizer)
+            copy = None if is_refused else StateCopy(self._torch, [optimizer])
+            held.update.phase = Phase(name, copy)
+            return is_refused
+        if phase.copy is not None and not self._refusals.refuses(held, record, optimizer):
+            return False
+        self._end(held, record, Phase(name, None))
+        return True
+
+    def _end(self, held: TrainingStep, record: OptimizerSteps, phase: Phase | None) -> None:
+        if phase is not None and phase.copy is None:
+            self._ends.skipped(held, record)
+            held.findings.skipped = set()  # nor were the steps of the optimizers within it
+            held.update.phase = None
+
+    def made(self, held: TrainingStep, record: OptimizerSteps) -> None:
+        """A part that is not the first was made, and with it, if there is one, the step of an optimizer within."""
+        if held.update.phase is not None:
+            self._ends.applied(held, record)
+        else:
+            record.stepped(held.round)
+
+
 class UpdateState:
     """What an update that is asked for is known by until it is done."""
 
@@ -122,10 +163,9 @@ class UpdateState:
 class Steps:
     """Tests gradients when an optimizer is about to apply them."""
 
-    def __init__(self, training: Training, beginnings: Beginnings, refusals: Refusals, ends: StepEnds) -> None:
+    def __init__(self, training: Training, refusals: Refusals, ends: StepEnds) -> None:
         self._training = training
         self._watched = training.watched
-        self._beginnings = beginnings
         self._refusals = refusals
         self._ends = ends
         self._phases = Phases(training.torch, refusals, ends)
@@ -143,7 +183,7 @@ class Steps:
         record, held = self._watched.add(optimizer), self._training.threads.held
         held.buffers.forget()
         if not held.is_begun:
-            self._beginnings.arm(held)
+            held.armed = True
         return record
 
     def part_due(self, event: PartDue) -> str | None:

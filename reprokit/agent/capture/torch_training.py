@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import sys
+import weakref
+from _thread import get_ident
 
 from .. import trail_library as trail
 from ..pytorch import private_api
 from .random_states import RandomStates
-from .torch_gradients import Gradients
+from .torch_gradients import Gradients, Table
 from .torch_held import BufferCopies, Threads, TrainingStep
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
+from .torch_state import parameters_of
 from .torch_updates import Updates
-from .torch_watched import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +25,149 @@ if TYPE_CHECKING:
     from . import CaptureSession
     from .settings import CaptureSettings
     from .trigger import Trigger
+
+
+MAX_NODES = 16  # of a graph in which a loss's target is looked for
+
+
+class Epoch:
+    """A pass of a DataLoader."""
+
+    def __init__(self, loader: Any, number: int) -> None:
+        self.loader = weakref.ref(loader)
+        is_part = type(loader.dataset) is sys.modules["torch.utils.data"].Subset
+        self.subset = weakref.ref(loader.dataset) if is_part else None
+        collating = str(getattr(loader.collate_fn, "__module__", ""))
+        self.may_be_sorted = not collating.startswith("torch.utils.data.")  # by the script's function
+        self.number = number
+        self.steps = 0
+
+
+class OptimizerSteps:
+    """An optimizer and how often it was asked to step."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.reference = weakref.ref(optimizer)
+        self.thread = get_ident()  # that made it, and then that it stepped in
+        self.steps = 0
+        self.round = -1  # the backward pass after which it stepped last
+        self.gap = 0  # backward passes between its last two steps; 0: unknown
+        self.table = Table()
+        self.overflows = 0  # in a row
+        self.repeats = True  # its closure is called more than once in a step
+
+    def stepped(self, backward: int) -> None:
+        """Count a step, applied or left out, after this backward pass."""
+        self.steps += 1
+        if 0 <= self.round < backward:
+            self.gap = backward - self.round
+        self.round = backward
+
+    def turn(self, backward: int) -> tuple[float, int]:
+        """Sort optimizers by whose turn comes after this backward pass, as far as their rhythm tells."""
+        if self.round < 0:
+            return 0.5, self.round
+        return (abs(backward - self.round - self.gap) if self.gap else 1.0), self.round
+
+    def parameters(self) -> list[Any]:
+        """All of them, group by group; none when the optimizer is gone."""
+        optimizer = self.reference()
+        return [] if optimizer is None else parameters_of(optimizer)
+
+    def gradients(self) -> list[Any]:
+        """Those that there are."""
+        return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
+
+
+class Watched:
+    """What this process has."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, OptimizerSteps] = {}  # by id of the optimizer, while it lives
+        self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
+        self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.only: set[int] | None = None  # optimizers that the script guards by itself
+        self.steps = 0  # of all optimizers
+        self.clipped = Table()
+        self.together = Table()  # of optimizers that apply gradients of the same backward pass
+
+    def add(self, optimizer: Any) -> OptimizerSteps:
+        """A new optimizer."""
+        records, key = self.records, id(optimizer)
+        record = records[key] = OptimizerSteps(optimizer)
+
+        def end() -> None:
+            if records.get(key) is record:
+                del records[key]
+
+        weakref.finalize(optimizer, end).atexit = False
+        return record
+
+    def note(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
+        """A schedule or GradScaler was made."""
+        if self.only is None:
+            kind[made] = True
+
+    def alive(self) -> list[OptimizerSteps]:
+        """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
+        thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
+        own = [record for record in alive if record.thread == thread]
+        return own or [record for record in alive if not record.steps]
+
+    def names(self, records: list[OptimizerSteps]) -> list[str]:
+        """What optimizers are called in a snapshot."""
+        alive = self.alive()
+        return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
+
+    def following(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
+        """The optimizers that are about to apply gradients of the same backward pass, as they did the last time.
+
+        A GAN's two optimizers never do, those of an encoder and its decoder always.
+        """
+        others = [other for other in self.alive() if other is not record]
+        return [other for other in others if other.round == record.round and other.round != backward]
+
+    def versions(self) -> int:
+        """What changes in place of any parameter raise."""
+        return sum([p._version for record in self.alive() for p in record.parameters()])
+
+
+def drop_gradients(records: list[OptimizerSteps]) -> None:
+    """Take the gradients away that these optimizers would apply."""
+    for record in records:
+        for parameter in record.parameters():
+            parameter.grad = None
+
+
+def graph_parameters(loss: Any) -> set[int]:
+    """Return the ids of the leaves that a loss was computed from."""
+    waiting = [getattr(one, "grad_fn", None) for one in ([loss] if hasattr(loss, "grad_fn") else loss)]
+    seen: set[Any] = set()
+    found: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        waiting += [following for following, _ in node.next_functions]
+    return found
+
+
+def loss_target(loss: Any) -> tuple[str, Any] | None:
+    """What a loss was computed against, where its graph says so: the name of its node, and the target."""
+    waiting = [getattr(loss, "grad_fn", None)]
+    for _ in range(MAX_NODES):
+        node = waiting.pop(0) if waiting else None
+        if node is None:
+            break
+        target = getattr(node, "_saved_target", None)
+        if target is not None:
+            return node.name(), target
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return None
 
 
 class Training:

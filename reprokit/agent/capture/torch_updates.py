@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .torch_gradients import Gradients
     from .torch_held import TrainingStep
-    from .torch_watched import OptimizerSteps
+    from .torch_training import OptimizerSteps
 
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied at each step, or so many a step on average
 LARGEST = 1 << 28  # bytes that are held

@@ -222,7 +222,8 @@ class DecisionHooks:
                 return due.result
             finally:
                 inside.steps -= 1
-                tell(events.update_ended, UpdateEnded(due))
+                if due.closure is not closure:
+                    tell(events.update_ended, UpdateEnded(due))
 
         return step
 
