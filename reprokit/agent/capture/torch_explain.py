@@ -205,7 +205,10 @@ class Explaining:
         for tensor in tensors:
             keys, name = list(_keys(tensor)), self._stranger(tensor)
             if name in ("", CALLED_WITH) and not any(key in self._lines for key in keys):
-                lines = lines_that_made(user_functions(sys._getframe(1)), self._is_finite, name == "")
+                try:
+                    lines = lines_that_made(user_functions(sys._getframe(1)), self._is_finite, name == "")
+                except Exception:  # of what the script's own classes do when they are asked
+                    lines = []
                 self._lines.update(dict.fromkeys(keys, lines))
 
     def _is_finite(self, value: Any) -> bool:
