@@ -159,6 +159,12 @@ def test_what_no_operator_made_is_said_to_come_from_elsewhere() -> None:
     assert "no operator of this process made it" in found["words"]
 
 
+def test_a_number_of_the_script_that_is_not_finite_is_told() -> None:
+    found = explained(lambda x, weight: (x * weight * float("inf")).mean())
+    assert found["words"] == "aten::mul was given a number that is not finite, which the script has made"
+    assert found["where"][0][2] == "<lambda>"
+
+
 def test_the_way_back_leads_past_memory_that_no_operator_wrote() -> None:
     """As that of DDP's buckets, which a collective writes to."""
 

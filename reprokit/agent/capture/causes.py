@@ -224,12 +224,14 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
 def words(event: OperatorEvent, samples: int | None = None) -> str:
     """One sentence: what happened, to how many elements, in which samples."""
     if event.lines is not None:
-        name, one = event.given[0]
+        name, one = next(pair for pair in event.given if pair[0] in ("", CALLED_WITH))
         return _script_words(name or f"what {event.name} was given", event.lines, one)
     named = [(name, one) for name, one in event.given if name]
     if named and not event.is_origin:
         name, one = named[0]
         return f"{name} was not finite before any operator worked on it: {one.nonfinite:,} of {one.size:,} elements"
+    if event.is_meant and not (event.parents or event.given):
+        return f"{event.name} was given a number that is not finite, which the script has made"
     if not (event.is_origin or event.parents or event.makes_nan or event.is_meant):
         return f"what {event.name} was given was not finite, and no operator of this process made it" + _SUSPECT
     what = _gradient_words(event) if event.phase == BACKWARD else None
