@@ -14,10 +14,6 @@ import reprokit
 from reprokit.agent.pytorch.private_api import SEEN
 
 AGENT = Path(reprokit.__path__[0]) / "agent"
-# What still touches PyTorch by itself, until its hooks are in agent/pytorch. This list may only become shorter.
-BY_THEMSELVES = {
-    "capture": re.compile(r"torch_.*"),
-}
 TORCH_LIKE = {name for path in SEEN for name in path.replace("()", "").split(".") if name.startswith("_")} - {"_C"}
 
 
@@ -50,11 +46,6 @@ def modules() -> list[Path]:
     return sorted(AGENT.rglob("*.py"))
 
 
-def is_exempt(path: Path) -> bool:
-    pattern = BY_THEMSELVES.get(path.parent.name)
-    return pattern is not None and pattern.fullmatch(path.stem) is not None
-
-
 @pytest.mark.torch
 def test_this_release_has_every_private_name_that_is_used() -> None:
     lacking = []
@@ -74,7 +65,7 @@ def test_only_the_folder_of_pytorch_uses_its_private_names() -> None:
     wrong = [
         f"{path.relative_to(AGENT)}: {name}"
         for path in modules()
-        if path.name != "private_api.py" and not is_exempt(path)
+        if path.name != "private_api.py"
         for name in sorted(names_in(path) & of_torch(path))
     ]
     assert wrong == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..pytorch import private_api
 from ..pytorch.state import named_tensors, parts_of
 from .settings import ROLLBACK, STOP
 from .torch_snapshot import left_out_of
@@ -92,7 +93,7 @@ class Alarms:
 
     def _save(self, held: TrainingStep, step: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), private_api.without_overrides(torch):
             contents = training.snapshooter.contents(held, training.models(), step, triggers)
             header, parts = training.ranks.complete(*contents)
         for note in left_out_of(header.batches):

@@ -13,6 +13,7 @@ from ..observing.torch_calls import Operator, with_tensors
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
+from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
 from .assignments import lines_that_made
 from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
@@ -101,7 +102,7 @@ class Explaining:
     def know(self, names: dict[int, str], tensors: Iterable[tuple[str, Any]]) -> None:
         """The names of modules, by id, and of tensors that no operator makes."""
         self._names = names
-        self._known = {key: name for name, tensor in tensors for key in _keys(tensor)}
+        self._known = {storage(tensor): name for name, tensor in tensors}
 
     def end(self) -> None:
         """No more, unless a mode of the user's is above, which ends with the process."""
@@ -112,7 +113,7 @@ class Explaining:
 
     def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
         """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
-        reached = self._trace.reached(key for tensor in targets for key in _keys(tensor))
+        reached = self._trace.reached(storage(tensor) for tensor in targets)
         if any(event.given for event in reached) and not any(event.is_known for event in reached):
             # What nobody made lies in memory that a collective wrote, as DDP's buckets do.
             reached = [event for event in self._trace.events if event.is_known] or reached
@@ -146,7 +147,7 @@ class Explaining:
         if operator.is_silent or phase == OURS:
             return self.pass_on(function, args, kwargs)
         bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
-        before = [(*pair, self._trace.maker(_keys(pair[1]))) for pair in bad]
+        before = [(*pair, self._trace.maker([storage(pair[1])])) for pair in bad]
         if phase == FORWARD:
             self._note_lines([tensor for _, tensor, maker in before if maker is None])
         told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
@@ -174,9 +175,9 @@ class Explaining:
         bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
-            self._trace.add(event, [key for tensor in bad for key in _keys(tensor)])
+            self._trace.add(event, [storage(tensor) for tensor in bad])
         elif not operator.changes:
-            self._trace.forget(key for tensor in outputs for key in _keys(tensor))
+            self._trace.forget(storage(tensor) for tensor in outputs)
 
     def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, before, told = seen
@@ -190,7 +191,7 @@ class Explaining:
         strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
         if len(self._trace.events) < MAX_TOLD:
             event.given = [(self._stranger(one), _statistics(self._torch, name, one)) for name, one in strangers]
-            keys = [key for _, tensor in strangers for key in _keys(tensor)]
+            keys = [storage(tensor) for _, tensor in strangers]
             event.lines = next((self._lines[key] for key in keys if key in self._lines), None)
         if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
             self._told += 1
@@ -198,12 +199,12 @@ class Explaining:
         return event
 
     def _stranger(self, tensor: Any) -> str:
-        return next((self._known[key] for key in _keys(tensor) if key in self._known), "")
+        return self._known.get(storage(tensor), "")
 
     def _note_lines(self, tensors: list[Any]) -> None:
         """Look for the script's lines that made these, unless a loader gave them or they are the model's own."""
         for tensor in tensors:
-            keys, name = list(_keys(tensor)), self._stranger(tensor)
+            keys, name = [storage(tensor)], self._stranger(tensor)
             if name in ("", CALLED_WITH) and not any(key in self._lines for key in keys):
                 try:
                     lines = lines_that_made(user_functions(sys._getframe(1)), self._is_finite, name == "")
@@ -261,15 +262,6 @@ def _has_nan(torch: Any, tensor: Any) -> bool:
 def _is_infinite(value: Any) -> bool:
     """Whether a number was given that is not finite, as to masked_fill."""
     return type(value) is float and value - value != 0
-
-
-def _keys(tensor: Any) -> Iterator[int]:
-    """What stands for the memory of a tensor's values."""
-    parts = [tensor]
-    if str(tensor.layout) != "torch.strided":
-        parts = [tensor._values() if str(tensor.layout) == "torch.sparse_coo" else tensor.values()]
-    for part in parts:
-        yield part.untyped_storage()._cdata
 
 
 def _make_mode(explaining: Explaining, torch: Any) -> Any:

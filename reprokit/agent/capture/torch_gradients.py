@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from ..pytorch import private_api
 from ..pytorch.tensors import dtype_name
 from ..trail_library import FORMATS
 from .finite import Finite
@@ -45,7 +46,7 @@ class Gradients:
                 return True
         except RuntimeError:  # one is sparse
             pass
-        with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return self._are_finite([*gradients, *losses])
 
     def are_finite_here(self, table: Table, gradients: list[Any]) -> bool:
@@ -89,7 +90,7 @@ class Gradients:
             if device not in self._ones:
                 self._ones[device] = torch.ones(1, device=device)
             try:
-                torch._amp_foreach_non_finite_check_and_unscale_(tensors, flags[device], self._ones[device])
+                private_api.flag_not_finite(torch, tensors, flags[device], self._ones[device])
             except RuntimeError:  # not made for this device, or not for this dtype
                 flags[device] += ~torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
         return list(flags.values())
@@ -100,13 +101,13 @@ class Gradients:
 
     def not_finite(self, tensor: Any) -> Any:
         """How many elements are not finite, as a number on the device of the tensor."""
-        with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return (~self._torch.isfinite(values_of(tensor))).sum()
 
     def norm(self, gradients: Sequence[Any]) -> float:
         """The norm of all gradients together."""
         torch = self._torch
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), private_api.without_overrides(torch):
             norms = [torch.linalg.vector_norm(values_of(gradient).detach().float()) for gradient in gradients]
             device = norms[0].device
             return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
@@ -147,9 +148,5 @@ def values_of(tensor: Any) -> Any:
     """The plain tensor that holds all numbers of a sparse or distributed one."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
-    layout = str(tensor.layout).rpartition(".")[2]
-    if layout == "sparse_coo":
-        return tensor._values()
-    if layout.startswith("sparse"):
-        return tensor.values()
+    tensor = private_api.stored_values(tensor)
     return tensor.float() if dtype_name(tensor).startswith("float8") else tensor

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Mapping
 
 from ..objects import ObjectFields, class_name, own_attributes
+from ..pytorch.private_api import changes, copy_each
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor
 from .checks import NormMean
-from .torch_state import copy_tensors, has_memory
+from .torch_state import has_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Batches:
 
     def _tensor_held(self, tensor: Any) -> Any:
         self._walk.leaves += 1
-        self._watched.append((tensor, tensor._version))
+        self._watched.append((tensor, changes(tensor)))
         return tensor.detach().clone() if self._copies > 0 else tensor.detach()
 
     def restart(self) -> None:
@@ -145,7 +146,7 @@ class Batches:
     def end(self, owner: object) -> None:
         """An optimizer's step is over; what was seen to change in place is copied from now on."""
         for tensor, version in self._watched:
-            if tensor._version != version:
+            if changes(tensor) != version:
                 self._copies = ALWAYS
         held = self.held
         if held and held[0].origin == "loader":
@@ -161,7 +162,7 @@ class Batches:
 
     def look(self) -> bool:
         """Whether something that is held without a copy has changed since."""
-        return self._copies <= 0 and any(tensor._version != version for tensor, version in self._watched)
+        return self._copies <= 0 and any(changes(tensor) != version for tensor, version in self._watched)
 
 
 class BuffersState(enum.Enum):
@@ -246,14 +247,14 @@ class BufferCopies:
 
     def _copy(self) -> None:
         try:
-            copy_tensors(self._torch, self._copies, self._small)
+            copy_each(self._torch, self._copies, self._small)
         except RuntimeError:  # one has another size or device now
             self._begin(self._tensors)
 
     def _copy_large(self) -> None:
         for place, (tensor, version, _) in enumerate(self._large):
-            if tensor._version != version:
-                self._large[place] = tensor, tensor._version, tensor.detach().clone()
+            if changes(tensor) != version:
+                self._large[place] = tensor, changes(tensor), tensor.detach().clone()
 
     def kept(self) -> dict[int, Any]:
         """The copies by the id of what they are copies of, or of what has taken its place since."""
@@ -351,7 +352,7 @@ class StepFindings:
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite."""
-        self.clean = {id(gradient): (gradient, gradient._version) for gradient in gradients}
+        self.clean = {id(gradient): (gradient, changes(gradient)) for gradient in gradients}
         self.clean_for = owners
 
     def are_clean(self, gradients: list[Any]) -> bool:
@@ -359,7 +360,7 @@ class StepFindings:
         if not self.clean:
             return False
         known = [self.clean.get(id(gradient)) for gradient in gradients]
-        return all(one is not None and one[1] == each._version for one, each in zip(known, gradients))
+        return all(one is not None and one[1] == changes(each) for one, each in zip(known, gradients))
 
     def end(self, owner: object) -> None:
         """A step of this optimizer is over."""

@@ -7,6 +7,7 @@ import weakref
 
 from ..objects import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
+from ..pytorch import private_api
 from .causes import CALLED_WITH
 from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE
@@ -150,7 +151,7 @@ class RedoInputs:
     def _is_wanted(self, module: Any) -> bool:
         """Whether the snapshot's module was called as this one is; the snapshot may not tell."""
         names = {batch.name for batch, _ in self._trials.trial.inputs.called}
-        if not names or None in names or not hasattr(module, "_modules"):
+        if not names or None in names or not private_api.has_children(module):
             return not names or None in names
         try:
             return self._built.fit.name_of(module) in names
@@ -160,7 +161,7 @@ class RedoInputs:
     def _is_evaluating(self, module: Any) -> bool:
         """Whether the module is not being trained, where the snapshot's models were."""
         flags = [(model.get("training") or {}).get("") for model in self._header.models]
-        is_model = hasattr(module, "_modules")
+        is_model = private_api.has_children(module)
         return (
             is_model and not module.training and bool(flags) and all(flags) and any(True for _ in module.parameters())
         )

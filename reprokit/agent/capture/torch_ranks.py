@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from ..pytorch import private_api
 from . import checks
 from .settings import OTHER_RANK
 from .trigger import ACTIVATION, CONDITION, GRADIENT, LOSS
@@ -205,7 +206,7 @@ class Ranks:
         if not self.are_several:
             return
         distributed = self._torch.distributed
-        store, count = distributed.distributed_c10d._get_default_store(), distributed.get_world_size()
+        store, count = private_api.ranks_store(distributed), distributed.get_world_size()
         self._ends += 1
         key, until = f"reprokit/captured/{self._ends}", time.monotonic() + PATIENCE
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..objects import ObjectFields
+from ..pytorch import private_api
 from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
@@ -253,7 +254,7 @@ class Snapshooter:
         for name in ("are_deterministic_algorithms_enabled", "get_float32_matmul_precision", "get_default_dtype"):
             if hasattr(torch, name):
                 facts[name] = str(getattr(torch, name)())
-        if torch.cuda._initialized:
+        if private_api.uses_cuda(torch):
             facts["devices"] = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
             facts["cuda"] = str(torch.version.cuda)
         return facts

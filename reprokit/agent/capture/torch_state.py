@@ -425,12 +425,3 @@ def _model_like(saved: Sequence[Any], model: Any) -> Any:
         raise SnapshotError("the snapshot holds no model")
     names = {name for name, _ in named_tensors(parts_of(model))}
     return next((one for one in saved if set(one["tensors"]) == names), saved[0])
-
-
-def copy_tensors(torch: Any, into: list[Any], values: list[Any]) -> None:
-    """Copy values into tensors of the same build, by one call where PyTorch has it (2.1)."""
-    if into and hasattr(torch, "_foreach_copy_"):
-        torch._foreach_copy_(into, values)
-        return
-    for tensor, value in zip(into, values):
-        tensor.copy_(value)

@@ -130,7 +130,7 @@ class Watched:
 
     def versions(self) -> int:
         """What changes in place of any parameter raise."""
-        return sum([p._version for record in self.alive() for p in record.parameters()])
+        return private_api.changes_of([p for record in self.alive() for p in record.parameters()])
 
 
 def drop_gradients(records: list[OptimizerSteps]) -> None:
@@ -200,8 +200,7 @@ class Training:
 
     def is_recorded(self) -> bool:
         """Whether operators get into a CUDA graph, into which nothing of ours may."""
-        cuda = self.torch.cuda
-        return bool(cuda._initialized and cuda.is_current_stream_capturing())
+        return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
 
     def parameters_of_all(self) -> list[Any]:
         """The parameters of all optimizers."""

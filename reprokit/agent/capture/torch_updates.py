@@ -9,9 +9,10 @@ import copy
 import operator
 import weakref
 
+from ..pytorch.private_api import copy_each
 from ..pytorch.tensors import is_tensor
 from .torch_gradients import Table
-from .torch_state import copy_tensors, parameters_of
+from .torch_state import parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class StateCopy:
         tensors = list({id(tensor): tensor for tensor in tensors}.values())
         with self._torch.no_grad():
             if len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors)):
-                copy_tensors(self._torch, self._copies, tensors)
+                copy_each(self._torch, self._copies, tensors)
             else:
                 self._copies = [tensor.detach().clone() for tensor in tensors]
                 self._tensors = tensors
@@ -64,7 +65,7 @@ class StateCopy:
     def put_back(self) -> None:
         """Make everything what it was; the copy stays good."""
         with self._torch.no_grad():
-            copy_tensors(self._torch, self._tensors, self._copies)
+            copy_each(self._torch, self._tensors, self._copies)
         for reference, state, groups in self._states:
             optimizer = reference()
             if optimizer is not None:

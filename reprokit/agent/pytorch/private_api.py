@@ -1,7 +1,7 @@
 """Every private name of PyTorch that the agent uses, once, with the versions in which it was seen.
 
-Whoever needs one asks this module. Names that captures still use by themselves are listed all
-the same: tests/agent/test_pytorch_private_api.py says what a new release lacks, and who uses a name that is not here.
+Whoever needs one asks this module. tests/agent/test_pytorch_private_api.py says what a new release lacks, and who uses
+one of these names elsewhere.
 """
 
 from __future__ import annotations
@@ -130,6 +130,38 @@ def compiled(torch: Any, library: str) -> Any:
 def sparse_parts(tensor: Any) -> dict[str, Any]:
     """Indices and values of a sparse tensor in coordinates, coalesced or not."""
     return {"indices": tensor._indices(), "values": tensor._values()}
+
+
+def stored_values(tensor: Any) -> Any:
+    """The values of a tensor of any layout that are in memory."""
+    layout = str(tensor.layout).rpartition(".")[2]
+    if layout == "sparse_coo":
+        return tensor._values()
+    return tensor.values() if layout.startswith("sparse") or layout == "jagged" else tensor
+
+
+def storage(tensor: Any) -> int:
+    """What stands for the memory of a tensor's values."""
+    return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+def flag_not_finite(torch: Any, tensors: Sequence[Any], flag: Any, one: Any) -> None:
+    """Set the flag where a tensor on its device is not finite, without waiting; the tensors stay what they are."""
+    torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, one)
+
+
+def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:
+    """Copy values into tensors of the same build, by one call where PyTorch has it (2.1)."""
+    if into and hasattr(torch, "_foreach_copy_"):
+        torch._foreach_copy_(into, values)
+        return
+    for tensor, value in zip(into, values):
+        tensor.copy_(value)
+
+
+def ranks_store(distributed: Any) -> Any:
+    """What the ranks of a training know each other by."""
+    return distributed.distributed_c10d._get_default_store()
 
 
 def address(generator: Any) -> int:
