@@ -17,6 +17,7 @@ from reprokit.rundir import RUN, write_json
 from reprokit.verify.compare.runs import compare
 from tests.agent.training import Line, Outcome, Training
 from tests.interpreters import tf114_python
+from tests.support import training_text
 from tests.verify.runs import recording, rows_digest
 
 BEGIN = """
@@ -436,37 +437,7 @@ def test_a_directory_that_cannot_be_written_is_a_warning(training: Training) -> 
 
 @pytest.mark.slow
 def test_estimators_stay_what_they_are(training: Training) -> None:
-    script = """
-import inspect, pickle, sys, numpy
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.svm import SVC
-
-class Mine(ClassifierMixin, BaseEstimator):
-    def fit(self, x, y):
-        self.classes_ = numpy.unique(y)
-        return self
-    def predict(self, x):
-        return numpy.zeros(len(x), int)
-
-x, y = numpy.random.RandomState(0).rand(40, 3), numpy.arange(40) % 2
-assert "_reprokit_original" not in vars(vars(Mine)["predict"])
-assert list(inspect.signature(LogisticRegression.predict).parameters) == ["self", "X"]
-assert pickle.loads(pickle.dumps(accuracy_score)) is accuracy_score
-assert not hasattr(SVC(probability=False), "predict_proba")
-mine = pickle.loads(pickle.dumps(clone(Mine()).fit(x, y)))
-assert mine.score(x, y) == 0.5
-search = GridSearchCV(make_pipeline(LogisticRegression()), {"logisticregression__C": [1, 2]}, cv=2, n_jobs=2).fit(x, y)
-cross_val_score(LogisticRegression(), x, y, cv=2)
-search.predict_proba(x)
-try:
-    LogisticRegression().predict(x)
-except Exception as error:
-    print(type(error).__name__)
-"""
+    script = training_text("sklearn_estimators.py")
     outcome = training.run(script)
     assert (outcome.status, outcome.output) == (0, "NotFittedError\n"), outcome.errors
     folds = ["Pipeline.cross-validation"] * 4 + ["LogisticRegression.cross-validation"] * 2
@@ -475,21 +446,7 @@ except Exception as error:
     assert outcome.of("evaluation")[-1]["labels"] == ["0", "1"]
 
 
-FOLDS = """
-import json, numpy
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score, cross_validate
-random = numpy.random.RandomState(0)
-x, y, z = random.rand(60, 3), numpy.arange(60) % 2, random.rand(60)
-serial = cross_val_score(LogisticRegression(), x, y, cv=KFold(3))
-parallel = cross_val_score(LogisticRegression(), x, y, cv=KFold(3), n_jobs=2)
-assert serial.tolist() == parallel.tolist()
-several = cross_validate(Ridge(), x, z, cv=KFold(3), scoring=["r2", "neg_mean_absolute_error"], return_train_score=True)
-assert "_reprokit_predictions" not in several
-nested = cross_val_score(GridSearchCV(LogisticRegression(), {"C": [1, 2]}, cv=2), x, y, cv=KFold(3))
-predicted = cross_val_predict(Ridge(), x, z, cv=KFold(3))
-numpy.savez("end.npz", serial, -several["test_neg_mean_absolute_error"], nested, predicted, y, z)
-"""
+FOLDS = training_text("sklearn_folds.py")
 
 
 @pytest.mark.slow

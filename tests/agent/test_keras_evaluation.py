@@ -14,6 +14,7 @@ import pytest
 
 from tests.agent.training import Line, Outcome, Training
 from tests.interpreters import tf114_python
+from tests.support import training_text
 from tests.verify.runs import rows_digest
 
 COMMON = """
@@ -239,23 +240,7 @@ def test_validation_is_collected_once_an_epoch(found: Evaluated) -> None:
         assert line["accuracy"][0] / 40 == pytest.approx(float.fromhex(score))
 
 
-BOUNDED = """
-import numpy as np, os
-os.environ["KERAS_BACKEND"] = "torch"
-import keras, _reprokit_agent.pieces as pieces, _reprokit_agent.tensorflow.evaluation as evaluation
-pieces.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
-x, y = np.random.RandomState(0).rand(100, 4).astype("float32"), np.arange(100) % 2
-model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])
-model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(x, y, epochs=3, validation_data=(x, y), batch_size=10, verbose=0)
-accuracy = model.evaluate(x, y, batch_size=10, verbose=0)[1]
-np.savez("end.npz", accuracy, model.predict(x, verbose=0))
-failing = keras.callbacks.LambdaCallback(on_test_batch_end=lambda *_, **__: 1 / 0)
-try:
-    model.evaluate(x, y, callbacks=[failing], verbose=0)
-except ZeroDivisionError:
-    model.evaluate(x[:30], y[:30], verbose=0)
-"""
+BOUNDED = training_text("keras_bounded.py")
 
 
 @pytest.mark.slow

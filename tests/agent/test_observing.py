@@ -16,7 +16,7 @@ from reprokit.agent.observing.call_graph import Calls, describe
 from reprokit.agent.observing.files import MAX_FILES
 from tests.agent.training import Outcome, Training
 from tests.interpreters import interpreter, tf114_python
-from tests.support import wait_until
+from tests.support import training_text, wait_until
 
 FUNCTIONS = {"functions": True, "operators": False, "steps": None, "seconds": None, "confirm": 0}
 needs_tf114 = pytest.mark.skipif(tf114_python() is None, reason="REPROKIT_TF114_PYTHON names no Python")
@@ -45,28 +45,7 @@ def run(training: Training, script: str, *arguments: str, options: Sequence[str]
     return outcome
 
 
-CALLS = """
-import json
-import threading
-import time
-
-
-def work():
-    for number in range(50):
-        json.dumps({"a": number})
-
-
-def main():
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    for _ in range(10):
-        time.time()
-    work()
-
-
-main()
-"""
+CALLS = training_text("profiled_calls.py")
 
 
 def test_calls_are_counted_with_the_lines_of_the_user_s_code(any_training: Training) -> None:
@@ -74,14 +53,14 @@ def test_calls_are_counted_with_the_lines_of_the_user_s_code(any_training: Train
     assert run(training, CALLS).status == 0
     (clock,) = training.observed_of("function", "time.time")
     assert clock["calls"] == 10
-    assert clock["where"] == [[str(training.directory / "train.py"), 17, "main", 10]] or places(clock) == [
-        ("train.py", 17, "main")
+    assert clock["where"] == [[str(training.directory / "train.py"), 18, "main", 10]] or places(clock) == [
+        ("train.py", 18, "main")
     ]
     (dumped,) = training.observed_of("function", "json.dumps")
     assert dumped["calls"] == 100  # in both threads
-    assert places(dumped)[0] == ("train.py", 9, "work")
+    assert places(dumped)[0] == ("train.py", 10, "work")
     (within,) = training.observed_of("function", "json.encoder.JSONEncoder.encode")
-    assert ("train.py", 9, "work") in places(within)  # called by json, because of that line
+    assert ("train.py", 10, "work") in places(within)  # called by json, because of that line
 
 
 def test_the_agent_and_what_imports_call_are_not_told(each_training: Training) -> None:
@@ -92,34 +71,15 @@ def test_the_agent_and_what_imports_call_are_not_told(each_training: Training) -
     assert "work" not in {name.rpartition(".")[2] for name in names}
 
 
-PROCESSES = """
-import json, os, subprocess, sys
-from multiprocessing import Pool
-
-
-def encode(number):
-    return json.dumps(number)
-
-
-if __name__ == "__main__":
-    with Pool(2) as pool:
-        pool.map(encode, range(4), chunksize=1)
-    child = os.fork()
-    if child == 0:
-        json.loads("[1]")
-        os._exit(0)
-    os.waitpid(child, 0)
-    subprocess.run([sys.executable, "-c", "import base64; base64.b64encode(b'x')"], check=True)
-    os.execv(sys.executable, [sys.executable, "-c", "import colorsys; colorsys.rgb_to_hls(0, 0, 0)"])
-"""
+PROCESSES = training_text("profiled_processes.py")
 
 
 def test_every_process_has_its_file(each_training: Training) -> None:
     training = profiled(each_training)
     assert run(training, PROCESSES).status == 0
     for name, where in (
-        ("json.dumps", ("train.py", 7, "encode")),
-        ("json.loads", ("train.py", 15, "<module>")),
+        ("json.dumps", ("train.py", 11, "encode")),
+        ("json.loads", ("train.py", 19, "<module>")),
         ("base64.b64encode", ("<string>", 1, "<module>")),
         ("colorsys.rgb_to_hls", ("<string>", 1, "<module>")),
     ):
@@ -418,30 +378,7 @@ with tf.Session(config=config) as session:
 
 # Orders of completion
 
-COMPLETION = """
-import asyncio
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
-from multiprocessing import Pool
-
-
-async def gather():
-    for task in asyncio.as_completed([asyncio.sleep(0)]):
-        await task
-
-
-if __name__ == "__main__":
-    with ThreadPoolExecutor(2) as executor:
-        futures = [executor.submit(abs, number) for number in range(3)]
-        for future in as_completed(futures):
-            future.result()
-        wait(futures)
-        wait(futures, return_when=FIRST_COMPLETED)
-    with Pool(2) as pool:
-        list(pool.imap_unordered(abs, range(3)))
-        pool.map(abs, range(3))
-        pool.apply_async(abs, (1,), callback=print).get()
-    asyncio.new_event_loop().run_until_complete(gather())
-"""
+COMPLETION = training_text("profiled_completion.py")
 
 
 def test_where_results_are_taken_as_they_come(each_training: Training) -> None:
@@ -449,12 +386,12 @@ def test_where_results_are_taken_as_they_come(each_training: Training) -> None:
     assert run(training, COMPLETION).status == 0
     found = {line["name"]: (line["where"][0][1], line["ordered"]) for line in training.observed_of("completion")}
     assert found == {
-        "concurrent.futures.as_completed": (15, False),
-        "concurrent.futures.wait": (18, False),
-        "Pool.imap_unordered": (20, False),
-        "Pool.map": (21, True),
-        "Pool.apply_async(callback)": (22, False),
-        "asyncio.as_completed": (8, False),
+        "concurrent.futures.as_completed": (16, False),
+        "concurrent.futures.wait": (19, False),
+        "Pool.imap_unordered": (21, False),
+        "Pool.map": (22, True),
+        "Pool.apply_async(callback)": (23, False),
+        "asyncio.as_completed": (9, False),
     }
 
 

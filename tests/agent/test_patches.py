@@ -16,8 +16,7 @@ from reprokit.agent.patches.versions import fits
 from reprokit.patches import CATALOGUE, find
 from tests.agent.training import Training
 from tests.interpreters import tf114_python
-
-UNDO = "import _reprokit_agent; undone = [_reprokit_agent.running.patches.undo(name) for name in {!r}]\n"
+from tests.support import training_text
 
 
 def entries(*texts: str) -> list[dict[str, str]]:
@@ -66,26 +65,7 @@ def test_versions(version: str, specifier: str, expected: bool) -> None:
     assert fits(version, specifier) is expected
 
 
-POOL = """
-import json, time
-from multiprocessing.pool import ThreadPool
-
-def wait(place):
-    while len(done) < 2 - place:  # the first task is the last to be done
-        time.sleep(0.001)
-    done.append(place)
-    return place
-
-def results():
-    done.clear()
-    with ThreadPool(3) as pool:
-        return list(pool.imap_unordered(wait, range(3)))
-
-done = []
-found = [results()]
-{undo}found.append(results())
-json.dump(found, open("found.json", "w"))
-"""
+POOL = training_text("ordered_pool.py")
 
 
 def found(training: Training) -> Any:
@@ -94,7 +74,7 @@ def found(training: Training) -> Any:
 
 def test_results_of_a_pool_come_in_order_until_the_patch_is_taken_back(any_training: Training) -> None:
     training = patched(any_training, "imap-ordered")
-    outcome = training.run(POOL.format(undo=UNDO.format(["imap-ordered"])))
+    outcome = training.run(POOL)
     assert outcome.status == 0, outcome.errors
     assert found(training) == [[0, 1, 2], [2, 1, 0]]
     assert [line["state"] for line in outcome.of("patch")] == ["applied", "undone"]
@@ -139,76 +119,25 @@ def test_tfdeterminism_that_holds_no_code_is_said(training: Training) -> None:
     assert "tensorflow-determinism==0.3.0" in why
 
 
-LINEAR = """
-import json, numpy, xgboost
-x = numpy.random.default_rng(1).random((50, 3))
-data = xgboost.DMatrix(x, x.sum(1))
-
-def updater(**more):
-    return xgboost.train({**parameters, **more}, data, 1).save_config()
-
-parameters = {"booster": "gblinear", "nthread": 1}
-scikit = xgboost.XGBRegressor(booster="gblinear", n_estimators=1, n_jobs=1).fit(x, x.sum(1)).get_booster()
-found = [updater(), updater(updater="shotgun"), scikit.save_config()]
-tree = xgboost.train({"nthread": 1}, data, 1).save_config()
-UNDO
-found.append(updater())
-json.dump([["shotgun" in text, "coord_descent" in text] for text in found] + [["coord_descent" in tree]],
-          open("found.json", "w"))
-"""
+LINEAR = training_text("xgboost_updaters.py")
 
 
 @pytest.mark.xgboost
 def test_gblinear_is_updated_in_order(training: Training) -> None:
     training = patched(training, "xgboost-linear")
-    outcome = training.run(LINEAR.replace("UNDO", UNDO.format(["xgboost-linear"])))
+    outcome = training.run(LINEAR, "xgboost-linear")
     assert outcome.status == 0, outcome.errors
     assert found(training) == [[False, True]] * 3 + [[True, False], [False]]
 
 
-TENSORFLOW = """
-import json, tensorflow as tf
-
-def numbers(elements):
-    return [float(element) for element in elements]
-
-def augment(element):
-    return tf.cast(element, tf.float32) + tf.random.uniform([], -0.4, 0.4)
-
-def double(element):
-    tf.debugging.assert_greater(element, tf.constant(-1, tf.int64))
-    return element * 2
-
-options = tf.data.Options()
-options.deterministic = False
-source = tf.data.Dataset.range(8)
-random = source.map(augment, num_parallel_calls=2, deterministic=False)
-pure = source.map(double, num_parallel_calls=2, deterministic=False).with_options(options)
-mixed = source.interleave(lambda _: tf.data.Dataset.range(2), 2, num_parallel_calls=2, deterministic=False)
-kinds = [type(random).__name__, type(source.map(double, num_parallel_calls=2)).__name__, type(mixed).__name__]
-ordered = pure.options().deterministic, numbers(pure)
-tf.config.threading.set_intra_op_parallelism_threads(3)
-threading = tf.config.threading
-threads = [threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()]
-with tf.Graph().as_default():
-    wanted = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=3, allow_soft_placement=True)
-    config = tf.compat.v1.Session(config=wanted)._config
-drawn = tf.random.normal([2]).shape[0]  # which raises where there is no seed
-from tensorflow.python.framework import config as switches
-deterministic = [switches.is_op_determinism_enabled()]
-UNDO
-deterministic.append(switches.is_op_determinism_enabled())
-kinds.append(type(source.map(augment, num_parallel_calls=2)).__name__)
-json.dump([kinds, ordered, threads, config.intra_op_parallelism_threads, config.allow_soft_placement, drawn,
-           deterministic, undone], open("found.json", "w"))
-"""
+TENSORFLOW = training_text("tensorflow_patched.py")
 
 
 @pytest.mark.tensorflow
 def test_tensorflow_2(training: Training) -> None:
     names = ["tf-deterministic", "tf-data", "tf-threads"]
     training = patched(training, *names, "tf-segment-sum")
-    outcome = training.run(TENSORFLOW.replace("UNDO", UNDO.format(names)))
+    outcome = training.run(TENSORFLOW, *names)
     assert outcome.status == 0, outcome.errors
     kinds, ordered, threads, session_threads, is_kept, drawn, deterministic, undone = found(training)
     assert kinds == ["_MapDataset", "_ParallelMapDataset", "_ParallelInterleaveDataset", "_ParallelMapDataset"]
@@ -218,29 +147,7 @@ def test_tensorflow_2(training: Training) -> None:
     assert states(outcome.lines) == {**dict.fromkeys(names, "applied"), "tf-segment-sum": "not-applied"}
 
 
-OLD = """
-import json, os, numpy, tensorflow as tf
-numbers = numpy.random.RandomState(0).rand(1000).astype("float32")
-values = tf.constant(numbers)
-halves = tf.constant([0] * 500 + [1] * 500)
-sums = tf.math.segment_sum(values, halves), tf.math.unsorted_segment_sum(values, segment_ids=halves, num_segments=2)
-whole = tf.math.segment_sum(tf.constant([1, 2]), tf.constant([0, 0]))
-source = tf.data.Dataset.range(4)
-random = source.map(lambda x: tf.random.uniform([]), num_parallel_calls=2)
-pure = source.map(lambda x: x * 2, num_parallel_calls=2)
-options = tf.data.Options()
-options.experimental_deterministic = False
-is_ordered = pure.with_options(options).options().experimental_deterministic
-kinds = [type(dataset._dataset).__name__ for dataset in (random, pure)]
-bias_add, cudnn = tf.nn.bias_add.__module__, os.environ.get("TF_CUDNN_DETERMINISTIC")
-with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_threads=3)) as session:
-    threads = session._config.intra_op_parallelism_threads
-    results = [result.tolist() for result in session.run(sums + (whole,))]
-exact = [float(numpy.float32(half.sum(dtype="float64"))) for half in numpy.split(numbers, 2)]
-UNDO
-json.dump([kinds, is_ordered, bias_add, cudnn, threads, results, exact, tf.nn.bias_add.__module__,
-           os.environ.get("TF_CUDNN_DETERMINISTIC")], open("found.json", "w"))
-"""
+OLD = training_text("tensorflow1_patched.py")
 
 
 @pytest.mark.tf114
@@ -251,7 +158,7 @@ def test_tensorflow_1_14(tmp_path: Path) -> None:
         pytest.skip("REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14")
     names = ["tf1-determinism", "tf-segment-sum", "tf-data", "tf-threads"]
     training = patched(Training(tmp_path, python=python), *names, "tf-deterministic")
-    outcome = training.run(OLD.replace("UNDO", UNDO.format(names)))
+    outcome = training.run(OLD, *names)
     assert outcome.status == 0, outcome.errors
     kinds, is_ordered, bias_add, cudnn, threads, results, exact, bias_add_after, cudnn_after = found(training)
     assert (kinds, is_ordered, threads) == (["MapDataset", "ParallelMapDataset"], True, 1)

@@ -16,6 +16,7 @@ from reprokit.agent.recorded_seeds import RecordedSeeds
 from reprokit.agent.seed_values import MAX_TEXT, NotExact, decode, encode
 from reprokit.launch.seeds import SeedsByProcess
 from tests.agent.training import Line, Outcome, Training
+from tests.support import training_text
 
 
 def replayed(
@@ -39,39 +40,7 @@ def replaced(outcome: Outcome) -> list[Line]:
     return [line for line in outcome.of("seed") if "asked" in line]
 
 
-RANDOM = """
-import os, random, threading, time, warnings
-warnings.simplefilter('ignore')
-
-class Own(random.Random):
-    def __new__(cls, *arguments):
-        return super().__new__(cls)
-    def __init__(self, seed, other):
-        super().__init__(seed)
-
-def draw():
-    random.seed(time.time())
-    first = random.random()
-    random.seed(str(time.time()), version=1)
-    instance = random.Random(os.urandom(20))
-    instance.seed(a=bytearray(time.monotonic().hex().encode()))
-    return [first, random.random(), instance.random(), Own(time.time_ns() << 80, 1).random(),
-            random.Random(-time.time_ns()).random(), random.Random(time.time() * 1e-300).random()]
-
-drawn = [draw(), draw()]
-def in_thread():
-    drawn.append(draw())
-for number in range(2):
-    thread = threading.Thread(target=in_thread, name="drawing")
-    thread.start()
-    thread.join()
-child = os.fork()
-if child == 0:
-    open("child", "w").write(repr(draw()))
-    os._exit(0)
-os.waitpid(child, 0)
-print(drawn, open("child").read())
-"""
+RANDOM = training_text("seeded_random.py")
 
 
 def test_seeds_of_the_clock_are_given_again(any_training: Training) -> None:
@@ -90,37 +59,7 @@ def test_seeds_of_the_clock_are_given_again(any_training: Training) -> None:
     }
 
 
-COMPILED = """
-import os, time, numpy, torch
-from numpy.random import PCG64, MT19937, Philox, SFC64, Generator, RandomState, SeedSequence
-from sklearn.utils import check_random_state
-from sklearn.ensemble import RandomForestClassifier
-
-ns = time.time_ns
-numpy.random.seed(ns() % 2**32)
-drawn = [numpy.random.rand()]
-state = RandomState(numpy.array([os.getpid(), ns() % 2**31]))
-drawn.append(state.rand())
-state.seed(numpy.uint32(ns() % 2**32))
-drawn.append(state.rand())
-for kind in (PCG64, Philox, SFC64, MT19937):
-    drawn.append(Generator(kind(ns())).random())
-drawn.append(numpy.random.default_rng((ns(), [os.getpid()])).random())
-drawn.append(Generator(PCG64(SeedSequence(ns(), spawn_key=(1, 2)).spawn(2)[1])).random())
-drawn.append(Generator(PCG64(SeedSequence(entropy=[ns()]))).random())
-torch.manual_seed(ns())
-drawn.append(torch.rand(1).item())
-torch.random.manual_seed(ns())
-drawn.append(torch.rand(1).item())
-torch.cuda.manual_seed_all(ns())
-drawn.append(torch.rand(1, generator=torch.Generator().manual_seed(ns())).item())
-drawn.append(check_random_state(ns() % 2**32).rand())
-forest = RandomForestClassifier(2, random_state=ns() % 2**32).fit([[number] for number in range(50)], [0, 1] * 25)
-drawn.append(float(sum(tree.random_state for tree in forest.estimators_)))
-for empty in (RandomState(), numpy.random.default_rng(), PCG64(), SeedSequence().spawn(1)):
-    pass
-print(drawn)
-"""
+COMPILED = training_text("seeded_compiled.py")
 
 
 VALIDATED = """
@@ -327,43 +266,7 @@ def test_a_hostile_seeds_file_changes_nothing(training: Training, content: bytes
     assert (outcome.output, outcome.errors, replaced(outcome)) == (expected, "", [])
 
 
-TRANSPARENT = """
-import copy, inspect, pickle, random, types
-
-def told(value):
-    return repr(value).partition(" at 0x")[0]
-
-class Own(random.Random):
-    calls = []
-    def seed(self, *arguments, **keywords):
-        self.calls.append((arguments, keywords))
-        return super().seed(*arguments, **keywords)
-
-instance = random.Random(5)
-print(type(instance) is random.Random, type(random.Random), isinstance(random.Random.seed, types.FunctionType))
-print(told(random.seed), told(random.Random.seed), told(random.Random), random.seed == random._inst.seed)
-print([inspect.signature(function) for function in (random.seed, random.Random, random.Random.seed)])
-print(inspect.ismethod(random.seed), random.seed.__self__ is random._inst, random.seed.__doc__)
-for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-    again = pickle.loads(pickle.dumps(instance, protocol))
-    print(type(again) is random.Random, again.getstate() == instance.getstate(), len(pickle.dumps(instance, protocol)))
-print(copy.deepcopy(instance).random() == copy.copy(instance).random(), pickle.loads(pickle.dumps(random.Random.seed)))
-print(pickle.loads(pickle.dumps(random.Random)) is random.Random, vars(instance), sorted(vars(random)), dir(instance))
-own = Own(3)
-print(own.random(), Own.calls, own.seed(4), own.random(), random.SystemRandom().seed(1))
-for wrong in (lambda: random.seed(1, 2, 3), lambda: random.Random(1, 2), lambda: random.seed(b=1)):
-    try:
-        wrong()
-    except TypeError as error:
-        print("TypeError", error)
-random.seed(a=1, version=2)
-print(random.random(), random.Random(1.5).random(), random.Random(False).random())
-random.seed("text", 1)
-print(random.random())
-""".replace(
-    "pickle.loads(pickle.dumps(random.Random.seed)))",
-    "pickle.loads(pickle.dumps(random.Random.seed)) is random.Random.seed)",
-)
+TRANSPARENT = training_text("transparent_random.py")
 
 
 def test_nobody_can_tell_that_random_is_watched(any_training: Training) -> None:
@@ -373,31 +276,7 @@ def test_nobody_can_tell_that_random_is_watched(any_training: Training) -> None:
     assert outcome.output == bare.output
 
 
-NUMPY = """
-import copy, inspect, pickle, numpy.random as nr
-
-class Own(nr.RandomState):
-    pass
-
-class Sequence(nr.SeedSequence):
-    pass
-
-kinds = (nr.RandomState, nr.SeedSequence, nr.PCG64, nr.MT19937, nr.Generator, nr.BitGenerator)
-print(kinds, [kind.__dict__.keys() for kind in kinds], [type(kind) for kind in kinds])
-for thing in (nr.RandomState(3), Own(3), nr.PCG64(3), nr.default_rng(3), nr.SeedSequence(3), Sequence(3)):
-    for again in (pickle.loads(pickle.dumps(thing)), copy.deepcopy(thing)):
-        print(type(again) is type(thing), type(thing), len(pickle.dumps(thing)))
-print(pickle.loads(pickle.dumps(nr.seed)) is nr.seed, pickle.loads(pickle.dumps(nr.default_rng)) is nr.default_rng)
-print(inspect.signature(nr.default_rng), inspect.signature(nr.seed), nr.seed.__module__, nr.default_rng.__qualname__)
-print(nr.SeedSequence(3), nr.SeedSequence([4, 5]).spawn(1), nr.SeedSequence(3).generate_state(2))
-for wrong in (lambda: nr.RandomState(-1), lambda: nr.seed("a"), lambda: nr.PCG64("b"), lambda: nr.SeedSequence(-2),
-              lambda: nr.default_rng(1.5), lambda: nr.RandomState(1, 2), lambda: nr.MT19937(3)._legacy_seeding()):
-    try:
-        print(wrong())
-    except Exception as error:
-        print(type(error), error)
-print(nr.RandomState(seed=4).rand(), nr.RandomState(nr.PCG64(1)).rand(), nr.PCG64(seed=5).random_raw())
-"""
+NUMPY = training_text("transparent_numpy.py")
 
 
 def test_nobody_can_tell_that_numpy_is_watched(training: Training) -> None:

@@ -81,24 +81,7 @@ def test_operators_inside_of_keras_fit_are_told_apart_by_phase(observed: Observe
     assert observed.of("operator", phase="update", name="AssignSubVariableOp")
 
 
-PIPELINES = """
-import tensorflow as tf
-seed = tf.Variable(0, dtype=tf.int32)
-def plain(x): return x * 2
-def drawing(x): return x + tf.random.uniform([])
-def keeping(x): return x + tf.random.stateless_uniform([], tf.stack([seed.assign_add(1), 7]))
-def stateless(x): return x + tf.random.stateless_uniform([], [1, 7])
-def by_python(x): return tf.numpy_function(lambda x: x, [x], tf.float32)
-def deep(x): return tf.cond(x > 2, lambda: drawing(x), lambda: x)
-@tf.function
-def inside(data):
-    return data.map(drawing, num_parallel_calls=2).reduce(0.0, lambda x, y: x + y)  # inside
-data = tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32))
-data.map(drawing)
-for function in (plain, stateless, drawing, keeping, by_python, deep):
-    data.map(function, num_parallel_calls=2)  # eager
-inside(data)
-"""
+PIPELINES = training_text("tensorflow_pipelines.py")
 
 
 @pytest.mark.slow
@@ -202,23 +185,7 @@ def test_nothing_of_it_changes_the_training(training: Training, observed: Observ
     assert not (observed.run / "profile" / "captured").exists()
 
 
-SESSION = """
-import tensorflow as tf, numpy as np
-x, y = np.random.rand(32, 8, 8, 1).astype("float32"), np.random.randint(0, 3, 32)
-layers = tf.keras.layers
-model = tf.keras.Sequential([layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(3, "softmax")])
-model.compile("sgd", "sparse_categorical_crossentropy")
-model.fit(x, y, batch_size=16, epochs=2, verbose=0)  # fit
-with tf.Graph().as_default():
-    weights = tf.get_variable("weights", [4])
-    unused = tf.sin(weights)
-    loss = tf.reduce_sum(tf.gather(weights, [0, 1, 1]) ** 2)  # gather
-    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        for _ in range(3):
-            session.run(train)
-"""
+SESSION = training_text("tensorflow1_session.py")
 
 
 @pytest.mark.tf114

@@ -44,52 +44,7 @@ def observe(training: Training, script: str, *, confirm: int = 0, **variables: s
     return Observed(outcome, training.observed(), script)
 
 
-NET = """
-import torch
-from torch import nn
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.convolve = nn.Conv2d(1, 4, 3)
-        self.embed = nn.Embedding(50, 8)
-        self.last = nn.Linear(8, 3)
-        self.drop = nn.Dropout(0.1)
-    def forward(self, x, words):
-        image = self.convolve(x).mean((1, 2, 3))
-        rows = self.embed(words)
-        rows = rows[torch.tensor([0, 0, 1, 2])]
-        return self.last(self.drop(rows)).sum(1) + image
-
-def train(steps):
-    net = Net()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        out = net(torch.randn(4, 1, 8, 8), torch.randint(0, 50, (4,)))
-        loss = Square.apply(out).mean()
-        loss.backward()
-        optimizer.step()
-    return net
-
-def digest(net):
-    import hashlib
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()
-
-torch.manual_seed(1)
-torch.set_num_threads(1)
-print(digest(train(STEPS)), torch.randn(1).item())
-"""
+NET = training_text("pytorch_net.py")
 
 
 # No other capabilities of the CPU are tried where they are capped already: a process each is saved.
@@ -99,7 +54,7 @@ ALL_ISA = {"ONEDNN_MAX_CPU_ISA": "ALL"}
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     """A training of 200 steps."""
-    return observe(Training(tmp_path_factory.mktemp("net")), NET.replace("STEPS", "200"))
+    return observe(Training(tmp_path_factory.mktemp("net")), NET)
 
 
 def test_each_phase_has_its_operators_and_places(net: Observed) -> None:
@@ -172,26 +127,7 @@ def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
 
 @pytest.mark.slow
 def test_other_processes_have_operators_of_their_own(training: Training) -> None:
-    script = """
-import os, torch
-import torch.distributed as distributed
-from torch.utils.data import DataLoader, Dataset
-class Data(Dataset):
-    def __len__(self):
-        return 40
-    def __getitem__(self, index):
-        return torch.full((3,), float(index)).lgamma()
-distributed.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
-distributed.all_reduce(torch.ones(2))
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for batch in DataLoader(Data(), 4, num_workers=2):
-    optimizer.zero_grad()
-    net(batch).sum().backward()
-    optimizer.step()
-distributed.destroy_process_group()
-print("done")
-"""
+    script = training_text("pytorch_processes.py")
     observed = observe(training, script, confirm=2, **ALL_ISA)
     assert (observed.outcome.status, observed.outcome.output) == (0, "done\n")
     assert len(observed.of("operator", name="aten::lgamma")) == 2
@@ -206,37 +142,7 @@ print("done")
 
 @pytest.mark.slow
 def test_what_repeats_is_cleared_and_what_does_not_is_counted(training: Training) -> None:
-    script = """
-import random, torch
-from torch import nn
-torch.manual_seed(0)
-random.seed(3)
-x = torch.randn(60000, requires_grad=True)
-index = torch.randint(0, 50, (60000,))
-torch.zeros(50).scatter_add(0, index, x).sum().backward()
-embed = nn.Embedding(50, 16)
-embed(index[:5000]).sum().backward()
-nn.Conv2d(3, 8, 3)(torch.randn(4, 3, 16, 16)).sum().backward()
-nn.functional.dropout(torch.randn(1000))
-torch.empty(10)
-
-@torch.library.custom_op("mine::noisy", mutates_args=())
-def noisy(x: torch.Tensor) -> torch.Tensor:
-    return x * random.SystemRandom().random()
-
-@torch.library.custom_op("mine::calm", mutates_args=("x",))
-def calm(x: torch.Tensor) -> None:
-    x.mul_(random.random())
-
-y = torch.ones(4)
-noisy(y)
-calm(y)
-try:
-    torch.ones(2).index_select(0, torch.tensor([5]))
-except IndexError:
-    print("refused")
-print(y.tolist(), random.random(), torch.randn(1).item(), torch.get_num_threads())
-"""
+    script = training_text("pytorch_repeated.py")
     bare = training.run_bare(script)
     observed = observe(training, script, confirm=6)
     assert observed.outcome.output == bare.output
@@ -291,23 +197,7 @@ def test_races_of_two_threads_are_caught(training: Training) -> None:
     assert observed.one("confirmed", name="aten::index_add_")["results"] == 1
 
 
-COMPILED = """
-import torch
-def add_rows(rows, index, values):
-    out = torch.zeros_like(rows)
-    out = out.index_add(0, index, values)
-    return (out * 2).sum()
-compiled = torch.compile(add_rows)
-torch.manual_seed(0)
-torch.set_num_threads(2)
-rows, index = torch.zeros(400000), torch.randint(0, 10, (400000,))
-values = torch.nn.Parameter(torch.randn(400000))
-optimizer = torch.optim.SGD([values], lr=0.1)
-for _ in range(8):
-    compiled(rows, index, values).backward()
-    optimizer.step()
-print(dict(torch._dynamo.utils.counters["frames"]))
-"""
+COMPILED = training_text("pytorch_compiled_sums.py")
 
 
 @pytest.mark.slow

@@ -155,30 +155,7 @@ def test_operators_of_other_libraries_are_patched_when_they_come_and_what_cannot
         assert words in said[name][1]
 
 
-COMPILED = """
-import json, torch
-torch.set_num_threads(2)
-rows, values = torch.randint(0, 300, (20000,)), torch.randn(20000, 16)
-
-def add_up(rows, values):
-    return torch.zeros(300, 16).index_add(0, rows, values)
-
-def look_up(rows, table):
-    return torch.nn.functional.embedding(rows, table) * 1
-
-def gradient(function):
-    table = torch.zeros(300, 16, requires_grad=True)
-    (function(rows, table) * values).sum().backward()
-    return table.grad
-
-def results(call, repeats):
-    return {call().numpy().tobytes() for _ in range(repeats)}
-
-added, looked_up = torch.compile(add_up), torch.compile(look_up)
-same_sums = results(lambda: added(rows, values), 20) == results(lambda: add_up(rows, values), 1)
-same_gradients = results(lambda: gradient(looked_up), 20) == results(lambda: gradient(look_up), 1)
-print(json.dumps([same_sums, same_gradients]))
-"""
+COMPILED = training_text("pytorch_compiled_operators.py")
 
 
 @pytest.mark.slow
@@ -191,29 +168,12 @@ def test_compiled_operators_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 # DataLoader
 
-LOADER = """
-import json, sys
-import torch
-from torch.utils.data import DataLoader
-
-class Noisy:
-    def __len__(self):
-        return 16
-    def __getitem__(self, index):
-        return index + torch.rand(())
-
-def batches(workers):
-    torch.manual_seed(7)
-    options = {"prefetch_factor": 3, "persistent_workers": True} if workers else {}
-    return [batch.tolist() for batch in DataLoader(Noisy(), 4, shuffle=True, num_workers=workers, **options)]
-
-print(json.dumps([batches(workers) for workers in COUNTS]))
-"""
+LOADER = training_text("pytorch_loaders.py")
 
 
 def drawn(directory: Path, counts: Sequence[int], *patches: str) -> list[Any]:
     """The batches of loaders with so many workers, made one after another."""
-    found: list[Any] = run(directory, LOADER.replace("COUNTS", str(counts)), *patches)[0]
+    found: list[Any] = run(directory, LOADER.replace("sys.argv[1:]", str(counts)), *patches)[0]
     return found
 
 

@@ -17,37 +17,11 @@ from reprokit.native import trail_path
 from reprokit.trails import Series, Trail, TrailStep
 from tests import trails
 from tests.agent.training import Outcome, Training
+from tests.support import training_text
 
 pytestmark = pytest.mark.torch
 
-HEAD = """
-import sys
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(7)
-torch.set_num_threads(1)
-x, y = torch.randn(96, 64), torch.randn(96, 1)
-model = nn.Sequential(nn.Linear(64, 2400), nn.Dropout(), nn.Linear(2400, 1))  # more than is digested at once
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0001, momentum=0.9)
-loader = DataLoader(TensorDataset(x, y), 8)
-
-def train(count, before=lambda number: None, after=lambda number: None, between=lambda number: None):
-    number = 0
-    while number < count:
-        for a, b in loader:
-            before(number)
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(a), b)
-            loss.backward()
-            between(number)
-            optimizer.step()
-            after(number)
-            number += 1
-            if number == count:
-                break
-"""
+HEAD = training_text("pytorch_trailed.py")
 
 
 class Trailed(Training):
@@ -70,31 +44,7 @@ def assert_well(outcome: Outcome) -> None:
     assert [line["text"] for line in outcome.of("warning")] == []
 
 
-EACH = """
-import atexit
-import os
-import sys
-import traceback
-import torch
-import torch._dynamo  # which the first optimizer would bring in each child
-from torch.utils.data import DataLoader
-
-for number in range(int(sys.argv[1])):
-    pid = os.fork()
-    if pid == 0:
-        case = f"case{number}"
-        os.mkdir(case)
-        os.chdir(case)
-        status = 0
-        try:
-            exec(compile(open(f"../{case}.py").read(), case, "exec"), {})
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        atexit._run_exitfuncs()  # an exit but for the end of the interpreter, which takes a second after a fork
-        os._exit(status)
-    print(os.waitpid(pid, 0)[1], flush=True)
-"""
+EACH = training_text("forked_cases.py")
 
 
 class Cases:
@@ -612,38 +562,7 @@ print(*names)
     assert reads[0] == reads[1]
 
 
-GRAPHS = """
-import gc, weakref
-
-class Saved:
-    pass
-
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.saved = Saved()
-        alive.append(weakref.ref(ctx.saved))
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        if fails:
-            raise MemoryError("as when there is too little")
-        return gradient * 2
-
-alive, fails = [], False
-weight = nn.Parameter(torch.ones(3))
-for keywords in ({"retain_graph": True}, {"create_graph": True}):
-    Double.apply(weight).sum().backward(**keywords)
-    weight.grad = None
-fails = True
-try:
-    Double.apply(weight).sum().backward()
-except MemoryError:
-    pass
-gc.collect()
-assert [reference() for reference in alive] == [None] * 3
-"""
+GRAPHS = training_text("pytorch_graphs.py")
 
 
 def test_no_graph_outlives_a_backward_that_keeps_or_fails(cases: Cases) -> None:

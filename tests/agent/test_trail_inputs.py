@@ -9,27 +9,18 @@ import pytest
 from reprokit.trails import TrailStep
 from tests import trails
 from tests.agent.test_trail import Cases
+from tests.support import training_text
 
 pytestmark = pytest.mark.torch
 
-SMALL = """
+SMALL = (
+    training_text("pytorch_small.py")
+    + """
 import copy, dataclasses
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
-
-torch.manual_seed(7)
-x, y = torch.randn(24, 4), torch.randn(24, 1)
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-loader = DataLoader(TensorDataset(x, y), 8)
-
-def steps(compute, parameters=None, between=lambda number, a: None):
-    optimizer = torch.optim.SGD(parameters or model.parameters(), lr=0.01)
-    for number, (a, b) in enumerate(loader):
-        optimizer.zero_grad()
-        compute(number, a, b).backward()
-        between(number, a)
-        optimizer.step()
 """
+)
 
 PLAIN = "steps(lambda number, a, b: mse_loss(model(a), b))"
 

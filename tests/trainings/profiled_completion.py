@@ -1,0 +1,24 @@
+"""Takes results of threads, processes and coroutines as they come."""
+
+import asyncio
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from multiprocessing import Pool
+
+
+async def gather():
+    for task in asyncio.as_completed([asyncio.sleep(0)]):
+        await task
+
+
+if __name__ == "__main__":
+    with ThreadPoolExecutor(2) as executor:
+        futures = [executor.submit(abs, number) for number in range(3)]
+        for future in as_completed(futures):
+            future.result()
+        wait(futures)
+        wait(futures, return_when=FIRST_COMPLETED)
+    with Pool(2) as pool:
+        list(pool.imap_unordered(abs, range(3)))
+        pool.map(abs, range(3))
+        pool.apply_async(abs, (1,), callback=print).get()
+    asyncio.new_event_loop().run_until_complete(gather())
