@@ -29,13 +29,13 @@ class Beginnings:
         self._training.threads.held.armed = bool(self._watched.records)
 
     def forward_began(self, event: ForwardBegan) -> None:
-        """A module is called."""
+        """A module is called, or a compiled function, which may be none."""
         held, module = self._training.threads.held, event.module
         if not held.armed:
             return
         if not self._is_grad_enabled():
             held.look()
-            if module.training and not held.buffers.is_kept:
+            if module is not None and module.training and not held.buffers.is_kept:
                 self._keep_buffers(held, module)
         elif held.start.root is None or held.start.root is module:
             self._begin_or_go_on(held, module, [event.arguments, dict(event.keywords)])
@@ -45,9 +45,9 @@ class Beginnings:
         self.begin(held, module)
         if held.batches.are_loaded:
             held.armed = False
-            held.start.enter(module, given)
+            held.start.enter("" if module is None else module, given)
             return
-        held.batches.add("forward", given, module)
+        held.batches.add("forward", given, "" if module is None else module)
         held.armed = held.update.closure is None
         held.start.root = module
 

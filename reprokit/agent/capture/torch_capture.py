@@ -34,9 +34,8 @@ from ..pytorch.state import Modules
 from .torch_alarms import Alarms
 from .torch_beginnings import Beginnings
 from .torch_checks import StepChecks
-from .torch_compiling import Compiling
 from .torch_losses import Clipping, Losses, Scaling
-from .torch_steps import Refusals, StepEnds, Steps
+from .torch_steps import Compiling, Refusals, StepEnds, Steps
 from .torch_training import Training
 
 TYPE_CHECKING = False

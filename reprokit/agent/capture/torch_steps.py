@@ -1,4 +1,4 @@
-"""Steps of PyTorch's optimizers, also by closures and in parts: applied, or left out."""
+"""Steps of PyTorch's optimizers, also by closures, in parts and compiled: applied, or left out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..events import OptimizerMade, PartDone, PartDue, UpdateDone, UpdateDue, UpdateEnded
+    from ..events import (
+        ForwardBegan,
+        ForwardEnded,
+        OptimizerMade,
+        PartDone,
+        PartDue,
+        UpdateDone,
+        UpdateDue,
+        UpdateEnded,
+    )
     from .torch_alarms import Alarms
+    from .torch_beginnings import Beginnings
     from .torch_checks import StepChecks
     from .torch_held import TrainingStep
+    from .torch_losses import Losses
     from .torch_training import Training
 
     Function = Callable[..., Any]
@@ -263,6 +274,63 @@ class Steps:
 
         held.update.closure = event.closure = evaluate
         return None
+
+
+class Compiling:
+    """Looks at steps from outside of compiled functions, in which no hook sees an optimizer apply them."""
+
+    def __init__(
+        self,
+        training: Training,
+        alarms: Alarms,
+        beginnings: Beginnings,
+        losses: Losses,
+        refusals: Refusals,
+        ends: StepEnds,
+    ) -> None:
+        self._training = training
+        self._watched = training.watched
+        self._alarms = alarms
+        self._beginnings = beginnings
+        self._losses = losses
+        self._refusals = refusals
+        self._ends = ends
+
+    def forward_began(self, event: ForwardBegan) -> None:
+        """A compiled function is called: an optimizer's step may be in it, which no hook sees."""
+        held, watched = self._training.threads.held, self._watched
+        held.update.is_compiled = True
+        self._beginnings.forward_began(event)
+        held.armed = held.armed and not self._training.torch.is_grad_enabled()
+        if event.module is not None:
+            return
+        if held.round != held.update.tested and not held.findings.skipped:
+            self._losses.test_compiled(held)
+            if held.findings.triggers:
+                self._alarms.alarm(held, self._alarms.due(held), held.findings.triggers)
+        if held.findings.skipped:
+            drop_gradients(watched.alive())
+        updates = self._training.updates
+        tested = {id(record) for record in watched.alive() if updates.before(held, record, record.reference())}
+        event.state = watched.steps, watched.versions(), tested
+
+    def forward_ended(self, event: ForwardEnded) -> None:
+        """It has returned, or failed."""
+        if not event.began.is_compiled:
+            return
+        held, seen = self._training.threads.held, event.began.state
+        held.update.is_compiled = False
+        if seen is None or seen[0] != self._watched.steps:
+            return
+        if held.findings.skipped:
+            for record in self._watched.alive():
+                self._ends.skipped(held, record)
+        elif seen[1] != self._watched.versions():
+            for record in self._watched.alive():  # its step was compiled
+                if id(record) in seen[2] and self._refusals.is_ruinous(held, record):
+                    self._ends.skipped(held, record)
+                else:
+                    self._ends.applied(held, record)
 
 
 class _Closure:
