@@ -37,12 +37,34 @@ def operation():
         return tensorflow.constant(1.0).op
 
 
+def graph_view():
+    """What TensorFlow sees in a model that it saves."""
+    from tensorflow.python.saved_model import save
+
+    return save._AugmentedGraphView(tensorflow.Module())
+
+
+def distributed(name):
+    """A dataset for several devices, a variable of them, or the strategy itself."""
+    strategy = tensorflow.distribute.MirroredStrategy(["CPU:0"])
+    if name == "DistributedDataset":
+        return strategy.experimental_distribute_dataset(tensorflow.data.Dataset.from_tensors([1.0]))
+    with strategy.scope():
+        return strategy if name == "Strategy" else tensorflow.Variable(1.0)
+
+
 MADE = {
     "context": eager_context,
     "BaseSession": tensorflow.compat.v1.Session,
     "DatasetV1Adapter": lambda: tensorflow.compat.v1.data.Dataset.from_tensors([1.0]),
+    "DistributedDataset": lambda: distributed("DistributedDataset"),
+    "DistributedVariable": lambda: distributed("DistributedVariable"),
+    "Function": lambda: tensorflow.function(lambda: 1.0),
+    "Generator": lambda: tensorflow.random.Generator.from_seed(1),
     "Model": trained_model,
     "Operation": operation,
+    "Strategy": lambda: distributed("Strategy"),
+    "_AugmentedGraphView": graph_view,
     "ResourceVariable": lambda: (
         tensorflow.Variable(1.0, use_resource=True) if hasattr(tensorflow, "get_variable") else tensorflow.Variable(1.0)
     ),

@@ -6,6 +6,7 @@ import sys
 import weakref
 from _thread import _local, get_ident
 
+from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from .checks import NormMean
 from .tensorflow_checks import OptimizerMemory
@@ -264,11 +265,10 @@ class UpdateSite:
 
 def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None:
     """How many updates an optimizer has made, or had where its counter was held; None before it is built."""
-    counter = getattr(optimizer, "_iterations", None)
-    counter = getattr(getattr(optimizer, "inner_optimizer", None), "_iterations", counter)
     try:
+        counter = private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
         return int(as_array(held_or_now(counter, held or {})))
-    except Exception:  # not built
+    except Exception:  # not built, or gone
         return None
 
 

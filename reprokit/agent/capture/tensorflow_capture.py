@@ -11,6 +11,7 @@ import sys
 import weakref
 
 from ..compiled import load as load_compiled
+from ..tensorflow import private_api
 from .random_states import RandomStates
 from .tensorflow_calls import TrainingState
 from .tensorflow_checks import EagerTest
@@ -78,26 +79,24 @@ class TensorFlowCapture:
         self._updates.test = EagerTest(library, self._conditions)
         self._steps.begins = self._begins
         self._steps.differentiates = self._differentiates
-        modules, python = sys.modules, "tensorflow.python."
-        self._steps.watch_tapes(modules[python + "eager.backprop"].GradientTape)
-        variables = modules[python + "ops.resource_variable_ops"]
+        self._steps.watch_tapes(private_api.module("backprop").GradientTape)
+        variables = private_api.module("variables")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             if "assign" in vars(owner):  # methods are copied from class to class there
                 self._steps.watch_writes(owner)
-        self._steps.watch_generators(modules[python + "ops.stateful_random_ops"].Generator)
+        self._steps.watch_generators(private_api.module("generators").Generator)
         self.capture.attempt(watch_random_operations, self._drew)
         self.capture.attempt(watch_saving, lambda: [one for known in self.training.order for one in known.remembering])
-        functions = modules[python + "eager.polymorphic_function.polymorphic_function"]
-        put(functions.Function, "__call__", self._calls.make_call)
+        put(private_api.module("polymorphic").Function, "__call__", self._calls.make_call)
         self._watch_concrete()
-        put(modules[python + "distribute.distribute_lib"].StrategyBase, "run", self._strategies.make_run)
-        iterator = modules[python + "data.ops.iterator_ops"].OwnedIterator
+        put(private_api.module("distribute").StrategyBase, "run", self._strategies.make_run)
+        iterator = private_api.module("iterators").OwnedIterator
         for name in ("__next__", "get_next"):
             put(iterator, name, self._make_next)
-        self._watch_optimizers(modules[python + "training.optimizer"])
+        self._watch_optimizers(private_api.module("optimizers"))
 
     def _watch_concrete(self) -> None:
-        module = sys.modules.get("tensorflow.python.eager.polymorphic_function.concrete_function")
+        module = private_api.module("concrete")
         if module is not None:  # TensorFlow 2.13
             put(module.ConcreteFunction, "__call__", self._calls.make_concrete_call)
 
@@ -133,8 +132,8 @@ class TensorFlowCapture:
         self.handler.begins(step)
 
     def _make_next(self, original: Function) -> Function:
-        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
-        get_default_graph = sys.modules["tensorflow.python.framework.ops"].get_default_graph
+        executing_eagerly = private_api.executing_eagerly
+        get_default_graph = private_api.default_graph
 
         def get_next(iterator: Any, *arguments: Any) -> Any:
             if not executing_eagerly():
@@ -168,7 +167,7 @@ class TensorFlowCapture:
             return
         tensorflow = sys.modules["tensorflow"]
         flat = [one for one in tensorflow.nest.flatten(result) if getattr(one, "dtype", None) is not None]
-        floats = [one for one in flat if hasattr(one, "op") or hasattr(one, "_numpy")]
+        floats = [one for one in flat if hasattr(one, "op") or private_api.has_value(one)]
         finite = [tensorflow.reduce_all(tensorflow.math.is_finite(one)) for one in floats if one.dtype.is_floating]
         if finite:
             name = str(getattr(layer, "path", None) or layer.name)

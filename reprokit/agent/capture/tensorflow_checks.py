@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from ..tensorflow.tensors import view
 from . import checks
 from .checks import MEMORY, WARM
@@ -31,15 +32,13 @@ class OptimizerMemory:
 
     def __init__(self) -> None:
         tensorflow = sys.modules["tensorflow"]
-        variable = sys.modules[
-            "tensorflow.python.ops.resource_variable_ops"
-        ].ResourceVariable  # one, under any strategy
-        with sys.modules["tensorflow.python.framework.ops"].init_scope():
+        variable = private_api.module("variables").ResourceVariable  # one, under any strategy
+        with private_api.ops().init_scope():
             nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
             self.losses = variable(nothing, trainable=False, name="reprokit_losses")
             self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
             self.good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
-        self._read = sys.modules["tensorflow.python.ops.gen_resource_variable_ops"].read_variable_op
+        self._read = private_api.module("variable_calls").read_variable_op
 
     @property
     def variables(self) -> list[Any]:

@@ -11,6 +11,7 @@ import sys
 import threading
 
 from .. import places
+from ..tensorflow import private_api
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import is_finite, limits_of, numbers
 
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 
 _GENERATED = "__autograph_generated_file"
 MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are kept
-_LAYERS = [
-    "keras.src.layers.layer",
-    "keras.src.engine.base_layer",
-    "keras.engine.base_layer",
-    "tf_keras.src.engine.base_layer",
-    "tensorflow.python.keras.engine.base_layer",
-]
-_LOSSES = [
-    "keras.src.losses.loss",
-    "keras.src.losses",
-    "keras.losses",
-    "tf_keras.src.losses",
-    "tensorflow.python.keras.losses",
-]
 # Operations that only give what was there before, and how a person calls that; of constants infinities are meant.
 _SOURCES = {"ReadVariableOp": "a variable", "VariableV2": "a variable", "IteratorGetNext": "the batch"}
 _CONSTANTS = frozenset(["", "Const", "Fill", "Placeholder", "OnesLike", "ZerosLike", "Pack"])
@@ -62,15 +49,15 @@ class OperationWatcher:
         self._undo: list[Callable[[], object]] = []
 
     def __enter__(self) -> OperationWatcher:
-        callbacks: Any = sys.modules.get("tensorflow.python.framework.op_callbacks")
+        callbacks: Any = private_api.module("callbacks")
         if callbacks is None:
             raise OperationsNotToldError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
         callbacks.add_op_callback(self._executed)
         self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
         self._watch_gradients()
-        for owner in _owners(_LAYERS, "Layer"):
+        for owner in private_api.keras_classes("Layer"):
             self._watch_calls(owner, "")
-        for owner in _owners(_LOSSES, "Loss"):
+        for owner in private_api.keras_classes("Loss"):
             self._watch_calls(owner, "loss ")
         return self
 
@@ -87,7 +74,7 @@ class OperationWatcher:
 
         ``batch`` has the arrays that the step was given, which no operation may have made.
         """
-        found = cause(self.trace.reached(map(_key, roots)))
+        found = cause(self.trace.reached(map(private_api.number, roots)))
         if found is None:
             return None
         if not (found.is_origin or found.parents):
@@ -100,7 +87,7 @@ class OperationWatcher:
     def _executed(
         self, name: Any, inputs: Sequence[Any], _attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
     ) -> None:
-        if threading.get_ident() != self._thread or any(not hasattr(tensor, "_numpy") for tensor in outputs):
+        if threading.get_ident() != self._thread or any(not private_api.has_value(tensor) for tensor in outputs):
             return  # of a graph that is being built
         name = name.decode() if isinstance(name, bytes) else str(name)
         phase, origin = FORWARD, None
@@ -145,9 +132,8 @@ class OperationWatcher:
     # Gradients
 
     def _watch_gradients(self) -> None:
-        door: Any = sys.modules["tensorflow.python.pywrap_tfe"]
-        backprop: Any = sys.modules["tensorflow.python.eager.backprop"]
-        original, take = backprop._gradient_function, door.TFE_Py_TapeGradient
+        door = private_api.module("eager")
+        original, take = private_api.gradient_function(), door.TFE_Py_TapeGradient
 
         def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
             self._gradient.append(self._origin_of(name, outputs, inputs))
@@ -157,7 +143,7 @@ class OperationWatcher:
                 self._gradient.pop()
 
         def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
-            self.targets += [target for target in targets if hasattr(target, "_numpy")]
+            self.targets += [target for target in targets if private_api.has_value(target)]
             return take(tape, targets, *arguments)
 
         door.TFE_Py_RegisterGradientFunction(gradient_function)
@@ -201,37 +187,24 @@ def _where() -> list[places.Place]:
     return [place for place in places.where(3) if _GENERATED not in place[0]]
 
 
-def _owners(modules: Sequence[str], name: str) -> Iterator[Any]:
-    seen: set[int] = set()
-    for module in modules:
-        owner = getattr(sys.modules.get(module), name, None)
-        if owner is not None and id(owner) not in seen:
-            seen.add(id(owner))
-            yield owner
-
-
 def _present(tensors: Any) -> Iterator[int]:
     for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
-        if hasattr(tensor, "_id"):
-            yield tensor._id
-
-
-def _key(tensor: Any) -> Any:
-    return getattr(tensor, "_id", None)
+        key = private_api.number(tensor)
+        if key is not None:
+            yield key
 
 
 def _arrays(tensors: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Key and values of those tensors that have numbers."""
-    arrays = [(_key(tensor), _array(tensor)) for tensor in tensors if hasattr(tensor, "_numpy")]
+    arrays = [(private_api.number(tensor), _array(tensor)) for tensor in tensors if private_api.has_value(tensor)]
     return [(key, array) for key, array in arrays if array is not None]
 
 
 def _array(tensor: Any) -> Any:
     """The values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
     try:
-        return (
-            tensor._numpy() if tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex else None
-        )
+        dtype = tensor.dtype
+        return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
     except Exception:  # a device, or a kind of value, that cannot be read; it is left out
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from .tensorflow_state import LOADER
 
 TYPE_CHECKING = False
@@ -26,13 +27,12 @@ _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # g
 
 def building() -> Any:
     """The graph itself."""
-    return sys.modules["tensorflow.python.framework.ops"].get_default_graph()
+    return private_api.default_graph()
 
 
 def in_xla() -> bool:
     """Whether the graph that is being built is compiled by XLA."""
-    utilities = sys.modules["tensorflow.python.ops.control_flow_util"]
-    return bool(utilities.GraphOrParentsInXlaContext(building()))
+    return bool(private_api.module("control_flow").GraphOrParentsInXlaContext(building()))
 
 
 def in_loop() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from .settings import STOP
 from .tensorflow_calls import ALWAYS, AccumulationWindow, FunctionRecord, OutermostCall, one_of
 from .tensorflow_graph import put_back
@@ -58,12 +59,12 @@ class OutermostCalls:
 
     def make_call(self, original: Function) -> Function:
         """Calls of tf.functions, from eager code and from graphs that are being built."""
-        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+        executing_eagerly = private_api.executing_eagerly
         here, compiled = self._training.here, self._xla
         compiled.bare = original
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            by = compiled.call if function._jit_compile else original
+            by = compiled.call if private_api.is_compiled(function) else original
             if here.call is None and executing_eagerly():
                 return self._outermost(OutermostCall(FUNCTION, None, function, arguments, keywords, by))
             return by(function, *arguments, **keywords)
@@ -72,7 +73,7 @@ class OutermostCalls:
 
     def make_concrete_call(self, original: Function) -> Function:
         """The same of a graph of theirs that a script asked for."""
-        executing_eagerly = sys.modules["tensorflow.python.eager.context"].executing_eagerly
+        executing_eagerly = private_api.executing_eagerly
 
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._training.here.call is None and executing_eagerly():
@@ -165,9 +166,8 @@ class StrategySteps:
         return run
 
     def _wrap_step(self, fn: Function, together: ReplicaRound) -> Function:
-        api = sys.modules["tensorflow.python.autograph.impl.api"]
-        context = sys.modules["tensorflow.python.autograph.core.ag_ctx"]
-        converted = api.tf_convert(fn, context.control_status_ctx(), convert_by_default=False)
+        status = private_api.module("autograph_status").control_status_ctx()
+        converted = private_api.module("autograph").tf_convert(fn, status, convert_by_default=False)
 
         def step_function(*arguments: Any, **keywords: Any) -> Any:
             step = self._steps.current() if self._xla.reveals.tracing is not None else together.step
@@ -201,4 +201,4 @@ class StrategySteps:
 
 
 def _is_of_keras(fn: Any) -> bool:
-    return str(getattr(fn, "__module__", "")).startswith(("keras.", "tf_keras.", "tensorflow.python.keras."))
+    return private_api.is_of_keras(str(getattr(fn, "__module__", "")))

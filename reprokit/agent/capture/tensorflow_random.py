@@ -10,6 +10,7 @@ import sys
 import weakref
 
 from ..patching import replace
+from ..tensorflow import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _TYPES = frozenset(_MADE_BY.values())
 
 def watch_random_operations(drew: Function) -> None:
     """Have drew(type, tensor) give what is drawn, by all operations that are made from now on."""
-    module = sys.modules["tensorflow.python.ops.gen_random_ops"]
+    module = private_api.module("random_calls")
 
     def make(original: Function) -> Function:
         kind = _MADE_BY[original.__name__]
@@ -84,14 +85,14 @@ class RandomReplay:
 
     def given(self, kind: str, drawn: Any) -> Any:
         """What is known in the place of what an operation drew just now."""
-        if hasattr(drawn, "_numpy"):
+        if private_api.has_value(drawn):
             return drawn if self._kept is None else self._in_eager_code(kind, drawn)
         return drawn if self._in_xla() else self._in_graph(kind, drawn)
 
     def _in_eager_code(self, kind: str, drawn: Any) -> Any:
         """Of a loop in eager code, or of a function that is executed operation by operation."""
         self._eager += 1
-        return sys.modules["tensorflow"].convert_to_tensor(self._given(kind, self._eager - 1, drawn._numpy()))
+        return sys.modules["tensorflow"].convert_to_tensor(self._given(kind, self._eager - 1, private_api.value(drawn)))
 
     def _in_graph(self, kind: str, drawn: Any) -> Any:
         graph = weakref.ref(drawn.graph)

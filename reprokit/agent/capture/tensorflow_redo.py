@@ -12,6 +12,7 @@ import math
 import sys
 from contextlib import contextmanager
 
+from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .reading import SnapshotError
@@ -370,7 +371,7 @@ def _replaced(argument: Any, batch: Any) -> Any:
     """An iterator over this batch alone, in the place of one of the script's."""
     data = sys.modules["tensorflow"].data
     if type(argument).__name__.startswith("DistributedIterator"):
-        return _distributed(argument._strategy, batch)
+        return _distributed(private_api.strategy_of(argument), batch)
     if isinstance(argument, data.Iterator):
         return iter(data.Dataset.from_tensors(batch))
     if isinstance(argument, data.Dataset):
@@ -396,7 +397,7 @@ def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any
         return {"problems": [BY_ITSELF]}
     roots = [found.values.loss, *[getattr(one, "values", one) for one in found.gradients]]
     given = sys.modules["tensorflow"].nest.flatten(batch, expand_composites=True)
-    arrays = [one._numpy() for one in given if hasattr(one, "_numpy") and one.dtype.is_floating]
+    arrays = [private_api.value(one) for one in given if private_api.has_value(one) and one.dtype.is_floating]
     cause = watching.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}
 

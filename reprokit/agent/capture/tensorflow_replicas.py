@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from .settings import Conditions
 from .tensorflow_checks import UpdateTest
 from .tensorflow_graph import select_back
@@ -122,7 +123,7 @@ def everywhere(replica: Any, good: Any, losses: list[Any]) -> tuple[Any, Any, An
 
 def worker(strategy: Any) -> tuple[int, int] | None:
     """Which worker this is, and of how many; None where there is only one."""
-    if not getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)():
+    if not private_api.has_workers(strategy):
         return None
     resolver = strategy.cluster_resolver
     workers = resolver.cluster_spec().as_dict()
@@ -133,7 +134,7 @@ def worker(strategy: Any) -> tuple[int, int] | None:
 
 def wait_for_workers() -> None:
     """Until all of them have saved: when the first one ends, TensorFlow ends the others."""
-    context = sys.modules["tensorflow.python.eager.context"].context()
+    context = private_api.module("context").context()
     try:
         context.wait_at_barrier("reprokit/captured", PATIENCE)
     except Exception:  # one of them has ended, or does not come

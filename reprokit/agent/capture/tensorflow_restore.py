@@ -6,6 +6,7 @@ import copy
 import re
 import sys
 
+from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .reading import SnapshotError, saved_optimizers
@@ -217,15 +218,12 @@ def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
     if node is None:
         return
     value = value_of(file, node)
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     operations = value.get("operations")
-    if context is not None and operations is not None:
-        if getattr(context, "_rng", None) is None:
-            context._set_global_seed(value.get("seed"))
-        context._seed = value.get("seed")
-        context._rng.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
+    if private_api.context() is not None and operations is not None:
+        generator = private_api.set_eager_seed(value.get("seed"))
+        generator.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
     for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):
-        put_variable(generator._state_var, state)
+        put_variable(private_api.state(generator), state)
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:
         put_variable(keras.state, value["keras"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from ..tensorflow import private_api
 from .tensorflow_steps import put
 
 TYPE_CHECKING = False
@@ -13,17 +12,16 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-MODULE = "tensorflow.python.saved_model.save"
 OURS = "reprokit_"  # begins the name of each variable of ours
 
 
 def watch_saving(variables: Callable[[], Iterable[Any]]) -> None:
     """Have variables of ours saved as if what is saved had them, where its graphs cannot be saved without."""
-    module: Any = sys.modules.get(MODULE)
-    if hasattr(module, "save_and_return_nodes") and hasattr(module, "_AugmentedGraphView"):
+    module, view = private_api.saving()
+    if view is not None and hasattr(module, "save_and_return_nodes"):
         saving = SavedModelWatch(variables)
         put(module, "save_and_return_nodes", saving.make_save)
-        put(module._AugmentedGraphView, "list_children", saving.make_list_children)
+        put(view, "list_children", saving.make_list_children)
 
 
 class SavedModelWatch:
@@ -54,7 +52,7 @@ class SavedModelWatch:
         def list_children(view: Any, saved: Any) -> Any:
             if self._are_needed and saved is view.root:
                 list(original(view, saved))  # has graphs built, for which there may be variables since
-                children = view._children_cache[saved]
+                children = private_api.children(view)[saved]
                 children.update({f"_{OURS}{place}": one for place, one in enumerate(self._variables())})
             return original(view, saved)
 

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import chain
 
+from ..tensorflow import private_api
 from . import checks
 from .header import SnapshotHeader
 from .tensorflow_state import (
@@ -259,7 +260,7 @@ def owners(variables: list[Any]) -> list[Any]:
     import gc
 
     wanted = set(map(id, variables))
-    kinds = tuple(kind for kind in map(_class, _MODELS) if kind is not None)
+    kinds = (*private_api.keras_classes("Layer"), private_api.module("modules").Module)
     found: list[Any] = []
     for one in gc.get_objects():
         if isinstance(one, kinds) and not _is_optimizer(one):
@@ -273,17 +274,6 @@ def owners(variables: list[Any]) -> list[Any]:
             chosen.append(one)
             wanted -= ids
     return chosen
-
-
-_MODELS = (
-    ("keras.src.layers.layer", "Layer"),
-    ("tf_keras.src.engine.base_layer", "Layer"),
-    ("tensorflow.python.module.module", "Module"),
-)
-
-
-def _class(place: tuple[str, str]) -> Any:
-    return getattr(sys.modules.get(place[0]), place[1], None)
 
 
 def _is_optimizer(one: Any) -> bool:
@@ -303,7 +293,7 @@ def _versions() -> dict[str, str]:
 
 
 def _deterministic() -> str:
-    config = sys.modules.get("tensorflow.python.framework.config")
+    config = private_api.module("config")
     return str(bool(config is not None and config.is_op_determinism_enabled()))
 
 

@@ -6,6 +6,7 @@ import sys
 import weakref
 
 from ..digests import tensor_digest
+from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .store import DTYPES, Part
@@ -114,13 +115,11 @@ def _is_text(leaf: Any) -> bool:
 
 def as_array(value: Any) -> Any:
     """A tensor, a variable or an array as an array of NumPy, without a copy where it lies on this side."""
-    value = plain(value)
-    if hasattr(value, "_distributed_container") or hasattr(value, "_primary"):
-        value = getattr(value, "_primary", value)
+    value = private_api.primary(plain(value))
     if hasattr(value, "handle"):
         value = read(value)
-    if hasattr(value, "_numpy"):
-        return value._numpy()
+    if private_api.has_value(value):
+        return private_api.value(value)
     return sys.modules["numpy"].asarray(value)
 
 
@@ -153,10 +152,9 @@ def limits_of(array: Any) -> Any:
 
 def read(variable: Any) -> Any:
     """The value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
-    variable = plain(variable)
-    variable = getattr(variable, "_primary", variable)
+    variable = private_api.primary(plain(variable))
     raw = sys.modules["tensorflow"].raw_ops
-    with sys.modules["tensorflow.python.framework.ops"].init_scope():
+    with private_api.ops().init_scope():
         return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
 
@@ -190,7 +188,7 @@ def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> l
     """Of these variables those that are no model's, no optimizer's and no random state, each once."""
     known = {resource_id(variable) for model in models for variable in model_variables(model)}
     known.update(resource_id(variable) for optimizer in optimizers for variable in optimizer_variables(optimizer))
-    known.update(resource_id(generator._state_var) for generator in known_generators())
+    known.update(resource_id(private_api.state(generator)) for generator in known_generators())
     keras = keras_generator()
     if keras is not None:
         known.add(resource_id(keras.state))
@@ -207,8 +205,8 @@ def take_models(
     for number, model in enumerate(models):
         variables = model_variables(model)
         known.update(map(resource_id, variables))
-        layers = getattr(model, "_flatten_layers", None)
-        training = {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers()} if layers else {}
+        layers = private_api.layers(model)
+        training = {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers}
         entries.append(_model(taking, number, type(model).__name__, variables, held, training))
     others = [variable for variable in trained if resource_id(variable) not in known]
     if others:
@@ -240,7 +238,7 @@ def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[i
             {
                 "name": f"optimizer#{number}",
                 "class": type(optimizer).__name__,
-                "parameters": [distinct_names(getattr(optimizer, "_trainable_variables", None) or ())],
+                "parameters": [distinct_names(private_api.trained(optimizer))],
                 "state": {"dict": [[{"text": name}, {"tensor": tensors[name]}] for name in tensors]},
                 "groups": pack(_numbers(optimizer), lambda leaf: None),
             }
@@ -266,13 +264,12 @@ def held_or_now(variable: Any, held: dict[int, Any]) -> Any:
 
 def resource_id(variable: Any) -> int:
     """The same number for a variable of Keras 3 and the one of TensorFlow in it."""
-    variable = plain(variable)
-    return id(getattr(variable, "_primary", variable))  # of a mirrored one, that of the first replica
+    return id(private_api.primary(plain(variable)))  # of a mirrored one, that of the first replica
 
 
 def plain(variable: Any) -> Any:
     """The variable of TensorFlow in one of Keras 3."""
-    return getattr(variable, "_value", variable) if hasattr(variable, "path") else variable
+    return private_api.plain(variable) if hasattr(variable, "path") else variable
 
 
 def model_variables(model: Any) -> list[Any]:
@@ -308,9 +305,8 @@ def take_random(
         value["seed"] = seed
         if state is not None:
             value["operations"] = (state[0], numpy.array(state[1], "uint32"), state[2])
-    value["generators"] = [
-        (int(getattr(one, "algorithm", 0)), as_array(held_or_now(one._state_var, held))) for one in known_generators()
-    ]
+    states = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in known_generators()]
+    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in states]
     keras = keras_generator()
     if keras is not None:
         value["keras"] = as_array(held_or_now(keras.state, held))
@@ -322,30 +318,26 @@ def take_random(
 
 def known_generators() -> list[Any]:
     """The generators of the script in the order of their making."""
-    return sorted([one for one in generators if hasattr(one, "_state_var")], key=lambda one: one._reprokit_number)
+    initialized = [one for one in generators if private_api.state(one) is not None]
+    return sorted(initialized, key=lambda one: one._reprokit_number)
 
 
 def keras_generator() -> Any:
     """The generator that Keras 3 draws from where a layer has none of its own; None where nobody asked for it."""
-    module = sys.modules.get("keras.src.backend.common.global_state")
+    module = private_api.module("keras_state")
     return None if module is None else module.get_global_attribute("global_seed_generator")
 
 
 def eager_state() -> tuple[Any, Any] | None:
     """Seed and generator of the seeds that eager operations draw."""
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-    if context is None:
+    if private_api.context() is None:
         return None
-    generator = getattr(context, "_rng", None)
-    state = None
-    if generator is not None:
-        version, words, gauss = generator.getstate()
-        state = (version, words, gauss)
-    return getattr(context, "_seed", None), state
+    generator = private_api.seed_generator()
+    return private_api.eager_seed(), None if generator is None else generator.getstate()
 
 
 def put_variable(variable: Any, value: Any) -> None:
     """Assign a value, outside of any graph that is being built."""
     variable = plain(variable)
-    with sys.modules["tensorflow.python.framework.ops"].init_scope():
+    with private_api.ops().init_scope():
         variable.assign(value)

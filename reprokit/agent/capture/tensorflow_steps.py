@@ -10,6 +10,7 @@ import sys
 from _thread import _local
 
 from ..patching import replace
+from ..tensorflow import private_api
 from .tensorflow_random import MARK
 from .tensorflow_state import generators, known_generators, plain, resource_id
 
@@ -73,7 +74,7 @@ class StepVariables:
         for variable in map(plain, variables):
             key = resource_id(variable)
             if key not in self.held and key not in self.updated:
-                self.updated[key] = variable, self._read(getattr(variable, "_primary", variable))
+                self.updated[key] = variable, self._read(private_api.primary(variable))
 
     @property
     def before(self) -> dict[int, tuple[Any, Any]]:
@@ -128,9 +129,9 @@ class StepTracker:
 
     def current(self) -> TensorFlowStep | None:
         """The step of this thread or of the graph that is being built."""
-        if _context().executing_eagerly():
+        if private_api.executing_eagerly():
             return self.here.step
-        graph = _graph()
+        graph = private_api.default_graph()
         while graph is not None:
             found: TensorFlowStep | None = getattr(graph, "_reprokit_step", None)
             if found is not None or type(graph).__name__ == "FuncGraph":  # a function's, which hands out no tensors
@@ -140,24 +141,24 @@ class StepTracker:
 
     def begin(self) -> TensorFlowStep:
         """A new step here."""
-        if _context().executing_eagerly():
+        if private_api.executing_eagerly():
             step = self.here.step = TensorFlowStep(None)
             self.begins(step)
         else:
-            graph = _graph()
+            graph = private_api.default_graph()
             last = getattr(graph, "_reprokit_step", None)
             step = graph._reprokit_step = TensorFlowStep(graph)
             step.variables.earlier = {} if last is None else last.variables.before
         for generator in known_generators():
-            step.variables.hold(generator._state_var)
+            step.variables.hold(private_api.state(generator))
         return step
 
     def end(self) -> None:
         """No step is under way here."""
-        if _context().executing_eagerly():
+        if private_api.executing_eagerly():
             self.here.step = None
         else:
-            _graph()._reprokit_step = None
+            private_api.default_graph()._reprokit_step = None
 
     # Where steps are seen
 
@@ -170,7 +171,7 @@ class StepTracker:
     def _make_enter(self, original: Function) -> Function:
         def enter(tape: Any) -> Any:
             step = self.current()
-            if step is None or (step.over and (step.graph is None or step.graph is _graph())):
+            if step is None or (step.over and (step.graph is None or step.graph is private_api.default_graph())):
                 step = self.begin()
             step.tapes += 1
             return original(tape)
@@ -199,7 +200,7 @@ class StepTracker:
 
     def drew(self, kind: str, drawn: Any) -> Any:
         """An operation of this type drew what no state tells; graphs hand it out themselves."""
-        step = self.current() if hasattr(drawn, "_numpy") else None
+        step = self.current() if private_api.has_value(drawn) else None
         if step is not None and not step.over and len(step.values.drawn) < MAX_DRAWN:
             step.values.drawn.append((kind, drawn))
         return drawn
@@ -261,14 +262,6 @@ def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
     replace(owner, name, make, MARK)
     if name in vars(owner):
         vars(owner)[name].autograph_info__ = None
-
-
-def _context() -> Any:
-    return sys.modules["tensorflow.python.eager.context"]
-
-
-def _graph() -> Any:
-    return sys.modules["tensorflow.python.framework.ops"].get_default_graph()
 
 
 def _any_variable(sources: Any) -> bool:

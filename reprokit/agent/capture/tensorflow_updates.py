@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import is_eager
 from .settings import STOP
@@ -212,15 +213,15 @@ def _pairs(
     """The gradients that there are, each with its variable."""
     if by_pairs:
         return [(gradient, variable) for gradient, variable in gradients if gradient is not None]
-    variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or optimizer._trainable_variables
+    variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or private_api.trained(optimizer)
     return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
     """Have an optimizer of Keras 3 make its variables, where it would itself: outside of the condition."""
-    module = sys.modules.get("keras.src.backend")
-    if module is None or getattr(optimizer, "built", True) or not hasattr(optimizer, "_tracker"):
+    backend = private_api.module("keras3")
+    if backend is None or getattr(optimizer, "built", True) or not private_api.tracks(optimizer):
         return
-    with module.name_scope(optimizer.name, caller=optimizer):
+    with backend.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
     optimizer.built = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from .tensorflow_calls import one_of
 from .tensorflow_graph import building, call_host, in_loop, put_back
@@ -60,7 +61,7 @@ class XlaCalls:
         finally:
             self._here.compiled = None
         if before is not None:
-            is_eager = sys.modules["tensorflow.python.eager.context"].executing_eagerly()
+            is_eager = private_api.executing_eagerly()
             look = self._look if is_eager else self._look_in_graph
             self._capture.attempt(look, function, arguments, keywords, before)
         return result
@@ -175,7 +176,7 @@ class GradientRecomputation:
         revealing = getattr(function, "_reprokit_reveals", None)
         if revealing is None:
             make = sys.modules["tensorflow"].function
-            revealing = make(self._revealing(function), jit_compile=function._jit_compile, autograph=False)
+            revealing = make(self._revealing(function), jit_compile=private_api.is_compiled(function), autograph=False)
             function._reprokit_reveals = revealing._reprokit_reveals = revealing
         sites: dict[str, dict[str, Any]] = revealing(*arguments, **keywords)
         return sites[str(id(optimizer))]
@@ -201,9 +202,7 @@ class GradientRecomputation:
 
 def _converted(function: Any) -> Any:
     """The Python function, as autograph makes it where it is asked to."""
-    python = function._python_function
-    if not getattr(function, "_autograph", False):
-        return python
-    api = sys.modules["tensorflow.python.autograph.impl.api"]
-    context = sys.modules["tensorflow.python.autograph.core.ag_ctx"]
-    return api.tf_convert(python, context.ControlStatusCtx(status=context.Status.ENABLED))
+    python, is_converted = private_api.python_function(function)
+    status = private_api.module("autograph_status")
+    enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
+    return private_api.module("autograph").tf_convert(python, enabled) if is_converted else python

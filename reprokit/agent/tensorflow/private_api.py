@@ -17,25 +17,42 @@ if TYPE_CHECKING:
 # Its own modules, of which any may be missing.
 MODULES: Mapping[str, str] = {
     "atomic": "tensorflow.python.eager.polymorphic_function.atomic_function",
+    "autograph": "tensorflow.python.autograph.impl.api",
+    "autograph_status": "tensorflow.python.autograph.core.ag_ctx",
+    "backprop": "tensorflow.python.eager.backprop",
     "build": "tensorflow.python.platform.build_info",
+    "callbacks": "tensorflow.python.framework.op_callbacks",
+    "concrete": "tensorflow.python.eager.polymorphic_function.concrete_function",
     "config": "tensorflow.python.framework.config",
     "context": "tensorflow.python.eager.context",
+    "control_flow": "tensorflow.python.ops.control_flow_util",
     "datasets": "tensorflow.python.data.ops.dataset_ops",
+    "distribute": "tensorflow.python.distribute.distribute_lib",
     "eager": "tensorflow.python.pywrap_tfe",
     "functions": "tensorflow.python.eager.function",
+    "generators": "tensorflow.python.ops.stateful_random_ops",
+    "iterators": "tensorflow.python.data.ops.iterator_ops",
     "keras": "tensorflow.python.keras.engine.training",
-    "keras3": "keras.src.models.model",
+    "keras3": "keras.src.backend",
     "keras_backend": "tensorflow.python.keras.backend",
+    "keras_model": "keras.src.models.model",
     "keras_policy": "keras.src.dtype_policies.dtype_policy",
-    "keras_trainer": "keras.src.trainers.trainer",
+    "keras_state": "keras.src.backend.common.global_state",
     "keras_steps": "keras.src.backend.tensorflow.trainer",
+    "keras_trainer": "keras.src.trainers.trainer",
     "math": "tensorflow.python.ops.math_ops",
+    "modules": "tensorflow.python.module.module",
     "monomorphic": "tensorflow.python.eager.polymorphic_function.monomorphic_function",
     "nn": "tensorflow.python.ops.nn",
     "nn_ops": "tensorflow.python.ops.nn_ops",
     "operations": "tensorflow.python.framework.op_def_registry",
     "ops": "tensorflow.python.framework.ops",
+    "optimizers": "tensorflow.python.training.optimizer",
+    "polymorphic": "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+    "random_calls": "tensorflow.python.ops.gen_random_ops",
+    "saving": "tensorflow.python.saved_model.save",
     "session": "tensorflow.python.client.session",
+    "variable_calls": "tensorflow.python.ops.gen_resource_variable_ops",
     "variables": "tensorflow.python.ops.resource_variable_ops",
 }
 # A name in one of them -> the versions it was seen in, by this project's tests: of Keras where its own path begins with
@@ -43,7 +60,15 @@ MODULES: Mapping[str, str] = {
 # stands behind.
 SEEN: Mapping[str, str] = {
     "atomic.AtomicFunction.call_flat": "2.21",
+    "autograph.tf_convert": "2.21",
+    "autograph_status.ControlStatusCtx": "2.21",
+    "autograph_status.Status": "2.21",
+    "autograph_status.control_status_ctx": "2.21",
+    "backprop.GradientTape": "2.21",
+    "backprop._gradient_function": "2.21",
     "build.build_info": "2.21",
+    "callbacks.add_op_callback": "2.21",
+    "concrete.ConcreteFunction": "2.21",
     "config.disable_op_determinism": "2.21",
     "config.is_op_determinism_enabled": "2.21",
     "config.tensor_float_32_execution_enabled": "2.21",
@@ -54,35 +79,47 @@ SEEN: Mapping[str, str] = {
     "context.context()._optimizer_jit": "1.14, 2.21",
     "context.context()._rng": "1.14, 2.21",
     "context.context()._seed": "1.14, 2.21",
+    "context.context()._set_global_seed": "2.21",
     "context.executing_eagerly": "1.14, 2.21",
+    "control_flow.GraphOrParentsInXlaContext": "2.21",
     "datasets.DatasetV1Adapter()._dataset": "1.14, 2.21",
     "datasets.DatasetV2._functions": "1.14, 2.21",
+    "distribute.Strategy().extended._in_multi_worker_mode": "2.21",
+    "distribute.StrategyBase": "2.21",
     "eager.TFE_Py_Execute": "2.21",
     "eager.TFE_Py_FastPathExecute": "2.21",
+    "eager.TFE_Py_RegisterGradientFunction": "2.21",
     "eager.TFE_Py_TapeGradient": "2.21",
     "functions._EagerDefinedFunction": "1.14",
-    "keras.Model._make_test_function": "1.14",
+    "generators.Generator()._state_var": "2.21",
+    "iterators.OwnedIterator": "2.21",
     "keras.Model()._feed_inputs": "1.14",
     "keras.Model()._feed_targets": "1.14",
     "keras.Model().optimizer._iterations": "1.14",
-    "keras3.Model()._flatten_layers": "3.15",
-    "keras3.Model().optimizer._iterations": "3.15",
-    "keras3.Model().optimizer._trainable_variables": "3.15",
-    "keras3.Model().weights._value": "3.15",
-    "keras_backend._SESSION": "1.14, 2.21",
-    "keras_policy.dtype_policy": "3.15",
-    "keras_steps.TensorFlowTrainer._autoconvert_optionals": "3.15",
-    "keras_trainer.Trainer._compute_loss": "3.15",
+    "keras.Model._make_test_function": "1.14",
     "keras.engine.training.Model()._cluster_coordinator": "until 2.15",
     "keras.engine.training.Model()._jit_compile": "until 2.15",
     "keras.engine.training.Model()._steps_per_execution": "until 2.15",
+    "keras3.name_scope": "3.15",
+    "keras_backend._SESSION": "1.14, 2.21",
+    "keras_model.Model()._flatten_layers": "3.15",
+    "keras_model.Model().optimizer._iterations": "3.15",
+    "keras_model.Model().optimizer._tracker": "3.15",
+    "keras_model.Model().optimizer._trainable_variables": "3.15",
+    "keras_model.Model().weights._value": "3.15",
+    "keras_policy.dtype_policy": "3.15",
+    "keras_state.get_global_attribute": "3.15",
+    "keras_steps.TensorFlowTrainer._autoconvert_optionals": "3.15",
+    "keras_trainer.Trainer._compute_loss": "3.15",
     "math.segment_sum": "1.14, 2.21",
+    "modules.Module": "2.21",
     "monomorphic._EagerDefinedFunction": "until 2.13",
     "nn.bias_add": "1.14, 2.21",
     "nn_ops.bias_add": "1.14, 2.21",
     "operations.get": "2.21",
     "operations.get_registered_ops": "1.14",
     "ops.EagerTensor._datatype_enum": "1.14, 2.21",
+    "ops.EagerTensor._id": "2.21",
     "ops.EagerTensor._numpy": "1.14, 2.21",
     "ops.EagerTensor._shape_tuple": "1.14, 2.21",
     "ops.Graph._get_function": "1.14, 2.21",
@@ -93,10 +130,21 @@ SEEN: Mapping[str, str] = {
     "ops.get_default_graph": "1.14, 2.21",
     "ops.get_default_session": "1.14, 2.21",
     "ops.init_scope": "1.14, 2.21",
+    "polymorphic.Function()._autograph": "2.21",
+    "polymorphic.Function()._jit_compile": "2.21",
+    "polymorphic.Function()._python_function": "2.21",
+    "saving._AugmentedGraphView": "2.21",
+    "saving._AugmentedGraphView()._children_cache": "2.21",
+    "saving.save_and_return_nodes": "2.21",
+    "session.BaseSession()._closed": "1.14, 2.21",
     "session.BaseSession._Callable": "1.14, 2.21",
     "session.BaseSession._do_run": "1.14, 2.21",
-    "session.BaseSession()._closed": "1.14, 2.21",
+    "tensorflow.distribute.DistributedDataset()._strategy": "2.21",
+    "tensorflow.distribute.DistributedVariable()._primary": "2.21",
+    "variable_calls.read_variable_op": "2.21",
+    "variables.BaseResourceVariable": "2.21",
     "variables.ResourceVariable()._in_graph_mode": "1.14, 2.21",
+    "variables.UninitializedVariable": "2.21",
 }
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # of a model of Keras in TensorFlow 1
@@ -111,6 +159,16 @@ def module(name: str) -> Any:
 def ops() -> Any:
     """The module of graphs, sessions and scopes; None where nobody imported TensorFlow."""
     return module("ops")
+
+
+def executing_eagerly() -> bool:
+    """Whether what is called here is executed, and no graph is being built."""
+    return module("context").executing_eagerly()  # type: ignore[no-any-return]
+
+
+def default_graph() -> Any:
+    """The graph that is being built."""
+    return module("ops").get_default_graph()
 
 
 def context() -> Any:
@@ -141,6 +199,15 @@ def eager_seed() -> Any:
 def seed_generator() -> Any:
     """Python's generator of the seeds that eager operations draw; None before a seed was set."""
     return getattr(context(), "_rng", None)
+
+
+def set_eager_seed(seed: Any) -> Any:
+    """Set the seed; the generator then gives its first seeds again, where there was none."""
+    known = context()
+    if seed_generator() is None:
+        known._set_global_seed(seed)
+    known._seed = seed
+    return known._rng
 
 
 def is_closed(session: Any) -> bool:
@@ -207,9 +274,29 @@ def stack_of(operation: Any) -> Any:
     return getattr(operation, "_traceback", None)
 
 
-def number(operation: Any) -> int:
-    """The place of an operation in the order of their making."""
-    return operation._id  # type: ignore[no-any-return]
+def number(made: Any) -> Any:
+    """The place of an operation, or a tensor, in the order of their making; None of what has none."""
+    return getattr(made, "_id", None)
+
+
+def python_function(function: Any) -> tuple[Any, bool]:
+    """What a tf.function was made of, and whether autograph is to rewrite it."""
+    return function._python_function, bool(getattr(function, "_autograph", False))
+
+
+def gradient_function() -> Any:
+    """What computes the gradient of one operation in eager code."""
+    return module("backprop")._gradient_function
+
+
+def saving() -> tuple[Any, Any]:
+    """The module that saves models, and its class of what it sees in one; None where this release has none."""
+    return module("saving"), getattr(module("saving"), "_AugmentedGraphView", None)
+
+
+def children(view: Any) -> Any:
+    """What a view of a model knows of the children of objects."""
+    return view._children_cache
 
 
 def functions_of(dataset: Any) -> Any:
@@ -228,6 +315,26 @@ def has_value(tensor: Any) -> bool:
 def value(tensor: Any) -> Any:
     """The value as an array, without a copy where it lies on this side."""
     return tensor._numpy()
+
+
+def primary(variable: Any) -> Any:
+    """Of a variable of several devices that of the first."""
+    return getattr(variable, "_primary", variable)
+
+
+def state(generator: Any) -> Any:
+    """The variable with the state of a tf.random.Generator; None of one that was not initialized."""
+    return getattr(generator, "_state_var", None)
+
+
+def strategy_of(distributed: Any) -> Any:
+    """The strategy by which a dataset, or its iterator, is given to replicas."""
+    return distributed._strategy
+
+
+def has_workers(strategy: Any) -> bool:
+    """Whether several processes train together."""
+    return bool(getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)())
 
 
 def signature(tensor: Any) -> tuple[Any, Any]:
@@ -253,13 +360,18 @@ def counter(optimizer: Any, default: Any = None) -> Any:
     return vars(optimizer).get("_iterations", default)
 
 
+def tracks(optimizer: Any) -> bool:
+    """Whether an optimizer is of Keras 3, which makes its variables when it knows what it trains."""
+    return hasattr(optimizer, "_tracker")
+
+
 def trained(optimizer: Any) -> list[Any]:
     """The variables that an optimizer of Keras 3 was built for."""
     return list(getattr(optimizer, "_trainable_variables", None) or ())
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether XLA compiles a model's steps."""
+    """Whether XLA compiles a model's steps, or a tf.function."""
     return bool(getattr(model, "jit_compile", getattr(model, "_jit_compile", False)))
 
 
@@ -283,3 +395,16 @@ def layers(model: Any) -> list[Any]:
 def fed(model: Any) -> tuple[int, int]:
     """How many inputs and how many targets a function of a model in TensorFlow 1 is given."""
     return len(model._feed_inputs), len(model._feed_targets)
+
+
+def is_of_keras(name: str) -> bool:
+    """Whether a module of this name is of one of Keras' packages."""
+    return name.startswith(("keras.", "tf_keras.", "tensorflow.python.keras."))
+
+
+def keras_classes(name: str) -> list[Any]:
+    """The classes "Layer" or "Loss" of all the Keras that were imported."""
+    places = ("layers.layer", "engine.base_layer", "losses.loss", "losses")
+    packages = ("keras.src", "keras", "tf_keras.src", "tensorflow.python.keras")
+    found = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
+    return list({id(owner): owner for owner in found if isinstance(owner, type)}.values())
