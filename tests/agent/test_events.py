@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from reprokit.agent.events import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
 
@@ -56,3 +61,13 @@ def test_a_listener_that_fails_is_told_so_and_the_others_go_on() -> None:
     events.add(Noting(log, "whole", lambda: None))
     assert tell(events.update_due, UpdateDue(7)) is None
     assert log == [("broken", 7), ("broken", error), ("whole", 7)]
+
+
+@pytest.mark.torch
+def test_pytorch_makes_no_update_that_a_listener_skips() -> None:
+    script = Path(__file__).parents[1] / "trainings" / "pytorch_skipped_updates.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "calls are left alone: True backward has handlers: False",
+        "asked 4 done 2 changed [True, False, True, False]",
+    ]
