@@ -24,6 +24,7 @@ from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from tests.artifacts import samples
 from tests.artifacts.objects import leaves, meaning, named, same, shown
+from tests.support import training_text
 
 h5py = pytest.importorskip("h5py")
 NAME = "model.h5"
@@ -186,24 +187,7 @@ def test_a_dataset_behind_an_unknown_filter_is_refused() -> None:
     assert meaning(read, written(filtered)) is None
 
 
-DAMAGES = """
-import io, random, sys
-import h5py
-from reprokit.artifacts.hdf5_process import Hdf5Reader, limit
-limit()
-data, generator, read = sys.stdin.buffer.read(), random.Random(1), 0
-for number in range(300):
-    damaged = bytearray(data)
-    for place in [generator.randrange(8 * len(data)) for _ in range(1 + number % 3)]:
-        damaged[place // 8] ^= 1 << place % 8
-    try:
-        with h5py.File(io.BytesIO(damaged[: len(data) - number // 100 * generator.randrange(200)]), "r") as file:
-            Hdf5Reader(file, io.BytesIO(), 1 << 24).read()
-            read += 1
-    except Exception:
-        pass
-print(read)
-"""
+DAMAGES = training_text("hdf5_damaged.py")
 
 
 def test_damage_is_found() -> None:

@@ -111,41 +111,11 @@ def test_how_often_a_step_waits(
 
 
 # The third step has what kind says: no kind of it reads a number of the device by itself.
-LOOP = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-device, kind = sys.argv[2:]
-if device == "simulated":
-    import simulated_device
-
-class Scale(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(8, dtype=torch.complex64 if kind == "complex" else None))
-    def forward(self, x):
-        return self.weight * x
-
-model = torch.nn.Sequential(torch.nn.Identity(), Scale()).to(device)
-optimizers = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2)]
-if kind == "without the operator":
-    def refuse(*arguments):
-        raise NotImplementedError("not implemented for this device")
-    torch._amp_foreach_non_finite_check_and_unscale_ = refuse
-for step in range(3):
-    model.zero_grad()
-    x = (torch.rand(8) / (step != 2 or kind == "fine")).to(device)
-    y = model(x).abs()
-    loss = y.clamp(max=100).sum() if kind == "activation" else y.sum()
-    loss.backward()
-    if kind != "complex":
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-"""
+LOOP = str(SCRIPT.with_name("device_loop.py"))
 
 
 def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
-    command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), "simulated", "fine"]
+    command = ["--", sys.executable, LOOP, "simulated", "fine"]
     done = Reprokit(tmp_path).run("run", "--on-nan", "capture", "--capture-when", "activations", *command)
     assert (done.returncode, done.stderr.count(WAITS)) == (0, 3), done.stderr
 
@@ -161,7 +131,7 @@ def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
 )
 def test_what_is_not_finite_there_is_seen(device: str, kind: str, what: str, tmp_path: Path) -> None:
     words = ["--capture-when", "activations"] if kind == "activation" else []
-    command = ["--", sys.executable, "-c", LOOP, str(SCRIPT.parent), device, kind]
+    command = ["--", sys.executable, LOOP, device, kind]
     done = Reprokit(tmp_path).run("run", "--on-nan", "capture", *words, "-o", "RUN", *command)
     assert done.returncode == 123, done.stdout + done.stderr
     (snapshot,) = (tmp_path / "RUN" / "snapshots").iterdir()

@@ -6,26 +6,9 @@ import json
 
 import pytest
 
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, training_text
 
-CLIENT = """
-import os, signal, subprocess, sys
-helper = '''
-import os, random, sys, reprokit
-random.seed(3)
-reprokit.log(loss=random.random())
-print("trained", flush=True)
-if sys.stdin.readline() == "die":
-    os.kill(os.getpid(), 9)
-'''
-child = subprocess.Popen([sys.executable, "-c", helper], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    start_new_session=True)
-child.stdout.readline()
-end = {"close": child.stdin.close, "kill": child.kill, "terminate": child.terminate,
-    "group": lambda: os.killpg(child.pid, signal.SIGTERM), "die": lambda: child.communicate("die")}
-end[os.environ["END"]]()
-child.wait()
-"""
+CLIENT = training_text("ended_helpers.py")
 
 
 @pytest.mark.parametrize("clock", [(), ("--clock",)], ids=["plain", "clock"])

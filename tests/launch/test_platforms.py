@@ -7,27 +7,10 @@ import sys
 
 import pytest
 
+from tests.support import training_text
+
 # Another platform as far as Python code can tell: its name, and what its standard library lacks.
-ELSEWHERE = """
-import ctypes, os, platform, signal, sys
-import reprokit.cli.main
-kind, *arguments = sys.argv[1:]
-if kind == "windows":
-    sys.platform = "win32"
-    for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCHLD", "pthread_sigmask", "sigwaitinfo"):
-        delattr(signal, name)
-    del os.confstr, os.uname, os.fork
-elif kind == "macos":
-    sys.platform = "darwin"
-    del signal.sigtimedwait, os.sched_getaffinity
-elif kind == "musl":
-    def confstr(name):
-        raise ValueError("unrecognized configuration name")
-    os.confstr = confstr
-elif kind == "riscv":
-    platform.machine = lambda: "riscv64"
-reprokit.cli.main.main(arguments)
-"""
+ELSEWHERE = training_text("other_platforms.py")
 
 
 def run(kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:

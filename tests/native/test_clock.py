@@ -13,7 +13,7 @@ import pytest
 
 from reprokit import entropy
 from tests.native.harness import Shim, run
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 CLOCK = {"clock": True}
 REPEATED = [
@@ -191,30 +191,7 @@ def test_a_keyed_run_records_the_clock_nevertheless(shim: Shim, build: Callable[
     assert shim.record(seed, plan=plan).stdout == shim.replay(seed, plan=plan).stdout
 
 
-PYTHON = """
-import multiprocessing, os, random, signal, sys, threading, time
-
-def work(queue):
-    queue.put((time.time(), os.getpid() == multiprocessing.current_process().pid, os.getppid() == int(sys.argv[1])))
-
-if __name__ == "__main__":
-    sys.argv[1:] = sys.argv[1:] or [str(os.getpid())]
-    random.seed(time.time())
-    print(random.random(), time.time(), os.path.isdir(f"/proc/{os.getpid()}"))
-    signal.signal(signal.SIGUSR1, lambda *_: print("signal"))
-    os.kill(os.getpid(), signal.SIGUSR1)
-    lock = threading.Lock()
-    lock.acquire()
-    before = time.monotonic()
-    print(lock.acquire(timeout=0.05), time.monotonic() - before > 0.04)
-    queue = multiprocessing.Queue()
-    child = multiprocessing.Process(target=work, args=(queue,))
-    child.start()
-    print(queue.get(timeout=30))
-    child.join()
-    before = time.monotonic()
-    print(multiprocessing.Event().wait(0.05), time.monotonic() - before > 0.04)
-"""
+PYTHON = training_text("clocked_python.py")
 
 
 def test_python(shim: Shim) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from reprokit.plan import Varied
 from tests.native.harness import Shim, run
+from tests.support import training_text
 
 HOUR = 3600
 
@@ -26,34 +27,7 @@ descriptor = os.open(sys.argv[1], os.O_RDONLY)
 print(os.listdir(descriptor))
 """
 
-POSITIONS = """
-import ctypes, sys
-libc = ctypes.CDLL(None)
-for name in ("opendir", "readdir"):
-    getattr(libc, name).restype = ctypes.c_void_p
-libc.telldir.restype = ctypes.c_long
-stream = ctypes.c_void_p(libc.opendir(sys.argv[1].encode()))
-def name():
-    entry = libc.readdir(stream)
-    return entry and ctypes.string_at(entry + 19).decode()
-beginning = libc.telldir(stream)
-first, second = name(), name()
-here = libc.telldir(stream)
-third = name()
-libc.seekdir(stream, ctypes.c_long(here))
-assert name() == third
-libc.seekdir(stream, ctypes.c_long(beginning))
-assert (name(), name()) == (first, second)
-libc.rewinddir(stream)
-assert name() == first
-assert libc.closedir(stream) == 0
-names = set()
-for _ in range(2000):
-    stream = ctypes.c_void_p(libc.opendir(sys.argv[1].encode()))
-    names.add(name())
-    libc.closedir(stream)
-assert names == {first}
-"""
+POSITIONS = training_text("listing_positions.py")
 
 
 @pytest.fixture

@@ -29,37 +29,11 @@ from reprokit.study.engines.tasks import Outstanding
 from reprokit.study.engines.work import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, run, words, written
-from tests.support import COMMAND, LIMIT
+from tests.support import COMMAND, LIMIT, training_text
 
 SCHEMA = Path(__file__).parent / "kubernetes-1.37.json"
 
-# Notes who its parents are and which of them has the shim in it, and what a worker may have set.
-TRAINING = """
-import os, pathlib, random
-import reprokit
-
-def parents(pid):
-    while pid > 1:
-        yield pid
-        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-def has_shim(pid):
-    return b"LD_PRELOAD=" in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-
-here = pathlib.Path(".cache")  # in which nothing is a result
-here.mkdir(exist_ok=True)
-name = os.environ.get("KIND", "plain")
-with open(here / name, "a") as file:
-    above = any(map(has_shim, parents(os.getppid())))
-    print(has_shim(os.getpid()), above, os.environ.get("OMP_NUM_THREADS"), file=file)
-reprokit.log_predictions([0, 1, 1], [0, random.randrange(2), 1])
-reprokit.log(step=0, value=random.random())
-if name == "dies":
-    import signal, time
-    worker = next(pid for pid in parents(os.getppid()) if MARK in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(worker, SIGNAL)
-    time.sleep(100)
-"""
+TRAINING = training_text("study_workers.py")
 TWO = """
 runs = 2
 [engine]
@@ -75,7 +49,7 @@ PAIR_PROCESS = b"engines.work import pair"
 
 
 def training(mark: str, number: str) -> str:
-    return TRAINING.replace("MARK", mark).replace("SIGNAL", number)
+    return TRAINING.replace('b"multiprocessing", signal.SIGKILL', f"{mark}, {number}")
 
 
 def results(directory: Path) -> dict[tuple[str, str], RunResult]:

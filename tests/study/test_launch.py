@@ -14,25 +14,9 @@ from reprokit.model.states import not_loaded
 from reprokit.plan import RUN, Plan
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
+from tests.support import training_text
 
-WRITES = """
-import os, random, subprocess, sys
-import reprokit
-from pathlib import Path
-reprokit.log(step=0, value=1.5)
-Path("new").write_text("new")
-Path("old").write_text("changed")
-Path("sub").mkdir(exist_ok=True)
-Path("sub/odd\\n name").write_text("x")
-Path("kept/run").write_text("beside")
-Path("environment/lib").write_text("installed")
-pid = os.fork()
-if not pid:
-    random.seed(5)
-    os._exit(0)
-os.waitpid(pid, 0)
-subprocess.run([sys.executable, "-c", "import random; random.seed(6)"], check=True)
-"""
+WRITES = training_text("study_outputs.py")
 
 
 def made(directory: Path, name: str, script: str, **values: object) -> tuple[RunDirectory, Executed]:

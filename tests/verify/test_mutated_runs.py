@@ -17,7 +17,7 @@ import pytest
 from reprokit.difference import Difference
 from reprokit.errors import NothingComparable, ReprokitError, RunError
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 from . import mutated
 from .mutated import EVERYWHERE, WITH_A_TRAIL, Mutant, Mutation, NothingToChangeError
@@ -26,24 +26,7 @@ pytestmark = pytest.mark.slow
 
 COUNT = int(os.environ.get("REPROKIT_MUTATIONS", "200"))
 
-TORCH = """
-import torch, reprokit
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(7)
-x, y = torch.randn(96, 16), torch.randint(0, 3, (96,))
-model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-for epoch in range(4):
-    for a, b in DataLoader(TensorDataset(x, y), 8, shuffle=True):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(a), b)
-        loss.backward()
-        optimizer.step()
-    reprokit.log(last=loss, epoch=epoch)
-reprokit.log_predictions(y, model.eval()(x), task="classification")
-reprokit.log_predictions(x[:, 0], x[:, 1], task="regression")
-torch.save(model.state_dict(), "model.pt")
-"""
+TORCH = training_text("pytorch_predicted.py")
 
 SKLEARN = """
 import numpy as np, reprokit

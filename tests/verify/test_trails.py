@@ -483,23 +483,7 @@ def test_where_parameters_are_not_known_of_each_step_an_update_may_be_the_cause(
     assert "so the cause is in the forward computation, or in an update since step 17: a non-determ" in detail
 
 
-DRAWN = """
-import os, random, torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-torch.manual_seed(1); random.seed(1)
-class Data(Dataset):
-    def __len__(self): return 32
-    def __getitem__(self, i): return torch.full((4,), random.random() if i >= 16 else 1.0)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step, batch in enumerate(DataLoader(Data(), 2)):
-    if step == 5 and "MORE" in os.environ:
-        random.random()
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
-"""
+DRAWN = training_text("pytorch_drawn.py")
 
 
 @pytest.mark.slow
