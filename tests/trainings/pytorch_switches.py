@@ -33,7 +33,7 @@ class Counts:
 
 
 states.append([batch.tolist() for batch in DataLoader(Counts(), num_workers=1)])
-states.append(torch.empty(3).isnan().any().item())
+states.append(torch.empty(4000).isnan().all().item())
 undone = sys.modules["_reprokit_agent"].running.patches.undo
 states.append([undone(name) for name in ("torch-deterministic", "torch-cudnn", "threads")])
 torch.backends.cudnn.benchmark = True
