@@ -2,7 +2,7 @@
 
     model.fit(x, y, callbacks=[reprokit.capture.keras.Callback()])
 
-    class Model(reprokit.capture.keras.GuardedModel, keras.Model): ...
+    class Net(reprokit.capture.keras.GuardedModel, keras.Model): ...
 
 All trainings of the process are watched from then on.
 """

@@ -24,6 +24,7 @@ from reprokit.errors import (
     LaunchError,
     NestedRun,
     ReplayStopped,
+    RunExists,
 )
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
@@ -129,11 +130,19 @@ def _prepare(
 def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: PreparedPatches | None) -> None:
     """plan.json, and the directories that the agent is told of."""
     if plan.capture is not None:
+        _refuse_others_snapshots(plan.capture.fallback_of(new.place))
         (new.path / rundir.SNAPSHOTS).mkdir(mode=0o700)
     snapshots = new.place / rundir.SNAPSHOTS
     for_agent = plan.for_agent(place.shim, native.trail_path(), snapshots, [] if patched is None else patched.for_agent)
     rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
     variables.write_key(new.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path))
+
+
+def _refuse_others_snapshots(fallback: Path | None) -> None:
+    """Raise RunExists where another run of the same name has used the fallback: its snapshots would be this run's."""
+    if fallback is not None and os.path.lexists(fallback):
+        advice = "remove it, or choose another directory with --snapshot-fallback"
+        raise RunExists(f"{shown(fallback)} is there already, of another run of this name; {advice}")
 
 
 def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPatches | None:

@@ -137,7 +137,18 @@ def test_a_snapshot_in_the_fallback_is_listed_by_its_run_and_missed_by_nobody(re
         assert (facts["name"], facts["directory"]) == ("step-00000003", str(reprokit.directory / "other" / name))
         assert not list((reprokit.directory / name / "snapshots").iterdir())
         assert f"{facts['directory']}/step-00000003: gradient of fc2.weight" in reprokit.run("show", name).stdout
-    places = [reprokit.directory / "other" / name / "step-00000003" for name in ("a", "b")]
+    assert (
+        reprokit.run("record", *words, "c", "--", *python(CAPTURING), "full", environment={"SEED": "2"}).returncode
+        == 123
+    )
+    verified = reprokit.run("verify", "a", "c")
+    assert verified.returncode == 1
+    assert "a snapshot does not lie in its run, and is not looked at" in " ".join(verified.stdout.split())
+    places = [reprokit.directory / "other" / name / "step-00000003" for name in ("a", "b", "c")]
+    refused = reprokit.run("record", *words, "a", "--overwrite", "--", *python(CAPTURING))
+    assert refused.returncode == 125
+    assert "other/a is there already, of another run of this name; remove it, or" in refused.stderr
+    assert (reprokit.directory / "a" / "run.json").exists()
     assert (reprokit.directory / "seen").read_text().split() == list(map(str, places))
     for is_there in (True, False):
         if not is_there:

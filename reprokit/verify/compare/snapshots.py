@@ -8,7 +8,7 @@ from typing import Any
 from reprokit.capture import files
 from reprokit.difference import Difference, compared, group, information, missing
 from reprokit.model.run import SnapshotFacts
-from reprokit.rundir import RunDirectory
+from reprokit.rundir import SNAPSHOTS, RunDirectory
 
 SHOWN = 6
 IGNORED = frozenset(["check", "digest"])
@@ -51,8 +51,7 @@ def _leaf(
     if one.problem or other.problem:
         return missing(name, _text(one), _text(other), "a snapshot cannot be read")
     same = one.digest == other.digest
-    places = files.place(left.path, one), files.place(right.path, other)
-    meaning = "" if same else _meaning(*map(str, places))
+    meaning = "" if same else _meaning((left, one), (right, other))
     return compared(name, _text(one), _text(other), meaning, same=same)
 
 
@@ -63,10 +62,13 @@ def _text(facts: SnapshotFacts | None) -> str:
     return f"{facts.trigger}, digest {facts.digest.partition(':')[2][:12]}"
 
 
-def _meaning(*places: str) -> str:
-    """What of two snapshots differs, as far as their headers tell."""
+def _meaning(*sides: tuple[RunDirectory, SnapshotFacts]) -> str:
+    """What of two snapshots differs, as far as their headers tell; no path that a run names is followed."""
+    for run, facts in sides:
+        if facts.directory or facts.name not in files.names(run.path / SNAPSHOTS):
+            return "the captured states differ; a snapshot does not lie in its run, and is not looked at"
     try:
-        headers = list(map(files.read_header, places))
+        headers = [files.read_header(str(run.path / SNAPSHOTS / facts.name)) for run, facts in sides]
     except (files.SnapshotError, OSError):
         return "the captured states differ; a snapshot cannot be read any more"
     differing = list(_differing(*headers))
