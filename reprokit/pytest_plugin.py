@@ -164,7 +164,7 @@ def _kept(keep: str | None) -> str | None:
 def _asked(marker: pytest.Mark) -> MarkerRequest:
     """What the marker says; a word that it does not know would be a promise that nobody keeps."""
     from reprokit.errors import UsageError
-    from reprokit.gate.variations import ALL, VARIATIONS
+    from reprokit.gate.start_conditions import ALL, VARIATIONS
 
     try:
         asked = MarkerRequest(*marker.args, **{name: _listed(value) for name, value in marker.kwargs.items()})

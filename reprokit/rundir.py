@@ -21,7 +21,7 @@ from typing import IO, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from reprokit import pending, untrusted_json
+from reprokit import pending_lines, untrusted_json
 from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import (
     CannotWriteRun,
@@ -81,7 +81,7 @@ FILES = frozenset(
         RESERVE,
     }
 )
-DIRECTORIES = frozenset({PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending.DIRECTORY})
+DIRECTORIES = frozenset({PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending_lines.DIRECTORY})
 
 STATES = 7  # the format from which on run.json holds states and no words for them
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
@@ -228,7 +228,7 @@ class RunDirectory:
             return
         path = self.path / METRICS
         digest = hashlib.sha256()
-        waiting = pending.read(self.path) if sealed is None else {}
+        waiting = pending_lines.read(self.path) if sealed is None else {}
         with os.fdopen(self.open(METRICS), "rb", buffering=1 << 18) as file:
             self._check_size(path, os.fstat(file.fileno()).st_size)
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
@@ -242,7 +242,7 @@ class RunDirectory:
         if sealed is not None and "sha256:" + digest.hexdigest() != sealed.digest:
             raise RunDamaged(f"{path} was altered since the run ended; the run cannot be used")
         for number, line in enumerate(waiting, 1):
-            yield _line(self.path / pending.DIRECTORY, number, line)
+            yield _line(self.path / pending_lines.DIRECTORY, number, line)
 
     def _check_size(self, path: Path, size: int) -> None:
         sealed = self.run.metrics

@@ -7,7 +7,7 @@ import sys
 from .frameworks import WATCHED, load
 from .generators import Generators
 from .journal import Journal
-from .naming import on_thread, takes_tasks
+from .thread_names import on_thread, takes_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Agent:
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""
-        from .values import describe
+        from .exact_values import describe
 
         where = {"step": _index(step), "epoch": _index(epoch)}
         for name in values:
@@ -175,7 +175,7 @@ class Agent:
         """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""
         if _COMPUTING.isdisjoint(sys.modules):
             return
-        from .compute import facts
+        from .compute_settings import facts
 
         for name, library, found in facts():
             self.computed(name, library, found)
@@ -207,7 +207,7 @@ class Agent:
 
 def _imported() -> dict[str, object]:
     """Which packages and which files of the user's were imported."""
-    from .imported import modules
+    from .loaded_modules import modules
 
     packages, files = modules()
     return {"packages": packages, "files": files}

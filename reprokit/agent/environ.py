@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import places
+from . import user_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class VariableReads:
         return look
 
     def _is_reader(self, file: str) -> bool:
-        is_reader = self._readers[file] = places.is_users(file) or _package(file) in _ON_BEHALF
+        is_reader = self._readers[file] = user_frames.is_users(file) or _package(file) in _ON_BEHALF
         return is_reader
 
     def _note(self, name: Any, asked: Any, frame: FrameType, is_direct: bool) -> None:
@@ -92,7 +92,7 @@ class VariableReads:
         if is_direct and not _is_subscript(frame):
             return
         text = os.fsdecode(name)
-        place = places.users_frame(frame)
+        place = user_frames.users_frame(frame)
         if text in _NAMED_BY_LAUNCHER or place is None:
             return
         self._noted.add((name, asked))

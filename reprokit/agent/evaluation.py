@@ -7,9 +7,9 @@ from _thread import allocate_lock, get_ident
 
 from . import tasks
 from .evaluation_files import MAX_BYTES, MAX_FILES, Files
-from .naming import on_thread
-from .rows import FLOAT, rows_of
+from .prediction_rows import FLOAT, rows_of
 from .scores import Accuracy, Error
+from .thread_names import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from .evaluation_files import RowPlace
     from .journal import Journal
-    from .pieces import Pieces as PiecesType
-    from .rows import Rows
+    from .prediction_batches import Pieces as PiecesType
+    from .prediction_rows import Rows
 
 MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at the end
 MAX_TYPES = 100  # of such predictions beyond
@@ -199,7 +199,7 @@ class PredictionLog:
         others = self._open.get(name, 0)
         self._open[name] = others + 1
         stream = f"{name}, {others} others" if others else name  # whose rows must not come between these
-        from .pieces import Pieces
+        from .prediction_batches import Pieces
 
         return Pieces(self, name, stream, hint, room)
 

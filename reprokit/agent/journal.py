@@ -14,8 +14,8 @@ import os
 import time
 from _thread import allocate_lock
 
-from .held import SIZE, HeldLines
-from .text import to_json
+from .buffered_lines import SIZE, HeldLines
+from .json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Journal:
                     return
             finally:
                 self._guard.release()
-        from .values import from_number
+        from .exact_values import from_number
 
         self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
 

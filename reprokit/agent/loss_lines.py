@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from . import trail_library
-from .compiled import load
-from .text import to_json
+from .json_text import to_json
+from .native_module import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from .events import (
     UpdateDue,
     tell,
 )
-from .values import from_float, from_number
+from .exact_values import from_float, from_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from .compute import openblas_libraries
+from .compute_settings import openblas_libraries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

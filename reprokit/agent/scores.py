@@ -7,14 +7,14 @@ import sys
 from collections import Counter
 
 from . import tasks
-from .rows import BOOL, FLOAT, INTEGER
-from .values import from_float
+from .exact_values import from_float
+from .prediction_rows import BOOL, FLOAT, INTEGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rows import Rows
+    from .prediction_rows import Rows
 
 MAX_CLASSES = 10_000
 _UNIT = 1126  # every finite float64 is a multiple of 2 to the power of -1126, also with its mantissa written as 53 bits

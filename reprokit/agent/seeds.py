@@ -14,10 +14,10 @@ from _thread import _local
 
 from .frameworks import WATCHED
 from .joblib_tasks import Tasks
-from .naming import on_thread
+from .json_text import to_json
 from .recorded_seeds import RecordedSeeds
 from .seed_values import NotExact, decode, encode
-from .text import to_json
+from .thread_names import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

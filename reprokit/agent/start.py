@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 
-from . import environ, importing, listing
+from . import directory_proxies, environ, import_hooks
 from .agent import Agent
 from .frameworks import WATCHED
 from .journal import Journal
@@ -52,11 +52,11 @@ def _follow_plan(agent: Agent) -> None:
 def _watch(agent: Agent) -> None:
     adapted = () if agent.quiet else WATCHED
     watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
-    watcher = importing.Watcher(frozenset(watched), agent.loaded, agent.warn)
+    watcher = import_hooks.Watcher(frozenset(watched), agent.loaded, agent.warn)
     if agent.observer is not None:
         watcher.importing = agent.observer.importing
     sys.meta_path.insert(0, watcher)
-    sys.meta_path.append(importing.Fallback())
+    sys.meta_path.append(import_hooks.Fallback())
     for name in watched:
         module = sys.modules.get(name)
         if module is not None:
@@ -66,7 +66,7 @@ def _watch(agent: Agent) -> None:
 def _see_reads(agent: Agent) -> None:
     if agent.quiet:
         return
-    notes = listing.watch(agent)
+    notes = directory_proxies.watch(agent)
     os.register_at_fork(after_in_child=notes.forget)
     environ.watch(agent)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .rows import BOOL, FLOAT, INTEGER
+from .prediction_rows import BOOL, FLOAT, INTEGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .rows import Rows
+    from .prediction_rows import Rows
 
 CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reprokit.artifacts.parts import Source
+from reprokit.artifacts.decompression import Unpacked
+from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import BLOCK, fill_exactly
-from reprokit.artifacts.unpacked import Unpacked
 from reprokit.difference import Difference, Verdict
 
 AS_BYTES = "differing_bytes"  # among the figures of what was compared as bytes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reprokit.artifacts.parts import Beside, Source
+from reprokit.artifacts.elements import Beside, Source
 from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 
 if TYPE_CHECKING:

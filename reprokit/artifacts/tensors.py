@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reprokit import dtypes, native
-from reprokit.artifacts.parts import Limits, TensorPart
+from reprokit.artifacts.elements import Limits, TensorPart
 from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly
 from reprokit.artifacts.statistics import Extreme, TensorStatistics, Tolerance, merged
 from reprokit.dtypes import Dtype

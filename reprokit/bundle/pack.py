@@ -18,9 +18,9 @@ import msgspec
 
 from reprokit import names, private_keys, rundir
 from reprokit.bounds import bounded_names
-from reprokit.bundle import contents
-from reprokit.bundle.contents import BundleContents, Packed
-from reprokit.bundle.normalise import Normaliser
+from reprokit.bundle import manifest
+from reprokit.bundle.anonymize import Normaliser
+from reprokit.bundle.manifest import BundleContents, Packed
 from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
 from reprokit.launch.variables import is_kept
 from reprokit.model.outputs import OutputFile, OutputsFile
@@ -78,7 +78,7 @@ def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCon
     normaliser = _normaliser(run, wanted)
     directory = staging / "run"
     directory.mkdir()
-    for name in contents.WHOLE:
+    for name in manifest.WHOLE:
         if run.has(name):
             _rewrite(directory / name, normaliser.value(run.decode(name, dict[str, Any])))
     environment = run.environment()
@@ -86,13 +86,13 @@ def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCon
         _rewrite(directory / rundir.ENVIRONMENT, normaliser.value(_without_variables(environment)))
     if run.has(rundir.METRICS):
         _metrics(run, directory / rundir.METRICS, normaliser)
-    for name in contents.TEXTS:
+    for name in manifest.TEXTS:
         if text := _text(run, name):
             (directory / name).write_bytes(os.fsencode(normaliser.text(os.fsdecode(text))))
     outputs = _outputs(run)
     if outputs is not None:
         _rewrite(directory / rundir.OUTPUTS, normaliser.value(msgspec.to_builtins(outputs)))
-    for name in contents.DIRECTORIES:
+    for name in manifest.DIRECTORIES:
         _copies(run, name, directory)
     _remove_private_keys(directory / rundir.KEPT)
     _entropy(run, directory, wanted)
@@ -184,7 +184,7 @@ def _text(run: RunDirectory, name: str) -> bytes:
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:
     """The files of a part of the run, those of names that reprokit gives."""
     for entry in _entries(run, name):
-        if contents.is_allowed(f"{name}/{entry}"):
+        if manifest.is_allowed(f"{name}/{entry}"):
             _copy(run, f"{name}/{entry}", directory)
 
 
@@ -211,7 +211,7 @@ def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
     """The random profile if it is asked for; how much of it is missing always."""
     for entry in _entries(run, rundir.ENTROPY):
         member = f"{rundir.ENTROPY}/{entry}"
-        if contents.is_allowed(member) and (wanted.entropy or member == contents.FRESH):
+        if manifest.is_allowed(member) and (wanted.entropy or member == manifest.FRESH):
             _copy(run, member, directory)
     if wanted.entropy and run.has(rundir.VARIABLE_KEY):
         _copy(run, rundir.VARIABLE_KEY, directory)
@@ -221,8 +221,8 @@ def _snapshots(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
     """Captured states: tensors as they are, and in their headers what no digest is over without its names."""
     for entry in _entries(run, rundir.SNAPSHOTS):
         place = f"{rundir.SNAPSHOTS}/{entry}"
-        header, tensors = f"{place}/{contents.HEADER}", f"{place}/{contents.TENSORS}"
-        if contents.is_allowed(header) and {contents.HEADER, contents.TENSORS} <= set(_entries(run, place)):
+        header, tensors = f"{place}/{manifest.HEADER}", f"{place}/{manifest.TENSORS}"
+        if manifest.is_allowed(header) and {manifest.HEADER, manifest.TENSORS} <= set(_entries(run, place)):
             _copy(run, tensors, directory)
             _rewrite(directory / header, _header(run.decode(header, dict[str, Any]), normaliser))
 
@@ -257,10 +257,10 @@ def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
         head = json.dumps(msgspec.to_builtins(listed), indent=1).encode() + b"\n"
-        _add(archive, contents.LIST, len(head), io.BytesIO(head))
+        _add(archive, manifest.LIST, len(head), io.BytesIO(head))
         for name in sorted(listed.files):
             with open(staging / "run" / name, "rb") as content:
-                _add(archive, contents.HOME + name, listed.files[name].size, content)
+                _add(archive, manifest.HOME + name, listed.files[name].size, content)
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:

@@ -13,8 +13,8 @@ from typing import IO, Any
 import msgspec
 
 from reprokit import untrusted_json
-from reprokit.bundle import contents
-from reprokit.bundle.contents import BundleContents
+from reprokit.bundle import manifest
+from reprokit.bundle.manifest import BundleContents
 from reprokit.bundle.pack import zstandard_library
 from reprokit.errors import BadBundle, CannotWriteReport, reason
 from reprokit.rundir import RUN, RunDirectory
@@ -113,8 +113,8 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleConte
             listed = _list(path, archive, member)
             _require_room(path, listed, scratch)
             continue
-        name = member.name.removeprefix(contents.HOME)
-        if member.name == name or not member.isreg() or name in seen or not contents.is_allowed(name):
+        name = member.name.removeprefix(manifest.HOME)
+        if member.name == name or not member.isreg() or name in seen or not manifest.is_allowed(name):
             raise BadBundle(f"{path} holds {member.name[:200]!r}, which no run directory has")
         if name not in listed.files or listed.files[name].size != member.size:
             raise BadBundle(f"{path}: {name} is not as its list says")
@@ -127,18 +127,18 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleConte
 
 def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
     """bundle.json, which comes first, so that everything behind it is known before it is written."""
-    if member.name != contents.LIST or not member.isreg() or member.size > contents.MAX_LIST:
-        raise BadBundle(f"{path} is no bundle: it does not begin with {contents.LIST}")
+    if member.name != manifest.LIST or not member.isreg() or member.size > manifest.MAX_LIST:
+        raise BadBundle(f"{path} is no bundle: it does not begin with {manifest.LIST}")
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     try:
         listed = msgspec.convert(untrusted_json.loads(data), BundleContents)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadBundle(f"{path}: {contents.LIST}: {_line(error)}") from None
-    if listed.format > contents.FORMAT:
-        raise BadBundle(f"{path} has format {listed.format}, this reprokit reads {contents.FORMAT}; upgrade reprokit")
+        raise BadBundle(f"{path}: {manifest.LIST}: {_line(error)}") from None
+    if listed.format > manifest.FORMAT:
+        raise BadBundle(f"{path} has format {listed.format}, this reprokit reads {manifest.FORMAT}; upgrade reprokit")
     size = sum(one.size for one in listed.files.values())
-    if len(listed.files) > contents.MAX_FILES or size > contents.MAX_SIZE:
+    if len(listed.files) > manifest.MAX_FILES or size > manifest.MAX_SIZE:
         raise BadBundle(f"{path} holds {len(listed.files)} files of {size} bytes, more than a run directory has")
     return listed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from reprokit.errors import BadSnapshot
 
+from .loop_guard import guard
 from .snapshot import Snapshot, load
-from .watching import guard
 
 __all__ = ["BadSnapshot", "Snapshot", "guard", "load"]

@@ -10,7 +10,7 @@ from reprokit import dtypes
 if TYPE_CHECKING:
     import numpy
 
-    from reprokit.agent.capture.reading import SavedTensor
+    from reprokit.agent.capture.snapshot_reader import SavedTensor
 
 PLAIN = {
     "BOOL": "?",

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from .watching import is_captured_by_run, made
+from .loop_guard import is_captured_by_run, made
 
 try:
     _keras: Any = import_module("keras")

@@ -7,7 +7,7 @@ from typing import Any
 
 from reprokit.agent.capture import trees
 from reprokit.agent.capture.header import SnapshotHeader
-from reprokit.agent.capture.reading import SnapshotFile
+from reprokit.agent.capture.snapshot_reader import SnapshotFile
 from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.printable import printable
 from reprokit.screen import Cells, labelled, print_rows

@@ -114,7 +114,7 @@ def _age(text: str | None) -> timedelta | None:
 
 def _lines(signed: Signed, checked: Checked) -> Iterator[tuple[str, str]]:
     """What the statement says, with everything that qualifies it."""
-    from reprokit.report.words import EXECUTED
+    from reprokit.report.phrases import EXECUTED
 
     rerun, count = signed.rerun, len(checked.checked)
     yield "statement", f"{signed.predicate_type}, made {rerun.made} by {rerun.verifier.name} {rerun.verifier.version}"

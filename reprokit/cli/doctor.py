@@ -51,7 +51,7 @@ def _checked(check: Callable[[], DoctorFinding]) -> DoctorFinding:
 
 
 def _platform() -> DoctorFinding:
-    from reprokit.launch.supported import libc, require_supported
+    from reprokit.launch.platform_support import libc, require_supported
 
     require_supported()
     return good(f"{platform.system()} {platform.release()} on {platform.machine()}, {libc()}")
@@ -72,7 +72,7 @@ def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
     from reprokit import native
     from reprokit.launch.environment import RUN, in_front, without_own
-    from reprokit.launch.placing import placed
+    from reprokit.launch.short_paths import placed
 
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, placed(native.shim_path()) as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.shim, os.environ.get("LD_PRELOAD"))}
@@ -139,7 +139,7 @@ def _trial() -> Iterator[tuple[Path, str]]:
 
 def _recording() -> DoctorFinding:
     """Whether its os.urandom is recorded, by which call, and whether the agent is there."""
-    from reprokit.entropy.askers import who_asked
+    from reprokit.entropy.request_counts import who_asked
     from reprokit.rundir import ENTROPY, RunDirectory
 
     with _trial() as (path, failure):

@@ -91,7 +91,7 @@ def command(
     from reprokit.cli.gate_statements import prepare
     from reprokit.gate.reports import Reports
     from reprokit.launch.interruption import Interruption
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     if update_golden and golden is None:
@@ -147,7 +147,7 @@ def _trainings(
 
 def _names(text: str) -> tuple[str, ...]:
     """The variations that --vary names."""
-    from reprokit.gate.variations import ALL, VARIATIONS
+    from reprokit.gate.start_conditions import ALL, VARIATIONS
 
     names = tuple(text.split(","))
     unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)

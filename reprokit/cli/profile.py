@@ -93,7 +93,7 @@ def command(
 
     COMMAND's exit status is passed on; a training that was ended by --steps or --seconds has ended well.
     """
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     from reprokit.launch.run import execute

@@ -94,7 +94,7 @@ def command(
     Its exit status is passed on. reprokit's own failures exit with 125, a command that cannot be run
     with 126, one that is not found with 127.
     """
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     from reprokit.launch.run import execute
@@ -142,6 +142,6 @@ def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[st
     """The ids and values that --patch stands for."""
     if not words:
         return ()
-    from reprokit.launch.patched import wanted
+    from reprokit.launch.run_patches import wanted
 
     return wanted(words, command, current_directory())

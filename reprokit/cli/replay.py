@@ -56,10 +56,10 @@ def command(
     behind -- replaces the recorded one. Says first what is different now. Exit statuses are those of
     record.
     """
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
-    from reprokit.launch.replaying import replay_plan
+    from reprokit.launch.replay_plan import replay_plan
     from reprokit.launch.run import execute
 
     plan = replay_plan(

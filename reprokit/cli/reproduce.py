@@ -75,12 +75,12 @@ def command(
     last two runs, and recipe.toml for 'reprokit record --recipe'. Exits with 0 if the runs are identical, with
     1 if no known cure is left, with 125 if reprokit or the training failed.
     """
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
-    from reprokit.launch.patched import wanted
+    from reprokit.launch.run_patches import wanted
     from reprokit.recipe import RecipeSettings
     from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import Wishes, place_for

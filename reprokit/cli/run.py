@@ -37,7 +37,7 @@ def command(
     """
     if capture is None and not patches:
         raise click.UsageError("say what is to be done beside the training: --on-nan capture, or --patch.")
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     from reprokit.launch.run import execute

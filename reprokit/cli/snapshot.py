@@ -105,7 +105,7 @@ def _redo(
     seconds: float | None,
     patches: tuple[str, ...],
 ) -> NoReturn:
-    from reprokit.launch.supported import require_supported
+    from reprokit.launch.platform_support import require_supported
 
     require_supported()
     from reprokit.capture import report

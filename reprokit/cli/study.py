@@ -47,7 +47,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
 
     def described(self) -> tuple[Described, Path]:
         """The study, and its directory."""
-        from reprokit.launch.supported import require_supported
+        from reprokit.launch.platform_support import require_supported
 
         require_supported()
         from reprokit.study import description, runner

@@ -13,12 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import findings as findings_file
-from reprokit import inherited, profiling, recipe, untrusted_json
+from reprokit import profiling, recipe, state_files, untrusted_json
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
-from reprokit.gate import goldens, varied
-from reprokit.gate.fresh import PLACE, Fresh
+from reprokit.gate import goldens, variation_search
+from reprokit.gate.fresh_checkouts import PLACE, Fresh
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,
@@ -31,15 +31,15 @@ from reprokit.gate.results import (
     Case,
     Judged,
 )
+from reprokit.gate.start_conditions import chosen, vary
 from reprokit.gate.state import State
 from reprokit.gate.trainings import GateTraining
-from reprokit.gate.variations import chosen, vary
-from reprokit.gate.varied import Given, VariedReplay
+from reprokit.gate.variation_search import Given, VariedReplay
 from reprokit.launch import stragglers
-from reprokit.launch.apart import execute
 from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.launch.launcher_process import execute
 from reprokit.launch.process import Ended
-from reprokit.launch.replaying import replay_plan
+from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RecipeUsed
 from reprokit.plan import RECORD, Plan, Profiling
 from reprokit.recipe import RecipeSettings
@@ -214,7 +214,7 @@ class Check:
         run = RunDirectory(plan.output)
         cases = [
             *self._compared(VARIED, recording, run),
-            *varied.other_seeds(VARIED, usual, varied.seeds_given_again(run)),
+            *variation_search.other_seeds(VARIED, usual, variation_search.seeds_given_again(run)),
         ]
         return replace(tried, cases=cases)
 
@@ -244,7 +244,7 @@ class Check:
         found = self._state.said()
         if not found:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
-        words = inherited.listed(found, "; ")
+        words = state_files.listed(found, "; ")
         if self._training.allow_state:
             self._notes.append(f"allowed: {words}")
             return Case(suite=suite, name="state", outcome=PASSED, right=words)
@@ -285,13 +285,13 @@ class Check:
             message = "not tried, as the replay is different in the same surroundings"
             yield from (Case(suite=suite, name=name, outcome=TROUBLE, message=message) for name in names)
         elif names:
-            usual = varied.seeds_given_again(replay)
+            usual = variation_search.seeds_given_again(replay)
 
             def attempt(some: Sequence[str]) -> VariedReplay:
                 what = "all" if len(some) > 1 else some[0]
                 return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{what}")
 
-            yield from varied.judge(suite, names, attempt)
+            yield from variation_search.judge(suite, names, attempt)
 
     def _fidelity(self, suite: str, replay: RunDirectory) -> Iterator[Case]:
         fidelity = replay.run.fidelity

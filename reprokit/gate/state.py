@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from reprokit import inherited, rundir
+from reprokit import rundir, state_files
 from reprokit.errors import ReprokitError
 from reprokit.launch.outputs import MAX_FILES
 from reprokit.launch.rundirectory import HOME, home
@@ -45,17 +45,17 @@ class State:
 
     def take(self, name: str, run: RunDirectory) -> None:
         """Look at a run of this gate; they come in their order."""
-        first = {path for path in inherited.read_first(run) if not self._is_data(path)}
-        found = dict.fromkeys(inherited.written(run.path, first), " before it wrote it")
+        first = {path for path in state_files.read_first(run) if not self._is_data(path)}
+        found = dict.fromkeys(state_files.written(run.path, first), " before it wrote it")
         for path in first - found.keys():
-            if self._is_left_by_earlier(path, inherited.shown(path, run.run.working_directory)):
+            if self._is_left_by_earlier(path, state_files.shown(path, run.run.working_directory)):
                 found[path] = ", which an earlier run left"
         for other, place in self._runs:
-            seen = {path for path in first if not inherited.is_fresh(path, run)}
-            found |= dict.fromkeys(inherited.written(place, seen), f", which {other} wrote")
+            seen = {path for path in first if not state_files.is_fresh(path, run)}
+            found |= dict.fromkeys(state_files.written(place, seen), f", which {other} wrote")
         self._runs.append((name, run.path))
         directory = run.run.working_directory
-        self._found += [f"{name} read {inherited.shown(path, directory)}{why}" for path, why in sorted(found.items())]
+        self._found += [f"{name} read {state_files.shown(path, directory)}{why}" for path, why in sorted(found.items())]
 
     def keep(self, runs: Path, *, in_copies: bool) -> None:
         """Leave a list of what the runs in a directory left, for later gates: their run directories may be removed.

@@ -26,7 +26,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.errors import BadGate
-from reprokit.gate.variations import Name
+from reprokit.gate.start_conditions import Name
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reprokit.launch.computed import Computed
+from reprokit.launch.compute_facts import Computed
 
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}

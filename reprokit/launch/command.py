@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from reprokit.errors import CommandNotExecutable, CommandNotFound, NoCommand
-from reprokit.launch.supported import ELF_MACHINES
+from reprokit.launch.platform_support import ELF_MACHINES
 
 DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp where PATH is not set
 LINE_LIMIT = 256  # the kernel reads no more of a #! line

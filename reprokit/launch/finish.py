@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reprokit import entropy, pending, rundir, trails
+from reprokit import entropy, pending_lines, rundir, trails
 from reprokit.errors import ReprokitError, reason
-from reprokit.launch import agentlines, modules, outputs, signals
+from reprokit.launch import agent_lines, modules, outputs, signals
+from reprokit.launch.changed_files import WatchedFiles
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
-from reprokit.launch.written import WatchedFiles
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
@@ -26,7 +26,7 @@ from reprokit.plan import RECORD, RUN, Plan, past_tense
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from reprokit.launch.profiled import Profiled
+    from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
     from reprokit.launch.snapshots import Hook
 
@@ -142,7 +142,7 @@ class Finish:
             self._seal_metrics()
 
     def _seal_metrics(self) -> None:
-        pending.gather(self._path, self._path / rundir.METRICS)
+        pending_lines.gather(self._path, self._path / rundir.METRICS)
         self._run.metrics = rundir.seal_file(self._path / rundir.METRICS)
         self._run.trails = trails.seal(self._path / rundir.TRAIL)
         self._run.evaluation = rundir.seal_evaluation(self._path)
@@ -158,7 +158,7 @@ class Finish:
 
     def _take_profiling(self, recorded: Recorded) -> None:
         if recorded.profiled is not None:
-            from reprokit.launch.profiled import remove_captured
+            from reprokit.launch.profile_run import remove_captured
 
             self._run.profiling = recorded.profiled.facts
             recorded.profiled.take_system_calls(self._path)
@@ -166,7 +166,7 @@ class Finish:
                 remove_captured(self._path)
 
     def _take_agent(self, gathering: Gathering | None) -> None:
-        facts = agentlines.read(self._path)
+        facts = agent_lines.read(self._path)
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         self._run.captures_unavailable = facts.captures_unavailable
         for words in facts.warnings:
@@ -184,10 +184,10 @@ class Finish:
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         self._run.environment = rundir.seal_file(self._path / rundir.ENVIRONMENT)
         if self._plan.replay_of is not None:
-            from reprokit.launch import replaying
+            from reprokit.launch import replay_plan
 
             before = RunDirectory(Path(self._plan.replay_of.path)).environment()
-            self._run.changed.extend(replaying.later_changes(before or {}, environment))
+            self._run.changed.extend(replay_plan.later_changes(before or {}, environment))
             self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
 
     def _absent_agent(self) -> states.Loading:
@@ -197,19 +197,19 @@ class Finish:
             return states.not_loaded("the disk was full, so that it may have begun")
         return states.not_loaded("no Python process of the run began it")
 
-    def _take_patches(self, facts: agentlines.AgentFacts) -> None:
+    def _take_patches(self, facts: agent_lines.AgentFacts) -> None:
         """What became of each, now that the processes of the run have told."""
-        from reprokit.launch import patched
+        from reprokit.launch import run_patches
 
-        before, self._run.patches = self._run.patches, patched.at_end(self._run.patches, facts)
-        for words in patched.words_after(before, self._run.patches):
+        before, self._run.patches = self._run.patches, run_patches.at_end(self._run.patches, facts)
+        for words in run_patches.words_after(before, self._run.patches):
             self._warn(words)
 
     def _take_unmet(self, recording: RunDirectory) -> None:
         """Say what computed otherwise than it did, although the replay did what it could."""
-        from reprokit.launch import pinning
+        from reprokit.launch import compute_pins
 
-        for change in pinning.unmet(recording, RunDirectory(self._path)):
+        for change in compute_pins.unmet(recording, RunDirectory(self._path)):
             self._run.changed.append(change)
             warn(f"changed: {change}")
 

@@ -23,11 +23,11 @@ import msgspec
 from reprokit import rundir
 from reprokit.errors import CannotWriteRun
 from reprokit.launch.messages import warn
-from reprokit.launch.supported import libc
+from reprokit.launch.platform_support import libc
 from reprokit.model.run import FORMAT
 
 if TYPE_CHECKING:
-    from reprokit.launch.agentlines import AgentFacts
+    from reprokit.launch.agent_lines import AgentFacts
 
 Opener = Callable[[str, int], int]
 

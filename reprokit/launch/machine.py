@@ -16,7 +16,7 @@ from pathlib import Path
 
 from reprokit.errors import ReprokitError
 from reprokit.launch.host import cpu_facts
-from reprokit.launch.supported import libc
+from reprokit.launch.platform_support import libc
 
 PR_SET_NO_NEW_PRIVS = 38
 SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from reprokit import names, private_keys, rundir
-from reprokit.launch.keeping import Keeper
+from reprokit.launch.output_copies import Keeper
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.names import CODE_SUFFIXES, NOISE, NOISE_SUFFIXES
 

@@ -16,7 +16,7 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.errors import NotRedone, RunError
-from reprokit.launch.plain import NOTHING
+from reprokit.launch.plain_run import NOTHING
 from reprokit.launch.process import Child, Ended, Termination
 from reprokit.launch.run import execute, together
 from reprokit.plan import RUN, CapturePlan, Plan, RedoPlan

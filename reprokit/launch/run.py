@@ -31,24 +31,24 @@ from reprokit.launch import environment as environments
 from reprokit.launch import host, variables
 from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment
+from reprokit.launch.lost_programs import Unreached
 from reprokit.launch.messages import say, warn
-from reprokit.launch.placing import Placed, placed
 from reprokit.launch.process import Child, Ended, LateSignals, Termination, Used
 from reprokit.launch.rundirectory import NewRun, shown
+from reprokit.launch.short_paths import Placed, placed
 from reprokit.launch.supervisor import Supervisor
-from reprokit.launch.unreached import Unreached
 from reprokit.model.run import FAILED, RunFile
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.plan import REPLAY, RUN, Plan, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
-    from reprokit.launch.bounding import Bound
     from reprokit.launch.finish import Finish
-    from reprokit.launch.patched import PreparedPatches
-    from reprokit.launch.plain import Unshimmed
-    from reprokit.launch.profiled import Profiled
+    from reprokit.launch.plain_run import Unshimmed
+    from reprokit.launch.profile_limits import Bound
+    from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
+    from reprokit.launch.run_patches import PreparedPatches
     from reprokit.launch.snapshots import Hook
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
@@ -96,7 +96,7 @@ def execute(plan: Plan, watch: Watch | None = None) -> CompletedRun:
 def _instruments(plan: Plan) -> Shimmed | Unshimmed:
     """What is put around the command: shim, supervisor and agent, or at most the agent."""
     if plan.mode == RUN:
-        from reprokit.launch.plain import Unshimmed
+        from reprokit.launch.plain_run import Unshimmed
 
         return Unshimmed(plan)
     native.load_shim()
@@ -149,15 +149,15 @@ def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPat
     """The patches that the plan asks for, if it asks for any."""
     if not plan.patches:
         return None
-    from reprokit.launch import patched
+    from reprokit.launch import run_patches
 
-    return patched.prepare(plan.patches, command, own, plan.working_directory)
+    return run_patches.prepare(plan.patches, command, own, plan.working_directory)
 
 
 def _on_processors(count: int | None) -> AbstractContextManager[None]:
     if count is None:
         return nullcontext()
-    from reprokit.launch.pinning import on_processors
+    from reprokit.launch.compute_pins import on_processors
 
     return on_processors(count)
 
@@ -279,7 +279,7 @@ class Shimmed:
 
             self._tracing = prove.find(new.place, place.shim)
         if plan.profiling is not None:
-            from reprokit.launch.profiled import Profiled
+            from reprokit.launch.profile_run import Profiled
 
             (new.path / rundir.PROFILE).mkdir(mode=0o700)
             self._profiled = Profiled(plan.profiling, new.place)
@@ -358,7 +358,7 @@ def words_of_patches(run: RunFile) -> Iterable[str]:
     """What must be said of the patches before the start."""
     if not run.patches:
         return ()
-    from reprokit.launch.patched import words_before
+    from reprokit.launch.run_patches import words_before
 
     return words_before(run.patches)
 

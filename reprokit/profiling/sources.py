@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from reprokit import findings
-from reprokit.entropy.askers import Asking, who_asked
+from reprokit.entropy.request_counts import Asking, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.artifacts.logged import is_finite
+from reprokit.artifacts.tracker_files import is_finite
 from reprokit.report.facts import CurvePoint, MetricCurve
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import tracker_metrics

@@ -11,7 +11,7 @@ from reprokit.pages import environment as pages
 from reprokit.printable import printable
 from reprokit.report import svg
 from reprokit.report.facts import AuditFacts, MetricCurve
-from reprokit.report.words import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.phrases import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reprokit.pages.markdown import code, escaped
 from reprokit.report.facts import AuditFacts, Item
-from reprokit.report.words import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.phrases import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
 
 MAX_ROWS = 200  # of a table; what differs comes first
 

@@ -16,7 +16,7 @@ from reprokit.errors import ExtraMissing, TrackerFailed, UsageError
 from reprokit.printable import printable
 from reprokit.report import curves
 from reprokit.report.facts import NOT_COMPARED, AuditFacts
-from reprokit.report.words import OUTCOMES
+from reprokit.report.phrases import OUTCOMES
 from reprokit.rundir import RunDirectory
 from reprokit.verify.read import scan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.report.facts import AuditFacts
-from reprokit.report.words import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows
+from reprokit.report.phrases import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 6

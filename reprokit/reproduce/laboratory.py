@@ -10,15 +10,15 @@ from typing import Protocol
 import msgspec
 
 from reprokit import findings as findings_file
-from reprokit import inherited, knowledge, profiling
+from reprokit import knowledge, profiling, state_files
 from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
 from reprokit.findings import Finding
-from reprokit.launch.apart import execute
 from reprokit.launch.finish import in_words
 from reprokit.launch.interruption import Interruption
+from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import warn
-from reprokit.launch.replaying import replay_plan
+from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
 from reprokit.recipe import RecipeSettings, planned
@@ -116,7 +116,7 @@ class LocalLaboratory:
         """Compare two runs as verify does."""
         paths = self._work.place / left.directory, self._work.place / right.directory
         comparison = compare(*paths)
-        return _outcome(left, right, comparison, list(inherited.sentences(comparison.left, comparison.right)))
+        return _outcome(left, right, comparison, list(state_files.sentences(comparison.left, comparison.right)))
 
     def discard(self, attempt: Attempt) -> None:
         """Remove a run directory."""

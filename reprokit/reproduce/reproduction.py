@@ -14,7 +14,7 @@ import msgspec
 from reprokit import recipe as recipes
 from reprokit import rundir
 from reprokit.errors import CannotWriteRun, ReprokitError, RunExists
-from reprokit.launch import patched
+from reprokit.launch import run_patches
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
 from reprokit.launch.rundirectory import home
@@ -23,8 +23,8 @@ from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
 from reprokit.reproduce.laboratory import RUNS, LocalLaboratory, ReproductionWork
 from reprokit.reproduce.narrative import markdown
+from reprokit.reproduce.reached_settings import Standing
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.standing import Standing
 from reprokit.reproduce.trial import Trials
 from reprokit.version import VERSION
 
@@ -100,7 +100,7 @@ def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, inter
 
 def _automatic(work: ReproductionWork) -> Sequence[str]:
     """The patches that go with the command's frameworks and have no side effects."""
-    return patched.wanted(["auto"], work.command, work.working_directory)
+    return run_patches.wanted(["auto"], work.command, work.working_directory)
 
 
 def _close(journal: RoundJournal, place: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from reprokit.errors import ReprokitError, TrainingFailed
 from reprokit.recipe import RecipeSettings
-from reprokit.reproduce import diagnosis, smallest
+from reprokit.reproduce import diagnosis, reduction
 from reprokit.reproduce.diagnosis import PATCH, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CURE, ENTROPY, PROFILE, Attempt
-from reprokit.reproduce.standing import Standing
+from reprokit.reproduce.reached_settings import Standing
 from reprokit.reproduce.trial import TrialOutcome
 
 
@@ -39,8 +39,8 @@ class Reproduction:
             rounds = f"{self._journal.max_rounds} rounds were not enough; --max-rounds allows more"
             standing.give_up("no known cure is left, and two runs still differ" if self._may_go_on() else rounds)
         elif self._wants_smallest:
-            smallest.reduce(standing)
-            smallest.cheapen(standing)
+            reduction.reduce(standing)
+            reduction.cheapen(standing)
 
     def _may_go_on(self) -> bool:
         return len(self._journal.rounds) < self._journal.max_rounds

@@ -20,12 +20,12 @@ import msgspec
 from reprokit import rundir
 from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
-from reprokit.launch.apart import Executed, execute
 from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.launch.launcher_process import Executed, execute
 from reprokit.launch.messages import warn
 from reprokit.launch.personality import end_with_parent
 from reprokit.launch.process import Ended
-from reprokit.launch.replaying import replay_plan
+from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile
 from reprokit.plan import RECORD, RUN, Plan
 from reprokit.rundir import RunDirectory
@@ -152,7 +152,7 @@ def _patches(task: Task, directory: Path) -> tuple[str, ...]:
     words = (*task.patches, *([f"seed={task.seed}"] if task.seed is not None else []))
     if not words:
         return ()
-    from reprokit.launch.patched import wanted
+    from reprokit.launch.run_patches import wanted
 
     return wanted(words, task.command, directory)
 

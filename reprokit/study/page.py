@@ -13,10 +13,10 @@ from reprokit import rundir
 from reprokit.errors import CannotWriteReport
 from reprokit.pages import environment as pages
 from reprokit.printable import printable
-from reprokit.study import plots, rows
-from reprokit.study.answers import RECORDED, answers
+from reprokit.study import plots, tables
+from reprokit.study.conclusions import RECORDED, answers
 from reprokit.study.facts import SOURCES, Analysis, SetupFacts
-from reprokit.study.rows import Row, TableRows
+from reprokit.study.tables import Row, TableRows
 from reprokit.study.wording import size
 
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
@@ -67,17 +67,17 @@ def page(analysis: Analysis) -> str:
         setups=_table(_setups(analysis)),
         commands=_commands(analysis),
         times=_plot(drawn) if drawn is not None else None,
-        costs=_table(rows.costs(analysis)),
+        costs=_table(tables.costs(analysis)),
         bars=list(map(_plot, bars)),
         bars_left_out=left_out,
-        variance=_table(rows.variance(analysis)),
+        variance=_table(tables.variance(analysis)),
         courses=[_panels(one) for one in plots.courses(analysis)],
-        process=_table(rows.process(analysis)),
-        pairs=_table(rows.pairs(analysis)),
-        every_pair=_table(rows.every_pair(analysis), marked=2),
-        overhead=_table(rows.overhead(analysis)),
+        process=_table(tables.process(analysis)),
+        pairs=_table(tables.pairs(analysis)),
+        every_pair=_table(tables.every_pair(analysis), marked=2),
+        overhead=_table(tables.overhead(analysis)),
         not_compared=_table(_not_compared(analysis)),
-        failed=_table(rows.failed(analysis)),
+        failed=_table(tables.failed(analysis)),
         notes=[printable(note, MAX_CELL) for note in _notes(analysis)],
         host=_table(_host(analysis)),
         steps=list(_steps(analysis)),

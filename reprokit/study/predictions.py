@@ -20,7 +20,7 @@ from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
 from reprokit.verify.compare.tolerances import number
 from reprokit.verify.read import metric_lines, scan
-from reprokit.verify.read.columns import BLOCK, Column, decoder
+from reprokit.verify.read.evaluation_columns import BLOCK, Column, decoder
 
 FORMAT: Final = 1
 MAX_PREDICTIONS: Final = 1_000_000  # of a run that are kept

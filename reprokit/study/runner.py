@@ -24,8 +24,8 @@ from reprokit.launch.rundirectory import HOME, home
 from reprokit.study import attempt, engines, order, store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Described, Setup, Study, differences
-from reprokit.study.engines.desk import Desk
 from reprokit.study.engines.engine import Stop
+from reprokit.study.engines.pair_orders import Desk
 from reprokit.study.order import PairPlace
 from reprokit.study.progress import StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reprokit.screen import Cells, print_rows
 from reprokit.study.facts import Analysis
-from reprokit.study.rows import TableRows, tables
+from reprokit.study.tables import TableRows, tables
 
 MAX_ROWS = 200  # of a table on the screen; the CSV files and the JSON document have all
 

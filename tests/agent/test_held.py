@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import pending
+from reprokit import pending_lines
 from reprokit.rundir import RunDirectory
 from tests.agent.training import Training
 from tests.support import wait_until
@@ -27,7 +27,7 @@ def log(first, last):
 
 def waiting(training: Training) -> list[int]:
     """The steps of the lines that wait."""
-    return [json.loads(line)["step"] for line in pending.read(training.run_directory)]
+    return [json.loads(line)["step"] for line in pending_lines.read(training.run_directory)]
 
 
 def steps(training: Training) -> list[int]:
@@ -65,7 +65,7 @@ def test_a_kill_loses_nothing(training: Training, count: int) -> None:
     outcome = training.run(LOG + f"log(0, {count})\nos.kill(os.getpid(), signal.SIGKILL)")
     assert outcome.status == -signal.SIGKILL
     assert steps(training) + waiting(training) == list(range(count))
-    pending.gather(training.run_directory, training.run_directory / "metrics.jsonl")
+    pending_lines.gather(training.run_directory, training.run_directory / "metrics.jsonl")
     assert steps(training) == list(range(count))
     assert not (training.run_directory / "pending").exists()
 
@@ -79,10 +79,10 @@ def test_a_forked_child_leaves_its_parents_lines_alone(any_training: Training) -
 
 def test_lines_that_were_written_meanwhile_are_not_taken_again(training: Training) -> None:
     training.run(LOG + "log(0, 9)\nos._exit(0)")
-    lines = list(pending.read(training.run_directory))
+    lines = list(pending_lines.read(training.run_directory))
     with open(training.run_directory / "metrics.jsonl", "ab") as file:
         file.writelines(lines[:4])
-    pending.gather(training.run_directory, training.run_directory / "metrics.jsonl")
+    pending_lines.gather(training.run_directory, training.run_directory / "metrics.jsonl")
     assert steps(training) == list(range(9))
 
 
@@ -118,10 +118,10 @@ def test_hostile_files_are_passed_over(tmp_path: Path) -> None:
     (directory / "3-0").mkdir()
     (directory / "4-0").write_bytes(b"whole\nhalf\0rest\n")
     (directory / "5-0").write_bytes(b"x" * (1 << 20))
-    assert list(pending.read(tmp_path)) == [b"whole\n"]
+    assert list(pending_lines.read(tmp_path)) == [b"whole\n"]
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "pending").symlink_to(directory)
-    assert list(pending.read(tmp_path / "elsewhere")) == []
+    assert list(pending_lines.read(tmp_path / "elsewhere")) == []
 
 
 ENDLESS = LOG + "log(0, 7)\nopen('ready', 'w').close()\nsignal.pause()"

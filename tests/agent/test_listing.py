@@ -119,7 +119,7 @@ def test_the_search_for_packages_is_not_noted(training: Training) -> None:
 def test_a_failure_of_ours_leaves_the_listing_alone(training: Training) -> None:
     script = """
 import sys
-sys.modules["_reprokit_agent.listings"] = None
+sys.modules["_reprokit_agent.directory_order"] = None
 print(sorted(os.listdir("data")), sorted(entry.name for entry in os.scandir("data")))
 """
     outcome = training.run(MAKE + script)

@@ -15,7 +15,7 @@ from tests.agent.test_pytorch_private_api import AGENT, modules, names_in
 from tests.interpreters import tf114_python
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "tensorflow_private_names.py"
-BY_THEMSELVES = {"observing": re.compile(r"tensorflow_again")}  # which runs alone
+BY_THEMSELVES = {"observing": re.compile(r"tensorflow_repeat")}  # which runs alone
 STARTING = {"capture/__init__.py", "frameworks/__init__.py"}  # say which modules they wait for, before any is there
 PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"(?!:)")  # but for those waited for
 USE = re.compile(r"private_api\.module\(\"(\w+)\"\)\.(\w+)|private_api\.(ops)\(\)\.(\w+)")

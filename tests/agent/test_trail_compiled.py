@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import compiled
+from reprokit.agent import native_module
 from reprokit.agent import trail_library as library
 from reprokit.agent.agent import Agent
 from reprokit.agent.events import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
@@ -30,8 +30,8 @@ class Steps:
     def __init__(self, directory: Path, module: Any) -> None:
         import torch
 
-        from reprokit.agent.pytorch.reading import StepReader
         from reprokit.agent.pytorch.state import Records
+        from reprokit.agent.pytorch.trail_access import StepReader
 
         directory.mkdir()
         torch.manual_seed(3)
@@ -161,7 +161,7 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
 def test_changes_are_counted_together() -> None:
     import torch
 
-    module = compiled.load(str(trail_path()))
+    module = native_module.load(str(trail_path()))
     tensors = [torch.ones(2), torch.ones(3)]
     tensors[0].add_(1)
     tensors[1].add_(1).add_(1)

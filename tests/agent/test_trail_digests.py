@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent.pytorch import devices
-from reprokit.agent.pytorch.contents import PytorchContents
+from reprokit.agent.pytorch.content_digests import PytorchContents
 from reprokit.agent.pytorch.generators import DefaultGenerator
 from reprokit.agent.trail_library import Library
 from reprokit.native import trail_path

@@ -150,9 +150,9 @@ def main(memory: int) -> None:
     """Compare each pair with little memory, and print what is said of it."""
     import resource
 
-    from reprokit.artifacts import unpacked
+    from reprokit.artifacts import decompression
 
-    unpacked.HARMLESS = 16 << 20  # so that the bombs can be small
+    decompression.HARMLESS = 16 << 20  # so that the bombs can be small
 
     found = [(name, left, right, phrase) for name, left, right, phrase in pairs()]
     status = Path("/proc/self/status").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.artifacts import tensors
-from reprokit.artifacts.parts import Blob, Limits, Noise, Reader, TensorPart, Value, Within
+from reprokit.artifacts.elements import Blob, Limits, Noise, Reader, TensorPart, Value, Within
 from reprokit.artifacts.sources import Memory, exactly
 from reprokit.difference import Difference
 from reprokit.errors import ArtifactDamaged

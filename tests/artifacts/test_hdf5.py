@@ -17,9 +17,9 @@ import pytest
 
 from reprokit.artifacts import hdf5_process
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
+from reprokit.artifacts.elements import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats.hdf5 import read
-from reprokit.artifacts.parts import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from tests.artifacts import samples

@@ -10,9 +10,9 @@ import joblib
 import numpy as np
 import pytest
 
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats import joblib as packed
 from reprokit.artifacts.formats.pickle import read
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.artifacts import logged
+from reprokit.artifacts import tracker_files
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import wandb
 from reprokit.artifacts.formats.crc32c import crc32c, masked
-from reprokit.artifacts.logged import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, LogPoint
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.tracker_files import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, LogPoint
 from reprokit.difference import Verdict
 
 HERE = Path(__file__).parent
@@ -82,7 +82,7 @@ def tfrecord(data: bytes) -> bytes:
 
 
 def read(path: str, data: bytes) -> Logged:
-    return logged.read(path, Memory(data))
+    return tracker_files.read(path, Memory(data))
 
 
 def numbers(found: Logged, name: str) -> list[tuple[int, object]]:
@@ -91,7 +91,7 @@ def numbers(found: Logged, name: str) -> list[tuple[int, object]]:
 
 @pytest.mark.parametrize("path", GOLD)
 def test_what_wandb_wrote_is_read_by_step_and_key(path: Path) -> None:
-    found = logged.read(str(path), open_file(path))
+    found = tracker_files.read(str(path), open_file(path))
     assert (found.kind, found.problem) == (WANDB, "")
     assert list(found.series) == ["loss", "nested.a", "text", "bad", "inf"]
     assert [point.step for point in found.series["loss"]] == [0, 1, 2, 3, 4]
@@ -147,10 +147,10 @@ def test_hostile_messages_within_right_frames_are_bounded(monkeypatch: pytest.Mo
     generator = random.Random(2)
     for _ in range(200):
         read("a.wandb", framed(generator.randbytes(40), field(2, generator.randbytes(30))))
-    monkeypatch.setattr(logged, "MOST_SERIES", 10)
+    monkeypatch.setattr(tracker_files, "MOST_SERIES", 10)
     many = read("a.wandb", framed(history(0, **{f"k{number}": "1" for number in range(20)})))
     assert (len(many.series), "series" in many.problem) == (10, True)
-    monkeypatch.setattr(logged, "MOST_POINTS", 5)
+    monkeypatch.setattr(tracker_files, "MOST_POINTS", 5)
     long = read("a.wandb", framed(*[history(step, loss="1") for step in range(20)]))
     assert (len(long.series["loss"]), "values" in long.problem) == (5, True)
 
@@ -200,4 +200,4 @@ def test_the_summary_of_wandb_without_what_is_noise() -> None:
 
 def test_other_files_hold_no_metrics() -> None:
     names = ["model.bin", "wandb.py", "events.json", "metrics/loss", f"{'g' * 32}/metrics/loss"]
-    assert [logged.kind_of(name) for name in names] == [""] * len(names)
+    assert [tracker_files.kind_of(name) for name in names] == [""] * len(names)

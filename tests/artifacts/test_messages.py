@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from reprokit import native
+from reprokit.artifacts.elements import Limits, Part, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats import checkpoint, messages, sstable
 from reprokit.artifacts.formats.crc32c import crc32c, masked, unmasked
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.slices import decoded
-from reprokit.artifacts.parts import Limits, Part, TensorPart, Value
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import FileSource, Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
@@ -376,7 +376,7 @@ def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
         import sys
         from reprokit.artifacts.formats import pickle
         from reprokit.artifacts.formats.pickle import read
-        from reprokit.artifacts.parts import Limits
+        from reprokit.artifacts.elements import Limits
         from reprokit.artifacts.sources import Memory
         list(read(Memory(b"N."), Limits()))
         import copyreg

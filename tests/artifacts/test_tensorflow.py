@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.artifacts import logged
+from reprokit.artifacts import tracker_files
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import checkpoint, messages, tensorflow_messages, tfrecord
 from reprokit.artifacts.formats.crc32c import crc32c, masked
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory, open_file
 from reprokit.difference import Difference, Verdict
 from tests.artifacts.objects import leaves, meaning, same
@@ -94,7 +94,10 @@ def test_a_constant_of_a_saved_model_is_named(written: Path) -> None:
 
 
 def test_scalars_of_events_are_read_as_metrics(written: Path) -> None:
-    found = [logged.read(str(path), open_file(path)) for path in sorted((written / "a").rglob("events.out.tfevents.*"))]
+    found = [
+        tracker_files.read(str(path), open_file(path))
+        for path in sorted((written / "a").rglob("events.out.tfevents.*"))
+    ]
     assert {one.problem for one in found} == {""}
     series = {name: points for one in found for name, points in one.series.items()}
     assert [(point.step, point.dtype, point.number) for point in series["accuracy"]] == [(4, "float32", 0.5)]

@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as arrays
 
 from reprokit import dtypes
 from reprokit.artifacts import tensors
-from reprokit.artifacts.parts import Limits, TensorPart
+from reprokit.artifacts.descriptions import element
+from reprokit.artifacts.elements import Limits, TensorPart
 from reprokit.artifacts.sources import Memory
 from reprokit.artifacts.statistics import TensorStatistics, bucket_name, multi_index
-from reprokit.artifacts.words import element
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
 

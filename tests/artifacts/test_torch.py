@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.torch import read
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged

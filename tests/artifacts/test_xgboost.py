@@ -9,8 +9,8 @@ from json import loads
 import numpy as np
 import pytest
 
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.xgboost import read
-from reprokit.artifacts.parts import Limits
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown

@@ -21,8 +21,8 @@ import reprokit.capture
 from reprokit import rundir
 from reprokit.agent.capture.store import Part, Store
 from reprokit.agent.capture.store import SnapshotContents as Captured
-from reprokit.bundle.contents import NEVER, is_allowed
-from reprokit.bundle.normalise import Normaliser
+from reprokit.bundle.anonymize import Normaliser
+from reprokit.bundle.manifest import NEVER, is_allowed
 from reprokit.bundle.pack import BundleRequest, pack
 from reprokit.bundle.unpack import unpack
 from reprokit.errors import BadBundle, CannotWriteReport, RunDamaged

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import compiled
+from reprokit.agent import native_module
 from reprokit.agent import trail_library as trail
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_gradients import Gradients, Table
@@ -28,7 +28,7 @@ IN_ANY_INTERPRETER = training_text("compiled_part.py")
 @pytest.fixture(scope="module")
 def module() -> Any:
     """The compiled part in this interpreter."""
-    found = compiled.load(str(trail_path()))
+    found = native_module.load(str(trail_path()))
     assert found is not None
     return found
 
@@ -40,7 +40,7 @@ def describing(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
     name = "reprokit_step.abi3.so"
     shutil.copy(trail_path().with_name(name), tmp_path / name)
-    found = compiled.load(str(tmp_path / "libreprokit_trail.so"))
+    found = native_module.load(str(tmp_path / "libreprokit_trail.so"))
     assert found is not None
     if request.param:
         assert found.use_exchange(torch.Tensor)
@@ -61,10 +61,10 @@ def test_it_works_in_every_interpreter(version: str) -> None:
 
 
 def test_there_is_none_without_the_file_or_for_another_kind_of_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiled.load(None) is None
-    assert compiled.load("/nowhere/libreprokit_trail.so") is None
+    assert native_module.load(None) is None
+    assert native_module.load("/nowhere/libreprokit_trail.so") is None
     monkeypatch.setattr(sys, "abiflags", "t")
-    assert compiled.load(str(trail_path())) is None
+    assert native_module.load(str(trail_path())) is None
 
 
 # ---- With PyTorch ----------------------------------------------------------------------------------------------------

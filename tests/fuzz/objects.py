@@ -13,8 +13,8 @@ MOST = 10_000  # parts of a small file, which may be many by sharing
 def objects_reader() -> Callable[[bytes], None]:
     """Every reader on the same bytes; the tensors found must lie within them."""
     from reprokit.artifacts import tensors
+    from reprokit.artifacts.elements import Limits, TensorPart
     from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_graph, tfrecord, torch, xgboost
-    from reprokit.artifacts.parts import Limits, TensorPart
     from reprokit.artifacts.sources import Memory
     from reprokit.errors import ArtifactDamaged
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import inherited
-from reprokit.gate.copying import CheckoutCopy
+from reprokit import state_files
+from reprokit.gate.checkout_copy import CheckoutCopy
 from reprokit.rundir import RunDirectory
 from tests.support import Done, Reprokit
 
@@ -127,7 +127,7 @@ def test_a_clean_gate_starts_each_run_from_the_same_copy(reprokit: Reprokit, tmp
 def test_a_file_that_is_opened_for_both_is_read(opens: str, is_read: bool, reprokit: Reprokit) -> None:
     (reprokit.directory / "file").write_text("1")
     assert reprokit.record(sys.executable, "-c", opens).returncode == 0
-    found = {os.path.basename(path) for path in inherited.read_first(RunDirectory(reprokit.last))}
+    found = {os.path.basename(path) for path in state_files.read_first(RunDirectory(reprokit.last))}
     assert ("file" in found, "new" in found) == (bool(is_read), False)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.gate import varied
-from reprokit.gate.copying import Bounds, CheckoutCopy, TooLarge
+from reprokit.gate import variation_search
+from reprokit.gate.checkout_copy import Bounds, CheckoutCopy, TooLarge
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
-from reprokit.gate.variations import VARIATIONS, chosen, other_locale
-from reprokit.gate.varied import TOGETHER, VariedReplay
+from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
+from reprokit.gate.variation_search import TOGETHER, VariedReplay
 from tests.support import Done, Reprokit, training_text
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t
@@ -23,7 +23,7 @@ ESTONIAN = "et_EE.utf8"  # where z comes before t
 TRAINING = training_text("varied_readings.py")
 
 WITHOUT_NAMESPACES = """
-from reprokit.launch.elsewhere import Elsewhere
+from reprokit.launch.namespaces import Elsewhere
 Elsewhere.refused = lambda self: "Operation not permitted"
 from reprokit.cli.main import main
 main()
@@ -165,14 +165,14 @@ def test_several_that_make_a_difference_only_together() -> None:
     def attempt(names: Sequence[str]) -> VariedReplay:
         return VariedReplay(words=dict.fromkeys(names, "so"), refused={}, cases=[DIFFERENT if len(names) > 1 else SAME])
 
-    found = {case.name: case.outcome for case in varied.judge("varied", ["cores", "locale"], attempt)}
+    found = {case.name: case.outcome for case in variation_search.judge("varied", ["cores", "locale"], attempt)}
     assert found == {"cores": PASSED, "locale": PASSED, TOGETHER: FAILED}
 
 
 def test_a_replay_that_could_not_be_made_is_no_difference() -> None:
     unknown = Case(suite="varied", name="the replay", outcome=TROUBLE, message="no such program")
     tried = VariedReplay(words={"cores": "1 of 2"}, refused={"locale": "none"}, cases=[unknown])
-    found = list(varied.judge("varied", ["cores", "locale"], lambda _names: tried))
+    found = list(variation_search.judge("varied", ["cores", "locale"], lambda _names: tried))
     assert {case.name: case.outcome for case in found} == {"locale": TROUBLE, "cores": TROUBLE}
 
 

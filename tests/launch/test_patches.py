@@ -13,7 +13,7 @@ import pytest
 
 from reprokit.errors import ConflictingPatches, ReprokitError, UnknownPatch, UsageError
 from reprokit.launch.command import Command
-from reprokit.launch.patched import installed
+from reprokit.launch.run_patches import installed
 from reprokit.patches import CATALOGUE, Takes, find, select
 from tests.launch import patch_table
 from tests.support import Reprokit, python

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import inherited, names, rundir
+from reprokit import names, rundir, state_files
 from reprokit.rundir import RunDirectory
 from tests.support import COMMAND, Reprokit, python
 
@@ -136,7 +136,7 @@ def test_what_another_process_wrote_before_is_no_state_that_was_left(reprokit: R
     writes = "import subprocess\nsubprocess.run(['sh', '-c', 'echo 1 > data/other'])\n"
     many = "for number in range(100): read(number)\n"
     read(reprokit, f"{many}{writes}read('other')\nopen('data/99', 'w').close()")
-    first = {os.path.basename(path) for path in inherited.read_first(RunDirectory(reprokit.last))}
+    first = {os.path.basename(path) for path in state_files.read_first(RunDirectory(reprokit.last))}
     assert "99" in first
     assert "other" not in first
 

@@ -12,8 +12,8 @@ from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.laboratory import ProfileOutcome
+from reprokit.reproduce.reached_settings import Standing
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.standing import Standing
 from reprokit.reproduce.trial import Trials
 
 ENTROPY = "entropy"  # as a cure: a replay

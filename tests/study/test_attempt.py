@@ -34,7 +34,7 @@ def task(directory: Path, part: Part, mode: Mode, script: str = SCRIPT) -> Task:
 
 def start(directory: Path, job: bytes) -> subprocess.Popen[bytes]:
     (directory / "task.json").write_bytes(job)
-    code = "import sys; from reprokit.study.engines.work import pair; sys.exit(pair(sys.argv[1:]))"
+    code = "import sys; from reprokit.study.engines.worker import pair; sys.exit(pair(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "task.json", "result.json"]
     return subprocess.Popen(words, cwd=directory)
 

@@ -22,11 +22,11 @@ from reprokit.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError
 from reprokit.study import description, engines, runner, store
 from reprokit.study.attempt import PairReport, PairTask, Task, write_report
 from reprokit.study.description import Engine, Study
-from reprokit.study.engines import depot, jobs, kubernetes, slurm, work
-from reprokit.study.engines.desk import JOBS, Desk
+from reprokit.study.engines import jobs, kubernetes, shared_store, slurm, worker
 from reprokit.study.engines.engine import PairSchedule
+from reprokit.study.engines.pair_orders import JOBS, Desk
 from reprokit.study.engines.tasks import Outstanding
-from reprokit.study.engines.work import Claim, JobEnd
+from reprokit.study.engines.worker import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, run, words, written
 from tests.support import COMMAND, LIMIT, training_text
@@ -111,12 +111,12 @@ def test_slurm_jobs_that_are_preempted_are_lost_and_not_made_again(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["path", "file", "local", "memory"])
 def test_a_depot_keeps_small_files(tmp_path: Path, kind: str) -> None:
     place = {"path": f"{tmp_path}/a/b", "memory": f"memory://{tmp_path.name}"}.get(kind, f"{kind}://{tmp_path}/a/b")
-    depot.check(place)
-    one, other = depot.opened(place), depot.opened(depot.below(place, "inner"))
+    shared_store.check(place)
+    one, other = shared_store.opened(place), shared_store.opened(shared_store.below(place, "inner"))
     assert one.get("x", 10) is None
     assert one.create("x", b"first")
     assert not one.create("x", b"second")
-    assert depot.opened(place).get("x", 10) == b"first"
+    assert shared_store.opened(place).get("x", 10) == b"first"
     one.put("x", b"0123456789")
     assert one.get("x", 3) == b"0123"  # more than was asked for shows that it is too large
     other.put("x", b"")
@@ -146,10 +146,10 @@ def test_a_store_that_is_not_reachable_is_said_before_the_first_run(tmp_path: Pa
 
 
 def test_a_store_that_gives_no_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depot, "PATIENCE", 0.05)
-    monkeypatch.setattr(depot, "_probe", lambda *_: threading.Event().wait(5))
+    monkeypatch.setattr(shared_store, "PATIENCE", 0.05)
+    monkeypatch.setattr(shared_store, "_probe", lambda *_: threading.Event().wait(5))
     with pytest.raises(StoreUnreachable, match=r"does not answer within 0\.05 s"):
-        depot.check("memory://x")
+        shared_store.check("memory://x")
 
 
 # Settings that cannot work
@@ -297,9 +297,9 @@ STUDY = msgspec.json.encode(
 
 
 def come_back(desk: Desk, name: str, runs: list[RunResult], pair: PairResult | None = None) -> None:
-    file = Path(desk.place) / f"{name}.{work.REPORT}"
+    file = Path(desk.place) / f"{name}.{worker.REPORT}"
     write_report(PairReport(runs=runs, pair=pair), file)
-    desk.depot.put(f"{name}.{work.CLAIM}", msgspec.json.encode(Claim(worker="w", host="h")))
+    desk.depot.put(f"{name}.{worker.CLAIM}", msgspec.json.encode(Claim(worker="w", host="h")))
 
 
 def test_a_report_is_taken_for_what_was_asked_and_nothing_else(tmp_path: Path, desk: Desk) -> None:
@@ -343,7 +343,7 @@ def test_a_report_of_something_else_is_none(tmp_path: Path, desk: Desk, runs: li
 @pytest.mark.parametrize("data", [b"{", b'{"runs":[{}]}', b"[" * 100_000, b"\xff"])
 def test_what_is_no_report_is_none(tmp_path: Path, desk: Desk, data: bytes) -> None:
     name = desk.hand_out(pair_of(tmp_path))
-    for kind in (work.REPORT, work.CLAIM):
+    for kind in (worker.REPORT, worker.CLAIM):
         desk.depot.put(f"{name}.{kind}", data)
     assert desk.claim(name) in (None, Claim())
     assert desk.report(name, desk.task(name)).runs == []
@@ -372,15 +372,15 @@ def test_a_recording_that_is_lost_has_no_replay(tmp_path: Path, desk: Desk) -> N
 
 def test_an_order_is_begun_only_once_and_not_at_all_if_it_is_withdrawn(tmp_path: Path, desk: Desk) -> None:
     name = desk.hand_out(pair_of(tmp_path))
-    desk.depot.put(f"{name}.{work.CLAIM}", b"{}")
+    desk.depot.put(f"{name}.{worker.CLAIM}", b"{}")
     with pytest.raises(CannotBegin, match="started once more"):
-        work.work(desk.place, name, "w")
+        worker.work(desk.place, name, "w")
     withdrawn = desk.hand_out(pair_of(tmp_path))
-    desk.tell(withdrawn, work.UNLESS_BEGUN)
-    work.work(desk.place, withdrawn, "w")
+    desk.tell(withdrawn, worker.UNLESS_BEGUN)
+    worker.work(desk.place, withdrawn, "w")
     assert desk.claim(withdrawn) is None
     with pytest.raises(CannotBegin, match="is that the same place there"):
-        work.work("memory://elsewhere", name, "w")
+        worker.work("memory://elsewhere", name, "w")
 
 
 def test_what_an_earlier_start_has_left_is_taken_back(
@@ -391,15 +391,15 @@ def test_what_an_earlier_start_has_left_is_taken_back(
     whole = [result("first"), result("second")], PairResult(setup="a", pair=1)
     come_back(desk, died, [result("first")])
     come_back(desk, ended, *whole)
-    desk.depot.put(f"{ended}.{work.ENDED}", msgspec.json.encode(JobEnd()))
+    desk.depot.put(f"{ended}.{worker.ENDED}", msgspec.json.encode(JobEnd()))
     come_back(desk, goes_on, [])  # on another machine
 
     def beat() -> None:
         for number in range(10):
-            desk.depot.put(f"{goes_on}.{work.BEAT}", str(number).encode())
+            desk.depot.put(f"{goes_on}.{worker.BEAT}", str(number).encode())
             time.sleep(0.1)
         come_back(desk, goes_on, *whole)
-        desk.depot.put(f"{goes_on}.{work.ENDED}", msgspec.json.encode(JobEnd()))
+        desk.depot.put(f"{goes_on}.{worker.ENDED}", msgspec.json.encode(JobEnd()))
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -459,7 +459,7 @@ def test_tasks_are_made_in_any_order_and_gathered_in_parts(tmp_path: Path) -> No
     assert subprocess.run(commands["c"], shell=True, cwd="/", stderr=subprocess.DEVNULL).returncode == 2
     assert [task["setup"] for task in listed(tmp_path)] == [name for name in commands if name != "c"]
     (name,) = [task["task"] for task in tasks if task["setup"] == "a"]
-    (tmp_path / OUT / JOBS / f"{name}.{work.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="w", host="h")))
+    (tmp_path / OUT / JOBS / f"{name}.{worker.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="w", host="h")))
     assert collected(tmp_path, status=1).endswith("pairs at work: 1, not begun: 1\n")
     assert collected(tmp_path, "--over", status=1).endswith("3 of 6 runs are made, 1 of them failed\n")
     for task in listed(tmp_path):
@@ -534,9 +534,9 @@ def test_kubernetes_makes_a_pair_for_each_index_of_a_job(tmp_path: Path) -> None
     assert not (here / "w.npy").exists()
     assert pairs(out)["recorded"].identical is True
 
-    (name,) = [path.name.removesuffix(f".{work.ORDER}") for path in (out / JOBS).iterdir()]
+    (name,) = [path.name.removesuffix(f".{worker.ORDER}") for path in (out / JOBS).iterdir()]
     (place,) = (tmp_path / "store").iterdir()
-    (place / f"{name}.{work.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="pod-0", host="node")))
+    (place / f"{name}.{worker.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="pod-0", host="node")))
     assert runner.collect(out)[1] == Outstanding(at_work=1)
     done, rest = runner.collect(out, source=str(place), is_over=True)
     assert (done.made, done.failed, rest) == (3, 1, Outstanding())

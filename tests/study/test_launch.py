@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reprokit.launch.apart import Executed, execute
 from reprokit.launch.interruption import Interruption
+from reprokit.launch.launcher_process import Executed, execute
 from reprokit.model.states import not_loaded
 from reprokit.plan import RUN, Plan
 from reprokit.rundir import RunDirectory

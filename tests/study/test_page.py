@@ -19,7 +19,7 @@ from reprokit.cli.study import leave_page
 from reprokit.errors import ExtraMissing
 from reprokit.pages.drawing import Axis, axis, fitting
 from reprokit.study import page
-from reprokit.study.answers import answers
+from reprokit.study.conclusions import answers
 from reprokit.study.description import Setup
 from tests.browser import HOME, browser, opened, picture, violations
 

@@ -6,7 +6,7 @@ import random
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from reprokit.agent import compiled
+from reprokit.agent import native_module
 
 
 class Tensor:
@@ -28,7 +28,7 @@ class Parameter:
         self.grad = grad
 
 
-module = compiled.load(sys.argv[2])
+module = native_module.load(sys.argv[2])
 
 
 def test(*gradients):

@@ -5,11 +5,11 @@ import os
 import numpy as np
 
 os.environ["KERAS_BACKEND"] = "torch"
-import _reprokit_agent.pieces as pieces
+import _reprokit_agent.prediction_batches as prediction_batches
 import _reprokit_agent.tensorflow.evaluation as evaluation
 import keras
 
-pieces.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
+prediction_batches.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
 x, y = np.random.RandomState(0).rand(100, 4).astype("float32"), np.arange(100) % 2
 model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])
 model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])

@@ -157,3 +157,16 @@ def test_recording_imports_no_tables_and_no_process_tools_before_the_start() -> 
 def test_snapshots_are_read_without_a_framework_and_imported_without_numpy() -> None:
     heavy = {"numpy", "torch", "tensorflow", "keras", "click", "rich"}
     assert loaded_after("import reprokit.capture, reprokit.capture.files").isdisjoint(heavy)
+
+
+# What a module is, not what was done to it: these say nothing to who looks for a file.
+VAGUE = {
+    *("parts", "pieces", "rows", "values", "words", "things", "near"),
+    *("held", "kept", "found", "given", "listed", "listing", "listings", "computed", "computing", "copying", "fresh"),
+    *("imported", "inherited", "keeping", "logged", "matching", "patched", "pending", "placing", "profiled", "reading"),
+    *("replaying", "standing", "unpacked", "unreached", "varied", "watching", "written", "apart", "elsewhere"),
+}
+
+
+def test_modules_are_named_by_what_they_are() -> None:
+    assert sorted(str(path.relative_to(PACKAGE)) for _, path in modules() if path.stem in VAGUE) == []

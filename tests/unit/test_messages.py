@@ -17,7 +17,7 @@ SEARCHES = {
 PARSED = {
     "agent/capture/torch_explain.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
     "agent/observing/torch_operators.py": {"Expected a value of type 'Tensor' for argument"},
-    "agent/observing/torch_compiled.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
+    "agent/observing/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
     "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
     "artifacts/compare.py": {"/as written"},  # a part's name

@@ -14,8 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reprokit.entropy import askers
-from reprokit.entropy.askers import RequestTotals, who_asked
+from reprokit.entropy import request_counts
+from reprokit.entropy.request_counts import RequestTotals, who_asked
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import ReprokitError, RunDamaged
 
@@ -64,7 +64,7 @@ def test_requests_are_counted_by_thread_site_and_source(tmp_path: Path) -> None:
 def test_rows_beyond_the_bound_lose_their_names_and_not_their_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(askers, "MAX_ROWS", 2)
+    monkeypatch.setattr(request_counts, "MAX_ROWS", 2)
     file = Writing()
     for thread in range(5):
         file.chunk(f"m.{thread + 1}", *(record for n in (1, 2, 3) for record in (site(n, "", n), event(1, n, b"x"))))

@@ -19,7 +19,7 @@ from reprokit.errors import ReprokitError, RunDamaged
 from reprokit.verify.compare.runs import Comparison
 from reprokit.verify.compare.runs import compare as compare_runs
 from reprokit.verify.compare.verdict_rows import rows
-from reprokit.verify.read.columns import decoder
+from reprokit.verify.read.evaluation_columns import decoder
 from reprokit.verify.show.document import document
 
 from .runs import Building, digest, float32

@@ -11,7 +11,7 @@ import sys
 
 from . import checks
 from .bisection import Search
-from .reading import SnapshotError, SnapshotFile
+from .snapshot_reader import SnapshotError, SnapshotFile
 from .trial_results import add_progress, fills, outcomes, own_snapshot, write_result
 from .trigger import GRADIENT, Trigger, in_words
 

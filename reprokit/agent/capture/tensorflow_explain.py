@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from .. import places
+from .. import user_frames
 from ..tensorflow import private_api
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import is_finite, limits_of, numbers
@@ -182,9 +182,9 @@ class OperationWatcher:
         self._undo.append(lambda: setattr(owner, "__call__", original))
 
 
-def _where() -> list[places.Place]:
+def _where() -> list[user_frames.Place]:
     """The user's lines, without those of code that TensorFlow made of them, which has no lines to look at."""
-    return [place for place in places.where(3) if _GENERATED not in place[0]]
+    return [place for place in user_frames.where(3) if _GENERATED not in place[0]]
 
 
 def _present(tensors: Any) -> Iterator[int]:

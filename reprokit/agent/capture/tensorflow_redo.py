@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
-from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
+from .snapshot_reader import SnapshotError
 from .tensorflow_calls import OutermostCall
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_explain import OperationWatcher
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from . import CaptureSession
-    from .reading import SnapshotFile
+    from .snapshot_reader import SnapshotFile
     from .tensorflow_steps import TensorFlowStep
 
 

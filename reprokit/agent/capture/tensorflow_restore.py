@@ -9,7 +9,7 @@ import sys
 from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
-from .reading import SnapshotError, saved_optimizers
+from .snapshot_reader import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
 from .tensorflow_snapshot import all_owners
 from .tensorflow_state import (
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .reading import SavedTensor, SnapshotFile
     from .redo import RedoDriver
+    from .snapshot_reader import SavedTensor, SnapshotFile
     from .tensorflow_calls import OutermostCall, TrainingState
     from .trees import Node
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..pytorch.state import Modules
-    from .reading import SnapshotFile
+    from .snapshot_reader import SnapshotFile
 
 MAX_NAMED = 3  # differences that are told
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..objects import OtherClassError
+from ..attributes import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch import private_api
 from .causes import CALLED_WITH
-from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE
+from .snapshot_reader import SnapshotError
 from .torch_fit import UnfitError
 from .torch_trials import BEGUN, CALLED, UNUSED, WAITING
 from .variables import give, parts, standing_for

@@ -33,8 +33,8 @@ from ..events import (
 )
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch.decisions import own_step, replace_targets
-from .reading import SnapshotError
 from .redo import EXPLAIN, RedoDriver
+from .snapshot_reader import SnapshotError
 from .torch_capture import hooks_of
 from .torch_fit import Built
 from .torch_inputs import RedoInputs

@@ -8,7 +8,7 @@ from array import array
 from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
-from .reading import SnapshotError, saved_optimizers
+from .snapshot_reader import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES, Part
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from .reading import SnapshotFile
+    from .snapshot_reader import SnapshotFile
 
     Node = dict[str, Any]
 

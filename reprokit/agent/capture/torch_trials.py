@@ -9,9 +9,9 @@ from _thread import _local
 
 from ..pytorch.tensors import is_finite, numbers
 from . import checks
-from .reading import SnapshotError
 from .redo import EXPLAIN, MINIMISE, StepOutcome
 from .settings import LOSS_ABOVE
+from .snapshot_reader import SnapshotError
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_fit import UnfitError
 from .torch_state import digest
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from .reading import SnapshotFile
     from .redo import RedoDriver
+    from .snapshot_reader import SnapshotFile
     from .torch_explain import Explaining
     from .torch_fit import Built
 

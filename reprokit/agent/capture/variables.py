@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import places
+from .. import user_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of the user's own functions, the innermost first."""
     found = 0
     while frame is not None and found < MAX_FRAMES:
-        if places.is_users(frame.f_code.co_filename):
+        if user_frames.is_users(frame.f_code.co_filename):
             found += 1
             yield frame
         frame = frame.f_back

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import _local
 
-from ..parts import described, leaves
+from ..named_results import described, leaves
 from ..patching import replace
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..parts import described
+from ..named_results import described
 from ..patching import replace
 from .estimators import Estimators, Scoring, is_inside
 from .sklearn_validation import FOLD, MAX_ROWS, Validation

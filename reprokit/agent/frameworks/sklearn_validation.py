@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ..parts import described
+from ..named_results import described
 from ..patching import replace
 from .estimators import is_inside
 

@@ -12,7 +12,7 @@ import weakref
 from _thread import _local
 
 from ..evaluation import aligned
-from ..parts import described
+from ..named_results import described
 from ..patching import replace
 from ..pytorch.tensors import is_plain
 from .version_only import VersionOnly

@@ -15,7 +15,7 @@ from _thread import get_ident
 
 from ..events import EvaluationDue, LoaderBegan, UpdateDone
 from ..patching import replace
-from ..places import where
+from ..user_frames import where
 from . import settings
 from .files import DIRECTORY, ProfileFile, append
 
@@ -44,12 +44,12 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "tensorflow.python.data.ops.dataset_ops": ("loaders",),
     "threading": ("functions",),
     "torch": ("settings", "loaders", "torch_operators"),
-    "torch._inductor.codecache": ("torch_compiled",),
-    "torch._inductor.output_code": ("torch_compiled",),
+    "torch._inductor.codecache": ("torch_inductor",),
+    "torch._inductor.output_code": ("torch_inductor",),
     "torch.utils.data.dataloader": ("loaders", "torch_operators"),
     "xgboost.training": ("settings",),
 }
-_OF_OPERATORS = ("jax_operators", "torch_operators", "torch_compiled", "tensorflow_operators")
+_OF_OPERATORS = ("jax_operators", "torch_operators", "torch_inductor", "tensorflow_operators")
 
 # The first steps are looked at, and of the later ones one window in so many: what steps do repeats.
 FIRST_STEPS = 64

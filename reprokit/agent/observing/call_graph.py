@@ -6,7 +6,7 @@ import dis
 import sys
 from types import CodeType, FunctionType, ModuleType
 
-from ..places import is_own, is_users
+from ..user_frames import is_own, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MAX_WRAPPED = 5  # decorators on a function
 UNKNOWN = 0  # a line that no name tells, as a wrapper was called: that of a function further on may tell it
 MAX_LEVELS = 12  # calls between the user's function and the one that is named
 _NOT_FOLLOWED = ("<frozen importlib", "<frozen zipimport")
-_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/tensorflow/", "/seeds.py", "/watching.py")
+_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/tensorflow/", "/seeds.py", "/call_watch.py")
 _STAND_INS = ("outermost",)  # what the agent's own functions call for the script; else what they call is not followed
 _OF_NO_INTEREST = ("_thread.", "_weakrefset.", "gc.", "threading._", "threading.Thread._")  # done at exits and by us
 _UNNAMED = ("<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")

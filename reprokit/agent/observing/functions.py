@@ -11,7 +11,7 @@ import gc
 import sys
 
 from ..patching import replace
-from ..places import running_code
+from ..user_frames import running_code
 from .call_graph import Calls, describe
 
 TYPE_CHECKING = False

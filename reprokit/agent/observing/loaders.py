@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..places import where
 from ..pytorch import private_api
-from .watching import argument, watch
+from ..user_frames import where
+from .call_watch import argument, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

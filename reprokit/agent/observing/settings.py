@@ -9,10 +9,10 @@ import os
 import re
 import sys
 
-from ..compute import VARIABLES, facts
-from ..places import where
+from ..compute_settings import VARIABLES, facts
 from ..pytorch import private_api
-from .watching import argument, watch
+from ..user_frames import where
+from .call_watch import argument, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import os
 import time
 
 from ..tensorflow import private_api
-from . import tensorflow_again, tensorflow_capture, tensorflow_graphs
-from .tensorflow_again import RepeatableCall
+from . import tensorflow_capture, tensorflow_graphs, tensorflow_repeat
 from .tensorflow_capture import Definitions, NotCapturedError
-from .tensorflow_kept import KeptCalls
+from .tensorflow_kept_calls import KeptCalls
+from .tensorflow_repeat import RepeatableCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TensorflowConfirmer:
 
     def _execute(self, *arguments: Any) -> list[Any]:
         """TensorFlow's context is ready by the time that anything is called, and not before."""
-        return tensorflow_again.executor(self._context, self._door)(*arguments)
+        return tensorflow_repeat.executor(self._context, self._door)(*arguments)
 
     # Eager calls
 
@@ -246,9 +246,9 @@ class TensorflowConfirmer:
             why = "its inputs are too large" if size > MAX_BYTES else f"{MAX_SECONDS:.0f} s were spent on others"
             self._write(line, problem=f"it was not repeated, as {why}")
             return
-        repeats, found = tensorflow_again.results(call, self._execute, self._observer.confirm)
+        repeats, found = tensorflow_repeat.results(call, self._execute, self._observer.confirm)
         if len(found) == 1 and repeats == self._observer.confirm and _may_race(call.name):
-            more, others = tensorflow_again.results(call, self._execute, MORE * repeats, MORE_SECONDS)
+            more, others = tensorflow_repeat.results(call, self._execute, MORE * repeats, MORE_SECONDS)
             repeats, found = repeats + more, list(dict.fromkeys(found + others))
         written = self._write(line, repeats=repeats, results=len(found))
         if line["device"] == "cpu" and all(tensor.dtype.as_datatype_enum != _STRING for tensor in call.inputs):

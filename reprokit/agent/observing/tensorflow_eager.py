@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from .. import places
+from .. import user_frames
 from ..patching import replace
 from ..tensorflow import private_api
 from . import tensorflow_graphs
@@ -137,7 +137,7 @@ class EagerCalls:
     def _note(
         self, name: str, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
     ) -> dict[str, Any] | None:
-        frame = places.users_frame(sys._getframe(3))
+        frame = user_frames.users_frame(sys._getframe(3))
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
         draws = _draws(attributes) if tensorflow_graphs.is_parallel(name) else None
@@ -167,7 +167,7 @@ class EagerCalls:
             [_dtype_name(value) for value in flat],
             [_shape(value) for value in flat],
             _attributes(call),
-            places.where(5),
+            user_frames.where(5),
         )
         line["version"] = self._tensorflow.version
         if draws is not None:
@@ -179,7 +179,7 @@ class EagerCalls:
             return tensorflow_graphs.BACKWARD
         frames: tensorflow_graphs.Frames = []
         frame: FrameType | None = sys._getframe(4)
-        while frame is not None and len(frames) < places.MAX_DEPTH:
+        while frame is not None and len(frames) < user_frames.MAX_DEPTH:
             frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         return tensorflow_graphs.phase_of(name, "", frames[::-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .. import places
+from .. import user_frames
 from ..tensorflow import private_api
 from ..tensorflow.private_api import function_graph
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from ..places import Place
+    from ..user_frames import Place
 
     Frames = list[tuple[str, int, str]]
 
@@ -121,7 +121,7 @@ class GraphReader:
                 if graph is None:
                     continue
                 if is_compiled(function):
-                    compiled.append(self.compiled(name, graph.get_operations(), user_frames(frames_of(operation))))
+                    compiled.append(self.compiled(name, graph.get_operations(), frames_of_user(frames_of(operation))))
                 else:
                     self._collect(graph.get_operations(), inner, [*names, name], found, compiled, seen)
 
@@ -129,7 +129,7 @@ class GraphReader:
         """An operation of a graph."""
         frames = frames_of(operation)
         original = private_api.of_forward(operation)
-        where = user_frames(frames_of(original) if original is not None else frames)
+        where = frames_of_user(frames_of(original) if original is not None else frames)
         line = line_of(
             operation.type,
             phase or phase_of(operation.type, operation.name, frames),
@@ -215,10 +215,10 @@ def frames_of(operation: Any) -> Frames:
     return [(frame.filename, frame.lineno, frame.name) for frame in stack or ()]
 
 
-def user_frames(frames: Frames) -> list[Place]:
+def frames_of_user(frames: Frames) -> list[Place]:
     """Those of the user's own code, the innermost first; at most three."""
-    found = [frame for frame in reversed(frames) if places.is_users(frame[0])]
-    return found[: places.MAX_PLACES]
+    found = [frame for frame in reversed(frames) if user_frames.is_users(frame[0])]
+    return found[: user_frames.MAX_PLACES]
 
 
 def phase_of(operator: str, name: str, frames: Frames) -> str:

@@ -167,7 +167,7 @@ class Tensorflow:
     def _read_function(self, function: Any, known: _GraphCounts, inputs: Any) -> Any:
         operations = private_api.function_graph(function).get_operations()
         if tensorflow_graphs.is_compiled(function):
-            where = tensorflow_graphs.user_frames(tensorflow_graphs.frames_of(operations[-1])) if operations else []
+            where = tensorflow_graphs.frames_of_user(tensorflow_graphs.frames_of(operations[-1])) if operations else []
             self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
             return None
         found = self._read(known, operations)

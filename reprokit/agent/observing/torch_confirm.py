@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from ..pytorch import private_api
-from .torch_captured import CapturedCalls
 from .torch_inputs import Copier, Digester, States, compared, size
+from .torch_kept_calls import CapturedCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

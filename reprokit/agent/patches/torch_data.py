@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 
-from ..naming import on_thread
 from ..patching import swap
+from ..thread_names import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ class PytorchAdapter:
         library = trail_library.load(self._agent.run)
         if library is None:
             return None
-        from .reading import StepReader
+        from .trail_access import StepReader
 
         compiled = self._agent.attempt(private_api.compiled, self._torch, library.path)
         reader = StepReader(self._torch, library, self._agent.warn, compiled)

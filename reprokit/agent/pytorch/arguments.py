@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..objects import own_attributes
+from ..attributes import own_attributes
 from . import private_api
 from .series import size_of
 from .tensors import is_nested, is_plain
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..trail_library import Library
-    from .contents import PytorchContents
+    from .content_digests import PytorchContents
 
 MAX_DEPTH = 8  # of objects in objects
 MAX_VALUES = 1000  # of one call

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .contents import PytorchContents
+    from .content_digests import PytorchContents
 
 
 class ModelBuffers:

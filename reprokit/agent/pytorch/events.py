@@ -31,9 +31,9 @@ from ..events import (
 from ..patching import replace, replace_in_static_type
 from ..seeds import seeding, seeding_method
 from . import private_api
-from .compiling import own_code, tracing_test
 from .state import Modules, has_parameters
 from .tensors import is_here, is_plain
+from .torch_compile import own_code, tracing_test
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

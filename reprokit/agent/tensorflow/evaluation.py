@@ -11,7 +11,7 @@ import functools
 import weakref
 from _thread import _local
 
-from ..parts import leaves
+from ..named_results import leaves
 from ..patching import replace
 from . import private_api
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..pieces import Pieces
+    from ..prediction_batches import Pieces
 
     Function = Callable[..., Any]
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 
-from ..arrays import as_array
+from ..array_digests import as_array
 from ..events import (
     EpochEnded,
     EvaluationDue,
@@ -18,11 +18,11 @@ from ..events import (
     UpdateDue,
     tell,
 )
+from ..exact_values import describe
 from ..metrics import Metrics
-from ..parts import leaves
+from ..named_results import leaves
 from ..patching import replace
 from ..seeds import seeding, seeding_method
-from ..values import describe
 from . import private_api, tensors
 from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
 from .state import OptimizerStep, VariableRecords

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from reprokit.artifacts.formats import matching
-from reprokit.artifacts.parts import Blob, Format, Limits, Part, Reader, Source
+from reprokit.artifacts.elements import Blob, Format, Limits, Part, Reader, Source
+from reprokit.artifacts.formats import detection
 from reprokit.errors import ArtifactDamaged
 
 HEAD = 4096  # bytes of a file by which its format is told
@@ -36,33 +36,33 @@ def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("npy", matching.is_npy, _reader("npy")),
-    Format("npz", matching.is_npz, _reader("npz")),
-    Format("torch", matching.is_torch, _reader("torch")),
-    Format("tar of PyTorch before 0.1.10", matching.is_torch_tar, _not_read("save it again with a later PyTorch")),
-    Format("xgboost", matching.is_xgboost, _reader("xgboost")),
-    Format("joblib", matching.is_packed_joblib, _reader("joblib")),
-    Format("pickle", matching.is_pickle, _reader("pickle")),
-    Format("checkpoint", matching.is_checkpoint_index, _reader("checkpoint"), beside=True),
-    Format("TensorFlow checkpoint V1", matching.is_old_checkpoint, _not_read("save it again as V2")),
-    Format("checkpoint state", matching.is_checkpoint_state, _reader("checkpoint_state")),
-    Format("saved model", matching.is_saved_model, _reader("tensorflow_graph", "saved_model")),
-    Format("fingerprint", matching.is_fingerprint, _reader("tensorflow_graph", "fingerprint")),
-    Format("graph", matching.is_meta_graph, _reader("tensorflow_graph", "meta_graph")),
-    Format("onnx", matching.is_onnx, _reader("onnx"), beside=True),
-    Format("tfrecord", matching.is_tfrecord, _reader("tfrecord")),
-    Format("wandb", matching.is_wandb, _reader("wandb")),
-    Format("hdf5", matching.is_hdf5, _reader("hdf5")),
-    Format("safetensors", matching.is_safetensors, _reader("safetensors")),
-    Format("keras", matching.is_keras, _reader("keras")),
-    Format("zip", matching.is_zip, _reader("zip")),
-    Format("gzip", matching.is_gzip, _reader("compressed", "gzip")),
-    Format("bzip2", matching.is_bzip2, _reader("compressed", "bzip2")),
-    Format("xz", matching.is_xz, _reader("compressed", "xz")),
-    Format("tar", matching.is_tar, _reader("tar")),
-    Format("json", matching.is_json, _reader("json")),
-    Format("csv", matching.is_csv, _as_bytes, pairwise="csv"),
-    Format("text", matching.is_text, _as_bytes, pairwise="text"),
+    Format("npy", detection.is_npy, _reader("npy")),
+    Format("npz", detection.is_npz, _reader("npz")),
+    Format("torch", detection.is_torch, _reader("torch")),
+    Format("tar of PyTorch before 0.1.10", detection.is_torch_tar, _not_read("save it again with a later PyTorch")),
+    Format("xgboost", detection.is_xgboost, _reader("xgboost")),
+    Format("joblib", detection.is_packed_joblib, _reader("joblib")),
+    Format("pickle", detection.is_pickle, _reader("pickle")),
+    Format("checkpoint", detection.is_checkpoint_index, _reader("checkpoint"), beside=True),
+    Format("TensorFlow checkpoint V1", detection.is_old_checkpoint, _not_read("save it again as V2")),
+    Format("checkpoint state", detection.is_checkpoint_state, _reader("checkpoint_state")),
+    Format("saved model", detection.is_saved_model, _reader("tensorflow_graph", "saved_model")),
+    Format("fingerprint", detection.is_fingerprint, _reader("tensorflow_graph", "fingerprint")),
+    Format("graph", detection.is_meta_graph, _reader("tensorflow_graph", "meta_graph")),
+    Format("onnx", detection.is_onnx, _reader("onnx"), beside=True),
+    Format("tfrecord", detection.is_tfrecord, _reader("tfrecord")),
+    Format("wandb", detection.is_wandb, _reader("wandb")),
+    Format("hdf5", detection.is_hdf5, _reader("hdf5")),
+    Format("safetensors", detection.is_safetensors, _reader("safetensors")),
+    Format("keras", detection.is_keras, _reader("keras")),
+    Format("zip", detection.is_zip, _reader("zip")),
+    Format("gzip", detection.is_gzip, _reader("compressed", "gzip")),
+    Format("bzip2", detection.is_bzip2, _reader("compressed", "bzip2")),
+    Format("xz", detection.is_xz, _reader("compressed", "xz")),
+    Format("tar", detection.is_tar, _reader("tar")),
+    Format("json", detection.is_json, _reader("json")),
+    Format("csv", detection.is_csv, _as_bytes, pairwise="csv"),
+    Format("text", detection.is_text, _as_bytes, pairwise="text"),
 )
 
 
@@ -73,4 +73,4 @@ def detect(name: str, head: bytes) -> Format | None:
 
 def refers(name: str) -> bool:
     """Whether a file of this name may have parts of it in other files beside it."""
-    return name.lower().endswith(matching.REFERRING)
+    return name.lower().endswith(detection.REFERRING)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reprokit import dtypes
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import sstable, tensorflow_messages
 from reprokit.artifacts.formats.crc32c import crc32c, unmasked
+from reprokit.artifacts.formats.element_decoding import known
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, signed
 from reprokit.artifacts.formats.slices import decoded
 from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
-from reprokit.artifacts.formats.typed_values import known
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
 

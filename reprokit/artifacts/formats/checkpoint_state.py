@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats.text import lines
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value
 from reprokit.errors import ArtifactDamaged
 
 _LINE = re.compile(r'(\w+): (?:"(?:[^"\\]|\\.)*"|[-+.\w]+)')

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Within
+from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, Unpacked
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Within
 from reprokit.artifacts.sources import exactly
-from reprokit.artifacts.unpacked import BZIP2, GZIP, XZ, Unpacked
 
 _EXTRA, _NAME = 4, 8
 LONGEST_NAME = 1024

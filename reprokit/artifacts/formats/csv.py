@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from reprokit.artifacts.compare import CompareOptions
+from reprokit.artifacts.elements import Source
 from reprokit.artifacts.formats.text import lines
-from reprokit.artifacts.parts import Source
-from reprokit.artifacts.values import difference
+from reprokit.artifacts.scalars import difference
 from reprokit.difference import Difference, Verdict, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-from reprokit.artifacts.parts import Source
+from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import Stream, piece
 from reprokit.errors import ArtifactDamaged
 

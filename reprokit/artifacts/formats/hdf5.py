@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from reprokit import dtypes
+from reprokit.artifacts.decompression import write
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import keras_config
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import BLOCK, FileSource, exactly, piece
-from reprokit.artifacts.unpacked import write
 from reprokit.errors import ArtifactDamaged
 
 HEAD = struct.Struct("<IQ")

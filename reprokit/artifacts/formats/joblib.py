@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Within
-from reprokit.artifacts.unpacked import XZ, ZLIB, Unpacked
+from reprokit.artifacts.decompression import XZ, ZLIB, Unpacked
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Within
 from reprokit.errors import ArtifactDamaged
 
 LZ4 = b"\x04\x22\x4d\x18"

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import strict_json
 from reprokit.artifacts.formats.strict_json import Number, Pairs
-from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import keras_config
 from reprokit.artifacts.formats import zip as zip_format
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.sources import whole
 
 METADATA, CONFIGURATION = "metadata.json", "config.json"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from reprokit.artifacts.elements import Limits, Part, Value
 from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats import strict_json
-from reprokit.artifacts.parts import Limits, Part, Value
 from reprokit.errors import ArtifactDamaged
 
 SHARED = "/shared_object_id"

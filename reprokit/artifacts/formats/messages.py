@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece
 from reprokit.errors import ArtifactDamaged
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit import dtypes
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.formats.pickle_types import NUMBER_KINDS
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Part, Source
 from reprokit.artifacts.formats import npy
 from reprokit.artifacts.formats import zip as archive
-from reprokit.artifacts.parts import Limits, Part, Source
 from reprokit.artifacts.sources import exactly
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Part, Source, Value
 from reprokit.artifacts.formats import protobuf
+from reprokit.artifacts.formats.element_decoding import TypedList, Values
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.onnx_messages import PACKED, SCHEMA, TYPES
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
-from reprokit.artifacts.formats.typed_values import TypedList, Values
-from reprokit.artifacts.parts import Limits, Part, Source, Value
 from reprokit.artifacts.sources import piece
 from reprokit.dtypes import PACKED as PACKED_NAME
 from reprokit.errors import ArtifactDamaged

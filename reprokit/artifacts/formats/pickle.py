@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Part, Source
+from reprokit.artifacts.formats.detection import is_pickle
 from reprokit.artifacts.formats.joblib_arrays import after_build, recognize_joblib
-from reprokit.artifacts.formats.matching import is_pickle
 from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk
-from reprokit.artifacts.parts import Limits, Part, Source
 from reprokit.artifacts.sources import piece
 
 MOST = 10_000  # pickles in one file

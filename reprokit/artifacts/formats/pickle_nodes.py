@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from reprokit.artifacts.parts import Source
+from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import BLOCK
 from reprokit.errors import ArtifactDamaged
 

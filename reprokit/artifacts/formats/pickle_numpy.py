@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reprokit.artifacts.elements import Part, Source, TensorPart
 from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, LongString, PickledObject, exact
 from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, ArrayType, shape_of, type_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, under
-from reprokit.artifacts.parts import Part, Source, TensorPart
 from reprokit.artifacts.sources import Memory
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged

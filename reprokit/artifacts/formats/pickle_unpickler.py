@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
+from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats.forward_reader import ForwardReader
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
@@ -29,7 +30,6 @@ from reprokit.artifacts.formats.pickle_nodes import (
     latin1,
 )
 from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, array_type, cost_of
-from reprokit.artifacts.parts import Limits, Source
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
     NODES,
@@ -27,7 +28,6 @@ from reprokit.artifacts.formats.pickle_nodes import (
     exact,
 )
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece, whole
 from reprokit.errors import ArtifactDamaged
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from reprokit.artifacts.parts import Limits, Source
+from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 

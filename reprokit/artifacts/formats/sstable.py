@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats.crc32c import crc32c, unmasked
-from reprokit.artifacts.parts import Limits, Source
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 

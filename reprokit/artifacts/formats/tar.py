@@ -6,7 +6,7 @@ import hashlib
 import tarfile
 from collections.abc import Callable, Iterator
 
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value, Within
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
 from reprokit.artifacts.sources import BLOCK, Stream, exactly, piece
 from reprokit.errors import ArtifactDamaged
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import tensorflow_messages
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value
 
 # The first is a sum over saved_model.pb, whose maps are written in any order; what is in it is compared there.
 NOISE = ("saved_model_checksum", "uuid")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Blob, Limits, Part, Source, Value
+from reprokit.artifacts.formats.element_decoding import TypedList, Values
 from reprokit.artifacts.formats.messages import Walker, schema, written
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
-from reprokit.artifacts.formats.typed_values import TypedList, Values
-from reprokit.artifacts.parts import Blob, Limits, Part, Source, Value
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from reprokit.artifacts.compare import CompareOptions
-from reprokit.artifacts.parts import Source
+from reprokit.artifacts.elements import Source
+from reprokit.artifacts.scalars import difference, first_other
 from reprokit.artifacts.sources import BLOCK, Stream
-from reprokit.artifacts.values import difference, first_other
 from reprokit.difference import Difference, Verdict, missing
 from reprokit.errors import ArtifactDamaged
 

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from reprokit.artifacts.decompression import GZIP, ZLIB, Unpacked
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import protobuf, tensorflow_messages
 from reprokit.artifacts.formats.crc32c import crc32c, unmasked
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.protobuf import VARINT, signed
-from reprokit.artifacts.parts import Blob, Limits, Noise, Part, Source, Value
 from reprokit.artifacts.sources import BLOCK, Slice, exactly, piece
-from reprokit.artifacts.unpacked import GZIP, ZLIB, Unpacked
 from reprokit.errors import ArtifactDamaged
 
 _HEAD, _FOOT = 12, 4  # length with its sum before each record, a sum behind it

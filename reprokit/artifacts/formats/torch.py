@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source
 from reprokit.artifacts.formats import torch_stream
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.formats.torch_objects import SHORT, unpickled
 from reprokit.artifacts.formats.torch_storages import Storage
 from reprokit.artifacts.formats.zip import ZipMember
-from reprokit.artifacts.parts import Limits, Noise, Part, Source
 from reprokit.artifacts.sources import whole
 from reprokit.errors import ArtifactDamaged
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Part, Source
 from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item
 from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
@@ -11,7 +12,6 @@ from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
 from reprokit.artifacts.formats.torch_storages import Storage, reference, text
 from reprokit.artifacts.formats.torch_tensors import TorchTensors
 from reprokit.artifacts.formats.zip import ZipMember
-from reprokit.artifacts.parts import Limits, Part, Source
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from reprokit.artifacts.elements import Source
 from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, OldString, PickledObject, exact
-from reprokit.artifacts.parts import Source
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
 

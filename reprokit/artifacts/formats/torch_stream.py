@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source
 from reprokit.artifacts.formats.pickle_nodes import Item, PickledDict, exact
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk
 from reprokit.artifacts.formats.torch_objects import sources_of, unpickler_of, walk_of
 from reprokit.artifacts.formats.torch_storages import Storage, text
 from reprokit.artifacts.formats.torch_tensors import TorchTensors
-from reprokit.artifacts.parts import Limits, Noise, Part, Source
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.errors import ArtifactDamaged
 

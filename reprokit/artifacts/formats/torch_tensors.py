@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from reprokit.artifacts.elements import Part, TensorPart
 from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, Item, PickledDict, PickledObject, exact
 from reprokit.artifacts.formats.pickle_types import shape_of
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, Step, under
 from reprokit.artifacts.formats.torch_storages import Storage, StorageReference, StorageType, dtype, referred
-from reprokit.artifacts.parts import Part, TensorPart
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, Wire, signed
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.sources import Memory, exactly
 from reprokit.errors import ArtifactDamaged
 

@@ -11,9 +11,9 @@ import secrets
 import struct
 from collections.abc import Iterator
 
+from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats import strict_json, xgboost_ubjson
-from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 

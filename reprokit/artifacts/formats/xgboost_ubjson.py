@@ -9,11 +9,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats.forward_reader import ForwardReader
 from reprokit.artifacts.formats.json import escaped
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.pickle_walk import unused
-from reprokit.artifacts.parts import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from reprokit.artifacts.decompression import BZIP2, DEFLATED, Unpacked
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
 from reprokit.artifacts.formats import refers
-from reprokit.artifacts.parts import Limits, Noise, Part, Source, Value, Within
 from reprokit.artifacts.sources import Summed, exactly, piece
-from reprokit.artifacts.unpacked import BZIP2, DEFLATED, Unpacked
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")

@@ -27,14 +27,14 @@ def check(study: Study) -> None:
 
 def check_store(study: Study) -> None:
     """Refuse a store that does not bring results back."""
-    from reprokit.study.engines import depot
+    from reprokit.study.engines import shared_store
 
     _check_kept(study)
     settings = study.engine
-    if settings.store and not depot.is_url(settings.store) and not settings.store.startswith("/"):
+    if settings.store and not shared_store.is_url(settings.store) and not settings.store.startswith("/"):
         raise BadStudy("engine.store is a URL, or a path that begins with /: workers have directories of their own")
-    if settings.store and (settings.kind != "kubernetes" or depot.is_url(settings.store)):
-        depot.check(settings.store)
+    if settings.store and (settings.kind != "kubernetes" or shared_store.is_url(settings.store)):
+        shared_store.check(settings.store)
 
 
 def _check_kept(study: Study) -> None:
@@ -64,8 +64,8 @@ def make(study: Study, directory: Path, lock: int) -> PairMaker:
         from reprokit.study.engines.kubernetes import Kubernetes
 
         return Kubernetes(directory, settings)
-    from reprokit.study.engines.desk import Desk
     from reprokit.study.engines.engine import PairSchedule
+    from reprokit.study.engines.pair_orders import Desk
 
     desk = Desk(directory, settings.store)
     if settings.kind == "local":

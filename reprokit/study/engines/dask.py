@@ -13,13 +13,13 @@ from typing import Any, Final
 from reprokit.errors import CannotBegin, EngineUnusable, ExtraMissing
 from reprokit.launch.messages import warn
 from reprokit.study.description import Engine
-from reprokit.study.engines.work import work
+from reprokit.study.engines.worker import work
 from reprokit.version import VERSION
 
 OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
-VERSION_THERE: Final = "__import__('reprokit.study.engines.work') and __import__('reprokit.version').version.VERSION"
+VERSION_THERE: Final = "__import__('reprokit.study.engines.worker') and __import__('reprokit.version').version.VERSION"
 
 
 def check(settings: Engine) -> None:

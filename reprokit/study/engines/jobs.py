@@ -13,9 +13,9 @@ from reprokit.errors import CannotBegin
 from reprokit.launch.interruption import Interrupted
 from reprokit.launch.messages import say, warn
 from reprokit.study.attempt import PairTask
-from reprokit.study.engines.desk import Desk, lost_words
 from reprokit.study.engines.engine import PairListener, Stop
-from reprokit.study.engines.work import NOW, UNLESS_BEGUN, Claim, JobEnd
+from reprokit.study.engines.pair_orders import Desk, lost_words
+from reprokit.study.engines.worker import NOW, UNLESS_BEGUN, Claim, JobEnd
 
 POLL: Final = 0.2  # seconds between two looks at what is under way
 GRACE: Final = 60.0  # seconds that jobs have to end when the study is interrupted

@@ -20,10 +20,10 @@ from reprokit.errors import BadStudy, StudyTooLarge
 from reprokit.launch.messages import say
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Engine
-from reprokit.study.engines import depot as depots
-from reprokit.study.engines import tasks, work
-from reprokit.study.engines.desk import Desk
+from reprokit.study.engines import shared_store as depots
+from reprokit.study.engines import tasks, worker
 from reprokit.study.engines.engine import PairListener
+from reprokit.study.engines.pair_orders import Desk
 from reprokit.study.store import read_study
 
 MANIFEST: Final = "job.json"
@@ -165,7 +165,7 @@ def _container(place: str, found: KubernetesOptions, settings: Engine) -> dict[s
     return {
         "name": "pair",
         "image": found.image,
-        "command": [found.python, "-m", work.__name__, place, f"{ORDERS}/{FILE}"],
+        "command": [found.python, "-m", worker.__name__, place, f"{ORDERS}/{FILE}"],
         "workingDir": found.directory,
         "env": [{"name": "TMPDIR", "value": SCRATCH}],
         **({"envFrom": [{"secretRef": {"name": found.secret}}]} if found.secret else {}),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from reprokit.errors import EngineUnusable, ExtraMissing
 from reprokit.study.description import Engine
-from reprokit.study.engines.work import own_name, work
+from reprokit.study.engines.worker import own_name, work
 
 LOCAL: Final = "local"  # the address that stands for this machine
 FOLDER: Final = "slurm"

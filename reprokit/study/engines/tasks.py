@@ -10,9 +10,9 @@ import msgspec
 
 from reprokit.errors import EngineUnusable
 from reprokit.study.attempt import PairTask
-from reprokit.study.engines import work
-from reprokit.study.engines.desk import Desk, lost_words
+from reprokit.study.engines import worker
 from reprokit.study.engines.engine import PairListener
+from reprokit.study.engines.pair_orders import Desk, lost_words
 
 
 class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def handed_out(desk: Desk, pairs: Iterable[PairTask]) -> Iterator[StudyTask]:
 
 
 def _line(desk: Desk, name: str, pair: PairTask) -> StudyTask:
-    command = shlex.join([sys.executable, "-m", work.__name__, desk.place, name])
+    command = shlex.join([sys.executable, "-m", worker.__name__, desk.place, name])
     return StudyTask(task=name, setup=pair.first.setup, pair=pair.first.pair, command=command)
 
 

@@ -11,7 +11,7 @@ from operator import sub
 from typing import Any
 
 from reprokit.tolerance import Tolerance
-from reprokit.verify.read.columns import BLOCK, Column, decoder
+from reprokit.verify.read.evaluation_columns import BLOCK, Column, decoder
 
 NearEnough = Callable[[list[Any], list[Any]], bool] | None  # None: only the same bits are
 Labels = Callable[[list[Any]], str] | None  # None where a prediction is its values

@@ -15,7 +15,7 @@ from reprokit.difference import Difference, Verdict, group, information, lacking
 from reprokit.model.run import RunFile
 from reprokit.model.states import Loading, Switch
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import computing, directory_order, script_variables, surroundings
+from reprokit.verify.compare import compute_settings, directory_order, environment_lists, script_variables
 from reprokit.verify.compare.match import Matched
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
 from reprokit.verify.read.scan import Scan, natural
@@ -150,7 +150,7 @@ def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisa
     left, right = runs[0].run, runs[1].run
     _ignore(left, right, matched, normalisations)
     found = [*_launched(left, right), *_host(runs), *_frameworks(matched)]
-    found += starmap(fact, computing.facts(matched))
+    found += starmap(fact, compute_settings.facts(matched))
     found += [*script_variables.compare(matched), *directory_order.compare(matched), *_replay_changes(left, right)]
     differing = {leaf.name for leaf in found if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
@@ -242,7 +242,7 @@ def _host(runs: tuple[RunDirectory, RunDirectory]) -> Iterator[Difference]:
     if left is None or right is None:
         yield missing("host facts", "" if left is None else "recorded", "" if right is None else "recorded")
         return
-    yield from surroundings.compare(left, right)
+    yield from environment_lists.compare(left, right)
     facts = dict(flat(left)), dict(flat(right))
     for name in sorted({*facts[0], *facts[1]}, key=natural)[:MAX_FACTS]:
         if not any(fnmatchcase(name.lower(), pattern) for pattern in _ELSEWHERE):

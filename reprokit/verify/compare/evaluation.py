@@ -20,7 +20,7 @@ from reprokit.verify.compare.metrics import EVALUATION, share
 from reprokit.verify.compare.series_leaves import leaf, title
 from reprokit.verify.compare.tolerances import Near, judged, number
 from reprokit.verify.read import metric_lines
-from reprokit.verify.read.columns import Column
+from reprokit.verify.read.evaluation_columns import Column
 from reprokit.verify.read.metric_lines import EvaluationLine, shown
 from reprokit.verify.read.scan import collect
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reprokit.rundir import RunDirectory
 from reprokit.verify.read import metric_lines
-from reprokit.verify.read.columns import Checker
+from reprokit.verify.read.evaluation_columns import Checker
 from reprokit.verify.read.normalization import ORDER, Normalisations
 from reprokit.verify.read.scan import (
     MAX_SORTED,

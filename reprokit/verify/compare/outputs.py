@@ -10,7 +10,7 @@ from itertools import zip_longest
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.tolerance import Tolerance
-from reprokit.verify.compare.contents import OutputContents
+from reprokit.verify.compare.output_contents import OutputContents
 from reprokit.verify.read import trackers
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations
 from reprokit.verify.read.scan import natural

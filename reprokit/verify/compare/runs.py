@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reprokit import entropy as entropy_profile
-from reprokit import inherited
+from reprokit import state_files
 from reprokit.difference import Difference, Exclusion, Side, Verdict, group
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.run import NO_END, RunFile
@@ -32,8 +32,8 @@ from reprokit.verify.compare import (
     trails,
     weights,
 )
-from reprokit.verify.compare.contents import OutputContents
 from reprokit.verify.compare.match import Matched, match
+from reprokit.verify.compare.output_contents import OutputContents
 from reprokit.verify.compare.tolerances import Near, judged
 from reprokit.verify.compare.verdict_rows import overall
 from reprokit.verify.read import integrity
@@ -176,7 +176,7 @@ def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Diff
         yield f"both runs failed: {status.ended(left.run)}"
     if tree.verdict.differs and (text := entropy.advice(left, right)):
         yield text
-    yield from inherited.sentences(left, right)
+    yield from state_files.sentences(left, right)
     yield from _limits(left, right, matched, tree)
 
 

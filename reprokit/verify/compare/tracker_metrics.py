@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from reprokit.artifacts import logged
-from reprokit.artifacts.logged import Logged, LogPoint, kind_of
+from reprokit.artifacts import tracker_files
+from reprokit.artifacts.tracker_files import Logged, LogPoint, kind_of
 from reprokit.difference import Difference, Side, Verdict, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
-from reprokit.verify.compare import contents
+from reprokit.verify.compare import output_contents
 from reprokit.verify.read.normalization import Normalisations
 from reprokit.verify.read.scan import natural
 
@@ -82,10 +82,10 @@ def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
 
 def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> None:
     """Files of one directory: TensorBoard goes on in the next; of other trackers each is a run of its own."""
-    if found.trackers[name.place] == logged.TENSORBOARD:
+    if found.trackers[name.place] == tracker_files.TENSORBOARD:
         found.series[name] = [point for piece in pieces for point in piece]
         return
-    if found.trackers[name.place] == logged.MLFLOW:
+    if found.trackers[name.place] == tracker_files.MLFLOW:
         pieces = sorted(pieces)  # ids, and so paths, stand in no order
     for number, piece in enumerate(pieces, 1):
         place = name.place if number == 1 else f"{name.place} ({number})"
@@ -95,18 +95,18 @@ def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> No
 
 def _place(path: str, kind: str) -> str:
     """What a file of metrics belongs to: its directory, of MLflow's the run's."""
-    if kind == logged.MLFLOW:
+    if kind == tracker_files.MLFLOW:
         return path.rpartition("/metrics/")[0]
     place = os.path.dirname(path) or "."
-    return f"{place} (summary)" if kind == logged.WANDB_SUMMARY else place
+    return f"{place} (summary)" if kind == tracker_files.WANDB_SUMMARY else place
 
 
 def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
     with suppress(OSError, ReprokitError):
-        source = contents.found(run, file)
+        source = output_contents.found(run, file)
         if source is not None:
             try:
-                return logged.read(file.path, source)
+                return tracker_files.read(file.path, source)
             finally:
                 source.close()
     return None

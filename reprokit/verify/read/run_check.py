@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit import entropy, findings, native, pending, rundir, trails
+from reprokit import entropy, findings, native, pending_lines, rundir, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
 from reprokit.model.run import FINISHED, NO_END
@@ -18,7 +18,7 @@ from reprokit.model.system_calls import SystemCallsFile
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.read import integrity
-from reprokit.verify.read.columns import Checker
+from reprokit.verify.read.evaluation_columns import Checker
 from reprokit.verify.read.normalization import Normalisations
 from reprokit.verify.read.scan import scan
 
@@ -51,7 +51,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],
-    pending.DIRECTORY: [(_NUMBERED, False)],
+    pending_lines.DIRECTORY: [(_NUMBERED, False)],
 }
 _OF_SNAPSHOT = re.compile(r"snapshot\.json|tensors\.safetensors")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from reprokit.artifacts.logged import MLFLOW, WANDB_SUMMARY, kind_of
+from reprokit.artifacts.tracker_files import MLFLOW, WANDB_SUMMARY, kind_of
 from reprokit.difference import Exclusion
 
 _WANDB = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"

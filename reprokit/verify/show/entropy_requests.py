@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reprokit import entropy
-from reprokit.entropy.askers import Asker, Asking, ProcessAsked, RequestTotals, who_asked
+from reprokit.entropy.request_counts import Asker, Asking, ProcessAsked, RequestTotals, who_asked
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import RunError
 from reprokit.rundir import ENTROPY, RunDirectory

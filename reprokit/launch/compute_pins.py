@@ -14,9 +14,9 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from reprokit.launch import capabilities, computed, host
+from reprokit.launch import capabilities, compute_facts, host
 from reprokit.launch.capabilities import Processor
-from reprokit.launch.computed import Computed
+from reprokit.launch.compute_facts import Computed
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 
@@ -77,7 +77,7 @@ def pins(recording: RunDirectory) -> Pins:
     before, now = machine(environment.get("cpu")), machine(host.cpu_facts())
     if before is None or now is None or before.computes_like(now):
         return Pins()
-    told = computed.read(recording)
+    told = compute_facts.read(recording)
     taken = _taken(told) | recording.run.variables.keys()
     changes: list[str] = []
     variables: dict[str, str] = {}
@@ -164,7 +164,7 @@ def on_processors(count: int | None) -> Iterator[None]:
 
 def unmet(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
     """What libraries computed with otherwise than in the recording, after all."""
-    before, now = computed.read(recording), computed.read(replay)
+    before, now = compute_facts.read(recording), compute_facts.read(replay)
     for library in dict.fromkeys(line.library for line in before.lines):
         facts = dict.fromkeys(fact for line in before.lines if line.library == library for fact in line.facts)
         for fact in facts if library != "process" else ():

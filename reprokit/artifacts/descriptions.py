@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reprokit import dtypes
-from reprokit.artifacts.parts import Noise, Part, TensorPart, Value
+from reprokit.artifacts.elements import Noise, Part, TensorPart, Value
 from reprokit.artifacts.sources import exactly
 from reprokit.artifacts.statistics import Extreme, StatisticsJudgment, TensorStatistics, document, multi_index
 from reprokit.artifacts.tensors import strides_of

@@ -128,7 +128,7 @@ class CapturedCalls:
             "precision": torch.get_float32_matmul_precision(),
             "onednn": torch.backends.mkldnn.enabled,
         }
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_capped.py")
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_capped_process.py")
         child = subprocess.Popen(
             [sys.executable, "-I", script],
             env={**_bare_environment(), **variables},

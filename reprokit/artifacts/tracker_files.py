@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats import tfrecord, wandb
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire, signed
-from reprokit.artifacts.parts import Limits, Source
 from reprokit.artifacts.sources import whole
 from reprokit.errors import ArtifactDamaged
 

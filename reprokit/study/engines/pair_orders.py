@@ -18,11 +18,11 @@ from reprokit.launch.messages import warn
 from reprokit.study import attempt as attempts
 from reprokit.study import predictions
 from reprokit.study.attempt import PairReport, PairTask, Task
-from reprokit.study.engines import depot as depots
-from reprokit.study.engines import work
+from reprokit.study.engines import shared_store as depots
+from reprokit.study.engines import worker
 from reprokit.study.engines.engine import PairListener, Stop, continued
 from reprokit.study.engines.local import MAX_LOG
-from reprokit.study.engines.work import BEAT, CLAIM, ENDED, ORDER, REPORT, STOP, Claim, JobEnd, Order
+from reprokit.study.engines.worker import BEAT, CLAIM, ENDED, ORDER, REPORT, STOP, Claim, JobEnd, Order
 from reprokit.study.results import MAX_VALUES, PairResult, RunResult
 from reprokit.study.store import LOGS, PREDICTIONS, STUDY, name_of, read_study
 
@@ -65,7 +65,7 @@ class Desk:
     def order(self, task: PairTask) -> tuple[str, bytes]:
         """A name and the order for a pair; nobody has it yet."""
         name = f"{task.name}-{uuid4().hex[:12]}"
-        data = work.encoded(Order(pair=task, apart=self.is_apart, beat=self._beat))
+        data = worker.encoded(Order(pair=task, apart=self.is_apart, beat=self._beat))
         self._own.put(f"{name}.{ORDER}", data)
         return name, data
 
@@ -90,7 +90,7 @@ class Desk:
 
     def task(self, name: str) -> PairTask:
         """The pair of a job that was handed out."""
-        data = self._own.get(f"{name}.{ORDER}", work.MAX_ORDER) or b""
+        data = self._own.get(f"{name}.{ORDER}", worker.MAX_ORDER) or b""
         try:
             return msgspec.json.decode(data, type=Order, strict=False).pair
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -115,9 +115,9 @@ class Desk:
 
     def report(self, name: str, task: PairTask) -> PairReport:
         """What came of a job so far, as far as it is an answer to its order."""
-        data = self.depot.get(f"{name}.{REPORT}", work.MAX_REPORT) or b""
-        if len(data) > work.MAX_REPORT:
-            warn(f"{name}: its report is larger than {work.MAX_REPORT} bytes, and was not read")
+        data = self.depot.get(f"{name}.{REPORT}", worker.MAX_REPORT) or b""
+        if len(data) > worker.MAX_REPORT:
+            warn(f"{name}: its report is larger than {worker.MAX_REPORT} bytes, and was not read")
             return PairReport()
         found = _read(data, PairReport) or PairReport()
         parts = [task.first, task.second] if task.made is None else [task.second]
@@ -158,7 +158,7 @@ class Desk:
                 of_run = name_of(one.setup, one.pair, one.part)
                 for kind in (".json", ".log") if self.is_apart else ():
                     self.depot.remove(f"{name}.{of_run}{kind}")
-        for what in work.ALL:
+        for what in worker.ALL:
             if what != CLAIM or not self._keep_claims:
                 self.depot.remove(f"{name}.{what}")
         self._own.remove(f"{name}.{ORDER}")

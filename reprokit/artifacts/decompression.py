@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
-from reprokit.artifacts.parts import Beside, Limits, Source
+from reprokit.artifacts.elements import Beside, Limits, Source
 from reprokit.artifacts.sources import BLOCK, exactly
 from reprokit.errors import ArtifactDamaged
 

@@ -24,10 +24,10 @@ from reprokit.launch.interruption import WATCHED, Interrupted
 from reprokit.launch.personality import end_with_parent
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairReport, PairTask, Task
-from reprokit.study.engines import depot as depots
-from reprokit.study.engines.depot import Depot
+from reprokit.study.engines import shared_store as depots
 from reprokit.study.engines.engine import PairSchedule
 from reprokit.study.engines.local import GRACE, MAX_LOG, Local
+from reprokit.study.engines.shared_store import Depot
 from reprokit.study.results import MAX_LINE, PairResult, RunResult
 from reprokit.study.store import LOGS, PREDICTIONS, RUNS, name_of
 
@@ -40,7 +40,7 @@ MAX_ORDER: Final = 16 << 20  # bytes
 MAX_REPORT: Final = 2 * MAX_LINE + (1 << 20)
 MAX_TASKS: Final = 256 << 20  # bytes of all orders of a manifest
 CODE: Final = (
-    "import sys; sys.path[:] = {path!r}; from reprokit.study.engines.work import pair; sys.exit(pair(sys.argv[1:]))"
+    "import sys; sys.path[:] = {path!r}; from reprokit.study.engines.worker import pair; sys.exit(pair(sys.argv[1:]))"
 )
 
 
@@ -289,7 +289,7 @@ def pair(arguments: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m reprokit.study.engines.work PLACE TASK`: make the pair of a task.
+    """`python -m reprokit.study.engines.worker PLACE TASK`: make the pair of a task.
 
     In place of TASK a container gives a file of orders, of which JOB_COMPLETION_INDEX counts one.
     """

@@ -38,7 +38,7 @@ def _describe_array(value: Any) -> dict[str, object]:
         return _describe_array(value.numpy())
     elif value.size == 1:
         return from_number(value.dtype.name, value.item())
-    from .arrays import describe_array
+    from .array_digests import describe_array
 
     return {"dtype": "str", "text": str(describe_array(value)["digest"])}
 

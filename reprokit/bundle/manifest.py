@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from reprokit import pending
+from reprokit import pending_lines
 from reprokit.model.run import Digest
 from reprokit.rundir import (
     AGENT_PLAN,
@@ -48,7 +48,17 @@ JSON = (RUN, ENVIRONMENT, OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
 # signals in run.json, what single processes read in read.paths.
-NEVER = (AGENT_PLAN, SHIM_PLAN, SEEDS, RESERVE, SIGNALS, READ_BY, f"{ENTROPY}/process-ids", pending.DIRECTORY, PROFILE)
+NEVER = (
+    AGENT_PLAN,
+    SHIM_PLAN,
+    SEEDS,
+    RESERVE,
+    SIGNALS,
+    READ_BY,
+    f"{ENTROPY}/process-ids",
+    pending_lines.DIRECTORY,
+    PROFILE,
+)
 
 MAX_FILES = 100_000
 MAX_SIZE = 1 << 40  # bytes of all files

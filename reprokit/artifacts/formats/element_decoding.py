@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reprokit import dtypes
+from reprokit.artifacts.elements import Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.messages import LISTS, NUMBERS, Schema, Walker, below
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field
-from reprokit.artifacts.parts import Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, piece
 from reprokit.artifacts.tensors import MAX_RANK
 from reprokit.dtypes import Dtype

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reprokit import rundir
-from reprokit.launch import agentlines
+from reprokit.launch import agent_lines
 from reprokit.launch.process import GRACE, Child
 from reprokit.launch.stragglers import PAUSE, processes
 from reprokit.plan import Profiling
@@ -78,7 +78,7 @@ def _tell_agents(enough: Path) -> None:
 def interrupt(run: Path, command: int = 0) -> None:
     """SIGINT for the command, and for the topmost Python processes where it is none itself."""
     alive = set(processes(run))
-    observed = agentlines.pids(run) & alive
+    observed = agent_lines.pids(run) & alive
     if command in observed:
         send([command], signal.SIGINT)
         return

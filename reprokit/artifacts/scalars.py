@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-from reprokit.artifacts.words import cut
+from reprokit.artifacts.descriptions import cut
 from reprokit.difference import Difference, Verdict
 from reprokit.tolerance import Tolerance
 

@@ -10,7 +10,7 @@ from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate
 from reprokit.reproduce.journal import CHEAPER, SMALLEST, Attempt
-from reprokit.reproduce.standing import Standing
+from reprokit.reproduce.reached_settings import Standing
 from reprokit.reproduce.trial import TrialOutcome
 
 MOST_REPLAYS = 8  # that one trial may take to tell whether a guilty operator matters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..patching import replace
-from ..places import is_own
+from ..user_frames import is_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .tensorflow_again import RepeatableCall
+    from .tensorflow_repeat import RepeatableCall
 
     Circumstance = tuple[str, int, dict[str, str]]  # what is told of it, the number of threads, variables
 
@@ -23,7 +23,7 @@ MAX_BYTES = 256 << 20  # of all inputs
 MAX_CALL = 64 << 20  # of one call's
 SECONDS = 300.0  # for the other processes, which run side by side
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tensorflow_again.py")
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tensorflow_repeat.py")
 # Less than the processor can: without oneDNN's kernels, or with those of older processors.
 _WITHOUT, _LESS = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 

@@ -65,7 +65,7 @@ def _digest(torch: Any, calls: Any, inputs: Any, path: str) -> bytes:
 
 
 def decoded(torch: Any, value: Any) -> Any:
-    """What `encoded` of torch_captured was given."""
+    """What `encoded` of torch_kept_calls was given."""
     if type(value) is list:
         return [decoded(torch, item) for item in value]
     if type(value) is dict and list(value) == ["torch"]:

@@ -12,7 +12,7 @@ import msgspec
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
-from reprokit.launch import host, pinning, variables
+from reprokit.launch import compute_pins, host, variables
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan
@@ -48,7 +48,7 @@ def replay_plan(
             f"{directory}, where the command was recorded, is not there; make it available again"
         )
     chosen = command or tuple(run.command)
-    pins = pinning.pins(recording)
+    pins = compute_pins.pins(recording)
     return Plan(
         mode=REPLAY,
         command=chosen,

@@ -7,7 +7,7 @@ import functools
 from . import generators, private_api
 from .arguments import CallArguments, FetchedTensors
 from .buffers import ModelBuffers
-from .contents import PytorchContents
+from .content_digests import PytorchContents
 from .series import TrackedTensors
 
 TYPE_CHECKING = False

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from reprokit.errors import CannotCopy
-from reprokit.gate.copying import Bounds, CheckoutCopy, TooLarge
-from reprokit.gate.variations import checkout
+from reprokit.gate.checkout_copy import Bounds, CheckoutCopy, TooLarge
+from reprokit.gate.start_conditions import checkout
 
 PLACE: Final = "checkout"  # below the runs of a training
 MAX_FILES = 1_000_000

@@ -13,8 +13,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from reprokit.gate.copying import CheckoutCopy, TooLarge
-from reprokit.launch.elsewhere import Elsewhere
+from reprokit.gate.checkout_copy import CheckoutCopy, TooLarge
+from reprokit.launch.namespaces import Elsewhere
 from reprokit.plan import Plan, Varied
 
 Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]

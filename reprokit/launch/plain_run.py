@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from reprokit.launch import environment
+from reprokit.launch.changed_files import WatchedFiles
 from reprokit.launch.environment import ChildEnvironment
 from reprokit.launch.messages import say
-from reprokit.launch.placing import Placed
 from reprokit.launch.process import Child, Ended
 from reprokit.launch.run import Prepared, Watch, say_captured
 from reprokit.launch.rundirectory import NewRun, remove, shown
-from reprokit.launch.written import WatchedFiles
+from reprokit.launch.short_paths import Placed
 from reprokit.model.run import RunFile
 from reprokit.model.states import not_loaded, off
 from reprokit.plan import Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .values import describe
+from .exact_values import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Executes operators of TensorFlow again on inputs that were kept, and tells results apart by their bits.
 
-Also a program: `python -I tensorflow_again.py SPECIFICATION` does so with other numbers of threads, or with what else
+Also a program: `python -I tensorflow_repeat.py SPECIFICATION` does so with other numbers of threads, or with what else
 the environment asks of TensorFlow, and prints for each call the digests of its results.
 """
 

@@ -8,10 +8,10 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.launch import system_calls
-from reprokit.launch.bounding import Bound
 from reprokit.launch.command import Command
 from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
+from reprokit.launch.profile_limits import Bound
 from reprokit.launch.system_calls import SystemCalls
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import NOT_ASKED, ON, WITHOUT_SYSTEM_CALLS

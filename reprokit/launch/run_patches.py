@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.launch import agentlines, packages
+from reprokit.launch import agent_lines, packages
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch.command import Command
@@ -111,12 +111,12 @@ def words_before(states: Iterable[PatchApplied]) -> Iterable[str]:
             yield f"patch {state.text}: {warning}"
 
 
-def at_end(states: list[PatchApplied], told: agentlines.AgentFacts) -> list[PatchApplied]:
+def at_end(states: list[PatchApplied], told: agent_lines.AgentFacts) -> list[PatchApplied]:
     """The states as the processes of the run have them."""
     return [_with_lines(state, told) if state.state == APPLIED else state for state in states]
 
 
-def _with_lines(state: PatchApplied, told: agentlines.AgentFacts) -> PatchApplied:
+def _with_lines(state: PatchApplied, told: agent_lines.AgentFacts) -> PatchApplied:
     """One patch: refused where any process refused it, applied where any applied it."""
     patch = parse([state.text])[0].patch
     lines = [line for line in told.patches if (line.id, line.value) == (state.id, state.value)]
@@ -130,7 +130,7 @@ def _with_lines(state: PatchApplied, told: agentlines.AgentFacts) -> PatchApplie
     return msgspec.structs.replace(state, state=became, why=why[:MAX_WHY], processes=processes)
 
 
-def _absent(state: PatchApplied, framework: str, told: agentlines.AgentFacts) -> PatchApplied:
+def _absent(state: PatchApplied, framework: str, told: agent_lines.AgentFacts) -> PatchApplied:
     """No process had anything to apply it to."""
     if not told.loaded:
         why = "no Python process of the run loaded the agent"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .agent import Agent
-    from .listings import Listings
+    from .directory_order import Listings
 
 # They look through every directory of sys.path for packages, whose order they do not depend on.
 _FINDERS = ("importlib", "importlib_metadata", "pkg_resources", "pkgutil", "setuptools")
@@ -32,7 +32,7 @@ class Notes:
         if str(caller.f_globals.get("__name__")).partition(".")[0] in _FINDERS:
             return None
         if self._listings is None:
-            from .listings import Listings
+            from .directory_order import Listings
 
             self._listings = Listings(self._agent)
         name = self._listings.name(path)

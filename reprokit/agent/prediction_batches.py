@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .evaluation import PredictionLog, Tally
-    from .rows import Rows
+    from .prediction_rows import Rows
 
 MAX_WAITING = 256  # batches
 MAX_WAITING_BYTES = 4 << 20
