@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-SOURCES = ("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "native", "profiles", "reprokit")
+SOURCES = (
+    *("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "LICENSE"),
+    *("native", "profiles", "reprokit"),
+)
 
 pytestmark = pytest.mark.slow
 
