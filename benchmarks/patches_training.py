@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reprokit.agent.import_hooks import Watcher
+from reprokit.agent.core.import_hooks import Watcher
 from reprokit.agent.patches import Patches, PatchWish
 from reprokit.patches import parse
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-DIRECTORY = "pending"  # as agent/buffered_lines.py has it, as well as the size
+DIRECTORY = "pending"  # as agent/core/buffered_lines.py has it, as well as the size
 SIZE = 16 << 10  # bytes of a file
 MAX_FILES = 4096
 TRIES = 100  # to read a file that is being written to, each a few microseconds

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from .core.generators import Generators
+from .core.journal import Journal
+from .core.thread_names import on_thread, takes_tasks
 from .frameworks import WATCHED, load
-from .generators import Generators
-from .journal import Journal
-from .thread_names import on_thread, takes_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .capture import CaptureSession
-    from .evaluation import PredictionLog
     from .frameworks import Adapter
     from .observing import Observer
     from .patches import Patches
+    from .predictions.log import PredictionLog
     from .pytorch.events import EventHooks
-    from .seeds import Ledger
+    from .seeds.ledger import Ledger
 
 __all__ = ["Agent", "on_thread"]
 
@@ -122,14 +122,14 @@ class Agent:
     def seeds(self) -> Ledger:
         """The ledger of seeding calls, for processes that can make any."""
         if self._seeds is None:
-            from .seeds import Ledger
+            from .seeds.ledger import Ledger
 
             self._seeds = Ledger(self._run, self.journal, self.warn)
         return self._seeds
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""
-        from .exact_values import describe
+        from .core.exact_values import describe
 
         where = {"step": _index(step), "epoch": _index(epoch)}
         for name in values:
@@ -148,7 +148,7 @@ class Agent:
     def evaluation(self) -> PredictionLog:
         """The predictions, for processes that make any."""
         if self._evaluation is None:
-            from .evaluation import PredictionLog
+            from .predictions.log import PredictionLog
 
             self._evaluation = PredictionLog(self._run, self.journal, self.warn)
         return self._evaluation
@@ -207,7 +207,7 @@ class Agent:
 
 def _imported() -> dict[str, object]:
     """Which packages and which files of the user's were imported."""
-    from .loaded_modules import modules
+    from .core.loaded_modules import modules
 
     packages, files = modules()
     return {"packages": packages, "files": files}

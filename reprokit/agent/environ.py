@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import user_frames
+from .core import user_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

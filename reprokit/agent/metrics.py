@@ -10,7 +10,8 @@ import weakref
 from _thread import _local
 
 from .agent import on_thread
-from .digests import weights_line
+from .core.digests import weights_line
+from .core.exact_values import from_float, from_number
 from .events import (
     BatchFetched,
     EpochEnded,
@@ -24,7 +25,6 @@ from .events import (
     UpdateDue,
     tell,
 )
-from .exact_values import from_float, from_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from .agent import Agent
-    from .digests import Tensor
+    from .core.digests import Tensor
     from .events import Events, Handler, TrainingEvent
 
     class TensorReader(Protocol):

@@ -6,10 +6,11 @@ import atexit
 import os
 import sys
 
-from . import directory_proxies, environ, import_hooks
+from . import directory_proxies, environ
 from .agent import Agent
+from .core import import_hooks
+from .core.journal import Journal
 from .frameworks import WATCHED
-from .journal import Journal
 
 FORMAT = 1
 MAX_PATH = 64  # entries of sys.path

@@ -392,7 +392,7 @@ def test_beyond_the_bound_of_lines_one_line_tells_of_the_rest(training: Training
 
 def test_beyond_the_bound_of_bytes_only_digests_are_left(training: Training) -> None:
     script = """
-import numpy, reprokit, _reprokit_agent.evaluation_files as files
+import numpy, reprokit, _reprokit_agent.predictions.files as files
 files.MAX_BYTES = 4000
 for number in range(3):
     reprokit.log_predictions(None, numpy.full(300, number))

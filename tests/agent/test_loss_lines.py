@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.agent.exact_values import from_number
-from reprokit.agent.journal import Journal
+from reprokit.agent.core.exact_values import from_number
+from reprokit.agent.core.journal import Journal
 from reprokit.native import trail_path
 
 FORMS = {"float32": ">f", "float64": ">d"}

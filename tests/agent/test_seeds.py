@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.agent.recorded_seeds import RecordedSeeds
-from reprokit.agent.seed_values import MAX_TEXT, NotExact, decode, encode
+from reprokit.agent.seeds.encoding import MAX_TEXT, NotExact, decode, encode
+from reprokit.agent.seeds.recording import RecordedSeeds
 from reprokit.launch.seeds import SeedsByProcess
 from tests.agent.training import Line, Outcome, Training
 from tests.support import training_text

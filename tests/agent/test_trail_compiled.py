@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import native_module
 from reprokit.agent import trail_library as library
 from reprokit.agent.agent import Agent
+from reprokit.agent.core import native_module
+from reprokit.agent.core.journal import Journal
 from reprokit.agent.events import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
-from reprokit.agent.journal import Journal
 from reprokit.agent.trail import StepTrail
 from reprokit.native import trail_path
 from reprokit.trails import Trail, TrailStep

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import native_module
 from reprokit.agent import trail_library as trail
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_gradients import Gradients, Table
 from reprokit.agent.capture.torch_held import BufferCopies
+from reprokit.agent.core import native_module
 from reprokit.native import trail_path
 from tests.interpreters import VERSIONS, interpreter
 from tests.support import training_text

@@ -6,7 +6,7 @@ import random
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from reprokit.agent import native_module
+from reprokit.agent.core import native_module
 
 
 class Tensor:

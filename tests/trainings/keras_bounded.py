@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 os.environ["KERAS_BACKEND"] = "torch"
-import _reprokit_agent.prediction_batches as prediction_batches
+import _reprokit_agent.predictions.batches as prediction_batches
 import _reprokit_agent.tensorflow.evaluation as evaluation
 import keras
 

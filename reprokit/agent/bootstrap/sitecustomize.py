@@ -29,7 +29,17 @@ try:
                 return self.source_to_code(self.get_data(self.path), self.path)
 
         _package = os.path.dirname(_own_directory)
-        _parts = ("capture", "frameworks", "observing", "patches", "pytorch", "tensorflow")
+        _parts = (
+            "capture",
+            "core",
+            "frameworks",
+            "observing",
+            "patches",
+            "predictions",
+            "pytorch",
+            "seeds",
+            "tensorflow",
+        )
         for _place in [_package] + [os.path.join(_package, _part) for _part in _parts]:
             sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))
         _loader = _Loader("_reprokit_agent", os.path.join(_package, "__init__.py"))

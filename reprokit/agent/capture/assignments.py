@@ -10,7 +10,7 @@ import ast
 import linecache
 import math
 
-from ..attributes import own_attributes
+from ..core.attributes import own_attributes
 from .variables import parts
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-    from ..user_frames import Place
+    from ..core.user_frames import Place
 
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])

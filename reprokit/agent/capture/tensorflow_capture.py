@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..native_module import load as load_compiled
+from ..core.native_module import load as load_compiled
 from ..tensorflow import private_api
 from .random_states import RandomStates
 from .tensorflow_calls import TrainingState

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from .. import user_frames
+from ..core import user_frames
 from ..tensorflow import private_api
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import is_finite, limits_of, numbers

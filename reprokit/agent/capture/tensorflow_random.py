@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..patching import replace
+from ..core.patching import replace
 from ..tensorflow import private_api
 
 TYPE_CHECKING = False

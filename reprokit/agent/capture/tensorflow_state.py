@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..digests import tensor_digest
+from ..core.digests import tensor_digest
 from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of

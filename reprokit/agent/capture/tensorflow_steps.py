@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import _local
 
-from ..patching import replace
+from ..core.patching import replace
 from ..tensorflow import private_api
 from .tensorflow_random import MARK
 from .tensorflow_state import generators, known_generators, plain, resource_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from ..attributes import ObjectFields, put_back
+from ..core.attributes import ObjectFields, put_back
 from ..pytorch.tensors import is_nested, is_tensor
 from .trees import refers
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from ..user_frames import Place
+    from ..core.user_frames import Place
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"

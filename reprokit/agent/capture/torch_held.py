@@ -8,7 +8,7 @@ from _thread import _local, get_ident
 from collections import deque
 from collections.abc import Mapping
 
-from ..attributes import ObjectFields, class_name, own_attributes
+from ..core.attributes import ObjectFields, class_name, own_attributes
 from ..pytorch.private_api import changes, copy_each
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor

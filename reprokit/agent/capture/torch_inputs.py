@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..attributes import OtherClassError
+from ..core.attributes import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch import private_api
 from .causes import CALLED_WITH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..attributes import ObjectFields
+from ..core.attributes import ObjectFields
 from ..pytorch import private_api
 from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import is_nested, is_plain, is_tensor

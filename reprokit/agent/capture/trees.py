@@ -9,7 +9,7 @@ import copy
 from collections import namedtuple
 from collections.abc import Mapping
 
-from ..attributes import ObjectFields, class_name, own_attributes
+from ..core.attributes import ObjectFields, class_name, own_attributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

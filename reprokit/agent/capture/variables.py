@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import user_frames
+from ..core import user_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

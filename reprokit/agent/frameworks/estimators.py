@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import _local
 
-from ..named_results import described, leaves
-from ..patching import replace
+from ..core.named_results import described, leaves
+from ..core.patching import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..patching import replace
-from ..seeds import seeding
+from ..core.patching import replace
+from ..seeds.ledger import seeding
 from .version_only import VersionOnly
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..patching import replace
+from ..core.patching import replace
 from .estimators import is_inside
 from .parameters import ParametersAdapter
 

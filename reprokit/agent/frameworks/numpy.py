@@ -10,9 +10,9 @@ import sys
 from _thread import _local
 from functools import partial
 
-from ..digests import text_digest
-from ..patching import replace, replace_in_static_type
-from ..seeds import seeding, seeding_method
+from ..core.digests import text_digest
+from ..core.patching import replace, replace_in_static_type
+from ..seeds.ledger import seeding, seeding_method
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..seeds import Ledger
+    from ..seeds.ledger import Ledger
 
     Function = Callable[..., Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..digests import text_digest
-from ..patching import replace
+from ..core.digests import text_digest
+from ..core.patching import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..named_results import described
-from ..patching import replace
+from ..core.named_results import described
+from ..core.patching import replace
 from .estimators import Estimators, Scoring, is_inside
 from .sklearn_validation import FOLD, MAX_ROWS, Validation
 from .version_only import VersionOnly

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from ..named_results import described
-from ..patching import replace
+from ..core.named_results import described
+from ..core.patching import replace
 from .estimators import is_inside
 
 TYPE_CHECKING = False

@@ -11,9 +11,9 @@ import sys
 import weakref
 from _thread import _local
 
-from ..evaluation import aligned
-from ..named_results import described
-from ..patching import replace
+from ..core.named_results import described
+from ..core.patching import replace
+from ..predictions.log import aligned
 from ..pytorch.tensors import is_plain
 from .version_only import VersionOnly
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..evaluation import Tally
+    from ..predictions.log import Tally
 
     Function = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from ..patching import replace
+from ..core.patching import replace
 from .version_only import VersionOnly
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import json
 import sys
 import weakref
 
-from ..patching import replace
+from ..core.patching import replace
 from .estimators import Estimators, Scoring, is_inside
 from .parameters import ParametersAdapter
 

@@ -13,9 +13,9 @@ import sys
 import time
 from _thread import get_ident
 
+from ..core.patching import replace
+from ..core.user_frames import where
 from ..events import EvaluationDue, LoaderBegan, UpdateDone
-from ..patching import replace
-from ..user_frames import where
 from . import settings
 from .files import DIRECTORY, ProfileFile, append
 

@@ -6,7 +6,7 @@ import dis
 import sys
 from types import CodeType, FunctionType, ModuleType
 
-from ..user_frames import is_own, is_users
+from ..core.user_frames import is_own, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..patching import replace
-from ..user_frames import is_own
+from ..core.patching import replace
+from ..core.user_frames import is_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..user_frames import where
+from ..core.user_frames import where
 from .call_watch import argument, watch
 
 TYPE_CHECKING = False

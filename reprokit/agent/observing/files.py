@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..json_text import to_json
+from ..core.json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

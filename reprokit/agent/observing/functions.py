@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import sys
 
-from ..patching import replace
-from ..user_frames import running_code
+from ..core.patching import replace
+from ..core.user_frames import running_code
 from .call_graph import Calls, describe
 
 TYPE_CHECKING = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.user_frames import where
 from ..pytorch import private_api
-from ..user_frames import where
 from .call_watch import argument, watch
 
 TYPE_CHECKING = False

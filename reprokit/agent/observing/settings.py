@@ -10,8 +10,8 @@ import re
 import sys
 
 from ..compute_settings import VARIABLES, facts
+from ..core.user_frames import where
 from ..pytorch import private_api
-from ..user_frames import where
 from .call_watch import argument, watch
 
 TYPE_CHECKING = False

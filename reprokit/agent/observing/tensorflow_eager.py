@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from .. import user_frames
-from ..patching import replace
+from ..core import user_frames
+from ..core.patching import replace
 from ..tensorflow import private_api
 from . import tensorflow_graphs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .. import user_frames
+from ..core import user_frames
 from ..tensorflow import private_api
 from ..tensorflow.private_api import function_graph
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from ..user_frames import Place
+    from ..core.user_frames import Place
 
     Frames = list[tuple[str, int, str]]
 

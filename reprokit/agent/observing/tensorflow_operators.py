@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 
-from ..patching import replace
+from ..core.patching import replace
 from ..tensorflow import private_api
 from . import tensorflow_eager, tensorflow_graphs
 

@@ -7,7 +7,7 @@ import re
 import sys
 import weakref
 
-from ..patching import replace
+from ..core.patching import replace
 from .torch_confirm import COMPILED
 from .torch_operators import CallRecord
 from .torch_places import Places

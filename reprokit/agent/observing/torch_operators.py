@@ -12,7 +12,7 @@ import functools
 import sys
 from _thread import _local
 
-from ..patching import replace
+from ..core.patching import replace
 from ..pytorch import private_api
 from .torch_calls import Operator, Signatures, described, with_tensors
 from .torch_places import OURS, Places

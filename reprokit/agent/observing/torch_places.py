@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 
+from ..core.user_frames import is_own, is_users
 from ..pytorch import private_api
-from ..user_frames import is_own, is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..user_frames import Place
+    from ..core.user_frames import Place
 
 FORWARD, BACKWARD, UPDATE, OURS = "forward", "backward", "update", "ours"
 MAX_PLACES = 3

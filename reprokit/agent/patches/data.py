@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from ..patching import all_of, swap
+from ..core.patching import all_of, swap
 from ..tensorflow import private_api
 
 TYPE_CHECKING = False

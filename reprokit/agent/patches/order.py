@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..patching import swap
+from ..core.patching import swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

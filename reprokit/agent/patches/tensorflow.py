@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..patching import all_of, swap
+from ..core.patching import all_of, swap
 from ..tensorflow import private_api
 from . import PatchUnfit
 

@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 
-from ..patching import all_of, swap
+from ..core.patching import all_of, swap
 from ..tensorflow import private_api
 from . import PatchUnfit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from ..patching import all_of, swap
+from ..core.patching import all_of, swap
 from ..pytorch import private_api
 from . import PatchUnfit
 

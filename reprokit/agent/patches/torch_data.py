@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 
-from ..patching import swap
-from ..thread_names import on_thread
+from ..core.patching import swap
+from ..core.thread_names import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

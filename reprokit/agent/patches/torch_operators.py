@@ -13,7 +13,7 @@ import inspect
 import sys
 from _thread import allocate_lock
 
-from ..patching import all_of
+from ..core.patching import all_of
 from ..pytorch import private_api
 from . import PatchUnfit
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..attributes import own_attributes
+from ..core.attributes import own_attributes
 from . import private_api
 from .series import size_of
 from .tensors import is_nested, is_plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .. import trail_library as trail
-from ..array_digests import array_entry
+from ..core.array_digests import array_entry
 from .series import size_of
 from .tensors import dtype_name, entry, is_nested, is_plain
 

@@ -10,6 +10,7 @@ import sys
 import weakref
 from _thread import _local
 
+from ..core.patching import replace, replace_in_static_type
 from ..events import (
     BackwardBegan,
     BackwardEnded,
@@ -28,8 +29,7 @@ from ..events import (
     UpdateDue,
     tell,
 )
-from ..patching import replace, replace_in_static_type
-from ..seeds import seeding, seeding_method
+from ..seeds.ledger import seeding, seeding_method
 from . import private_api
 from .state import Modules, has_parameters
 from .tensors import is_here, is_plain

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-from ..native_module import load
+from ..core.native_module import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

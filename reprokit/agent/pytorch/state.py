@@ -11,7 +11,7 @@ import sys
 import weakref
 
 from ..agent import on_thread
-from ..digests import distinct, text_entry
+from ..core.digests import distinct, text_entry
 from ..events import (
     ModelEnded,
     OptimizerEnded,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..digests import Tensor
+    from ..core.digests import Tensor
     from ..events import Events
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from ..digests import digest_behind, object_digest, tensor_digest, tensor_head, text_entry
+from ..core.digests import digest_behind, object_digest, tensor_digest, tensor_head, text_entry
 from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..digests import Tensor
+    from ..core.digests import Tensor
 
 
 MAX_DESCRIBED = 10_000

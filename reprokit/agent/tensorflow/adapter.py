@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 
 from .. import trail_library
-from ..digests import text_digest
+from ..core.digests import text_digest
 from . import private_api
 from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
 from .trail import TensorflowTrail

@@ -11,8 +11,8 @@ import functools
 import weakref
 from _thread import _local
 
-from ..named_results import leaves
-from ..patching import replace
+from ..core.named_results import leaves
+from ..core.patching import replace
 from . import private_api
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..prediction_batches import Pieces
+    from ..predictions.batches import Pieces
 
     Function = Callable[..., Any]
 

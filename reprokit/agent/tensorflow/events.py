@@ -6,7 +6,10 @@ import functools
 import inspect
 import sys
 
-from ..array_digests import as_array
+from ..core.array_digests import as_array
+from ..core.exact_values import describe
+from ..core.named_results import leaves
+from ..core.patching import replace
 from ..events import (
     EpochEnded,
     EvaluationDue,
@@ -18,11 +21,8 @@ from ..events import (
     UpdateDue,
     tell,
 )
-from ..exact_values import describe
 from ..metrics import Metrics
-from ..named_results import leaves
-from ..patching import replace
-from ..seeds import seeding, seeding_method
+from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
 from .state import OptimizerStep, VariableRecords

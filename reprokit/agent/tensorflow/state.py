@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from _thread import _local
 
-from ..digests import distinct
+from ..core.digests import distinct
 from ..events import ModelEnded, OptimizerEnded, tell
 from . import private_api
 from .tensors import NotReadableError, entry, name_of, read
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..digests import Tensor
+    from ..core.digests import Tensor
     from ..events import Events
 
     Function = Callable[..., Any]

@@ -3,8 +3,8 @@
 The file is opened and closed each time. A descriptor that stayed open would change the numbers that the program gets
 for its own, and would be lost or worse, written to by mistake, in programs that close or replace all descriptors they
 do not know. As that takes longer than the rest of a loss, and each open is a stop where strace watches, the lines of
-each step wait for each other where SIGKILL cannot take them (held.py). They are written by their number alone, not by
-the clock: a replay must do what the recording did.
+each step wait for each other where SIGKILL cannot take them (buffered_lines.py). They are written by their number
+alone, not by the clock: a replay must do what the recording did.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NamedTuple
 
-    from .prediction_rows import Bytes, Rows
+    from .samples import Bytes, Rows
 
     class RowPlace(NamedTuple):
         """Where rows stand: the file, and the number of the first of them."""

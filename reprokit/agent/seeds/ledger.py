@@ -12,12 +12,12 @@ import os
 import sys
 from _thread import _local
 
-from .frameworks import WATCHED
+from ..core.json_text import to_json
+from ..core.thread_names import on_thread
+from ..frameworks import WATCHED
+from .encoding import NotExact, decode, encode
 from .joblib_tasks import Tasks
-from .json_text import to_json
-from .recorded_seeds import RecordedSeeds
-from .seed_values import NotExact, decode, encode
-from .thread_names import on_thread
+from .recording import RecordedSeeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from .journal import Journal
+    from ..core.journal import Journal
 
     Text = Callable[[object], str]
     Place = tuple[str, str, str, int]  # call, thread, name of the file, line

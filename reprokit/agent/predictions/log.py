@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 from _thread import allocate_lock, get_ident
 
+from ..core.thread_names import on_thread
 from . import tasks
-from .evaluation_files import MAX_BYTES, MAX_FILES, Files
-from .prediction_rows import FLOAT, rows_of
+from .files import MAX_BYTES, MAX_FILES, Files
+from .samples import FLOAT, rows_of
 from .scores import Accuracy, Error
-from .thread_names import on_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from .evaluation_files import RowPlace
-    from .journal import Journal
-    from .prediction_batches import Pieces as PiecesType
-    from .prediction_rows import Rows
+    from ..core.journal import Journal
+    from .batches import Pieces as PiecesType
+    from .files import RowPlace
+    from .samples import Rows
 
 MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at the end
 MAX_TYPES = 100  # of such predictions beyond
@@ -199,7 +199,7 @@ class PredictionLog:
         others = self._open.get(name, 0)
         self._open[name] = others + 1
         stream = f"{name}, {others} others" if others else name  # whose rows must not come between these
-        from .prediction_batches import Pieces
+        from .batches import Pieces
 
         return Pieces(self, name, stream, hint, room)
 

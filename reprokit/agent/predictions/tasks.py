@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .prediction_rows import BOOL, FLOAT, INTEGER
+from .samples import BOOL, FLOAT, INTEGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .prediction_rows import Rows
+    from .samples import Rows
 
 CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
 

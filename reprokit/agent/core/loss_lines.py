@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import trail_library
+from .. import trail_library
 from .json_text import to_json
 from .native_module import load
 

@@ -14,7 +14,7 @@ MAX_FILES = 2000
 _BY_ITSELF = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports it into every Python
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = os.path.dirname(os.__file__) + "/"
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
+_OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
 
 
 def modules() -> tuple[list[str], list[str]]:

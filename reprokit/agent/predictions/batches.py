@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from .evaluation import MAX_TYPES
+from .log import MAX_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .evaluation import PredictionLog, Tally
-    from .prediction_rows import Rows
+    from .log import PredictionLog, Tally
+    from .samples import Rows
 
 MAX_WAITING = 256  # batches
 MAX_WAITING_BYTES = 4 << 20

@@ -15,7 +15,7 @@ MAX_PLACES = 3
 MAX_DEPTH = 200  # frames that are looked at
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + "/"
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
+_OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
 _TYPED_IN = ("<stdin>", "<ipython-input-")  # code without a file that is the user's
 _known: dict[str, bool] = {}
 

@@ -6,15 +6,15 @@ import math
 import sys
 from collections import Counter
 
+from ..core.exact_values import from_float
 from . import tasks
-from .exact_values import from_float
-from .prediction_rows import BOOL, FLOAT, INTEGER
+from .samples import BOOL, FLOAT, INTEGER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .prediction_rows import Rows
+    from .samples import Rows
 
 MAX_CLASSES = 10_000
 _UNIT = 1126  # every finite float64 is a multiple of 2 to the power of -1126, also with its mantissa written as 53 bits

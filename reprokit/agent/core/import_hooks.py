@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import ModuleType
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # where reprokit itself lies
+_PACKAGE = os.path.abspath(__file__).rpartition("/agent/core/")[0]  # where reprokit itself lies
 
 
 class Watcher:

@@ -1,0 +1,1 @@
+"""What the agent is built on, and what listens to no event: the journal, exact values, digests, wrapping, imports."""

@@ -1,0 +1,1 @@
+"""What models predicted and what was true: rows in files, scores and digests in lines."""

@@ -1,0 +1,1 @@
+"""The seeds that a training gives its generators: written down, and given again in a replay."""
