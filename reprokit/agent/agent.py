@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .capture import CaptureSession
-    from .frameworks import Adapter
+    from .frameworks.base import Adapter
     from .observing import Observer
     from .patches import Patches
     from .predictions.log import PredictionLog
@@ -75,11 +75,11 @@ class Agent:
 
     def _resize_pools(self, name: str, module: ModuleType) -> None:
         """Where the launcher asks for it, give pools the sizes that they had in the recording."""
-        from . import pools
+        from .compute_settings import pool_sizes, resize_pools
 
-        wanted = pools.sizes(self._run)
+        wanted = pool_sizes(self._run)
         if wanted:
-            pools.resize(name, module, wanted)
+            resize_pools(name, module, wanted)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the agent; what goes wrong becomes a warning line, and None."""

@@ -12,6 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
     from typing import Any
 
     Fact = bool | int | str | list[str] | None
@@ -211,3 +212,35 @@ def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
     functions[0].restype = ctypes.c_char_p if is_text else ctypes.c_int
     answer = functions[0]()
     return answer.decode("ascii", "replace")[:100] if isinstance(answer, bytes) else answer
+
+
+# Pools whose sizes no variable sets: they have functions for it. Only a replay with fewer processors than the recording
+# asks for sizes, which the launcher has found out.
+
+
+def pool_sizes(run: str) -> dict[str, int]:
+    """What the launcher asks for: the plan holds pools only where there is something to do."""
+    with open(run + "/plan.json", "rb") as file:
+        text = file.read()
+    if b'"pools"' not in text:
+        return {}
+    import json
+
+    wanted: dict[str, int] = json.loads(text)["pools"]
+    return wanted
+
+
+def resize_pools(name: str, module: ModuleType, wanted: dict[str, int]) -> None:
+    """Resize what this module, just loaded, has brought."""
+    if name == "torch" and "torch_interop" in wanted:
+        _resize_interop(module, wanted["torch_interop"])
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is not None and "openblas" in wanted:
+        for count, set_count in openblas_libraries(ctypes):
+            if count != wanted["openblas"]:
+                set_count(wanted["openblas"])
+
+
+def _resize_interop(torch: Any, size: int) -> None:
+    if torch.get_num_interop_threads() != size:
+        torch.set_num_interop_threads(size)

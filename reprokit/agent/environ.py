@@ -25,7 +25,6 @@ _PRESENCE = object()  # was asked for, not the value
 _NAMED_BY_LAUNCHER = ("LD_PRELOAD", "PYTHONPATH", "REPROKIT_ID", "REPROKIT_PAD", "REPROKIT_RUN")
 # Packages that read the variables that a script gives them the names of.
 _ON_BEHALF = ("click", "configargparse", "decouple", "environ", "environs", "jsonargparse", "omegaconf")
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class VariableReads:
@@ -82,7 +81,9 @@ class VariableReads:
         return look
 
     def _is_reader(self, file: str) -> bool:
-        is_reader = self._readers[file] = user_frames.is_users(file) or _package(file) in _ON_BEHALF
+        is_reader = self._readers[file] = user_frames.is_users(file) or (
+            user_frames.installed_package(file).lower() in _ON_BEHALF
+        )
         return is_reader
 
     def _note(self, name: Any, asked: Any, frame: FrameType, is_direct: bool) -> None:
@@ -118,15 +119,6 @@ class VariableReads:
             return {"undigested": True}
         data = os.fsencode(name) + b"\0" + os.fsencode(value)
         return {"digest": blake2b(data, key=self._key, digest_size=16).hexdigest(), "key": self._key_id}
-
-
-def _package(file: str) -> str:
-    """The installed package, or module, that a file belongs to; empty where it is in none."""
-    for place in _INSTALLED:
-        _, found, rest = file.partition(place)
-        if found:
-            return rest.partition("/")[0].partition(".")[0].lower()
-    return ""
 
 
 def _is_subscript(frame: FrameType) -> bool:

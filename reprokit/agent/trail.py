@@ -16,7 +16,6 @@ from _thread import _local
 
 from . import trail_library as library
 from .events import (
-    BackwardEnded,
     BatchFetched,
     LossComputed,
     ModelCalled,
@@ -79,11 +78,15 @@ if TYPE_CHECKING:
         def arguments(self, digest: int, fetched: Any) -> Any:
             """What digests a call's arguments, on top of the calls before."""
 
+        @property
+        def uses_devices(self) -> Callable[[], bool]:
+            """Tells whether this process uses devices."""
+
         def device_generators(self) -> int:
-            """The digest of the generators of devices, 0 where none is in use."""
+            """The digest of the generators of devices, where some are in use."""
 
         def is_recording(self) -> bool:
-            """Whether nothing may be read now."""
+            """Whether nothing may be read now, as a device records what it is given."""
 
         def far_loss(self, loss: Any) -> Any:
             """A loss on a device that is digested with the step."""
@@ -227,7 +230,6 @@ class StepTrail:
             BatchFetched: self._batch_fetched,
             ModelCalled: self._model_called,
             LossComputed: self._loss_computed,
-            BackwardEnded: self._backward_ended,
             TensorsChange: self._tensors_change,
             OptimizerMade: self._optimizer_made,
             OptimizerNamed: self._optimizer_named,
@@ -277,17 +279,11 @@ class StepTrail:
             gathered.known = True
             if gathered.tensors:
                 gathered.fold(self._contents)
-            gathered.tensors.append(loss)  # with its graph, as the script's own variable holds it: a copy costs more
+            gathered.tensors.append(loss.detach())  # its graph may live no longer than the script wants
         elif len(self._state.far_losses) < MAX_TENSORS:
             far = self._reader.far_loss(loss)
             if far is not None:
                 self._state.far_losses.append(far)
-
-    def _backward_ended(self, event: BackwardEnded) -> None:
-        """Let go of a graph that backward() has not freed."""
-        if not event.freed_graph:
-            loss = self._state.loss
-            loss.tensors = [tensor.detach() for tensor in loss.tensors]
 
     # Who is about to change what is read
 
@@ -352,13 +348,13 @@ class StepTrail:
         """The digests of the random states as they are now."""
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
-        others = self._reader.device_generators()
+        others = self._reader.device_generators() if self._reader.uses_devices() else 0
         addresses = zip(("python", "numpy"), self._words.both())
         words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}
 
     def _update_done(self, event: UpdateDone) -> None:
-        if self._closed or self._reader.is_recording():
+        if self._closed or (self._reader.uses_devices() and self._reader.is_recording()):
             return
         state, record = self._state, event.optimizer
         if state.pending:
@@ -443,7 +439,8 @@ class StepTrail:
         flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
         batch, loss = state.batch, state.loss
         flags |= state.inputs.flags | library.TORCH | library.LOSS * loss.known
-        more = before, buffers or 0, state.inputs.digest, self._reader.device_generators()
+        devices = self._reader.device_generators() if self._reader.uses_devices() else 0
+        more = before, buffers or 0, state.inputs.digest, devices
         if self._reader.step is not None:
             now = flags | library.BATCH * (batch.known and not batch.is_partial), how, batch.digest, loss.digest
             where = self._words.known, series.known, parameters

@@ -6,6 +6,7 @@ This module is what all frameworks share: it loads that library and knows where 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -50,7 +51,8 @@ FORMATS = {
 }
 
 
-def salt(dtype: str, shape: Sequence[int]) -> int:
+@functools.lru_cache(maxsize=10_000)
+def salt(dtype: str, shape: tuple[int, ...]) -> int:
     """What stands for dtype and shape in a digest."""
     head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join([str(size) for size in shape]))
     return int.from_bytes(hashlib.sha256(head.encode()).digest()[:8], "little")
@@ -143,7 +145,7 @@ class Library:
         known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
         text = json.dumps(known).encode()
         sizes = [size for _, _, _, size in tensors] * 2
-        salts = [salt(dtype, shape) for _, dtype, shape, _ in tensors] * 2
+        salts = [salt(dtype, tuple(shape)) for _, dtype, shape, _ in tensors] * 2
         words = "<%dQ" % len(sizes)
         data = struct.pack(words, *sizes), struct.pack(words, *salts)
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0

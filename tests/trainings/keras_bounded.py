@@ -5,11 +5,11 @@ import os
 import numpy as np
 
 os.environ["KERAS_BACKEND"] = "torch"
-import _reprokit_agent.predictions.batches as prediction_batches
+import _reprokit_agent.predictions.log as prediction_log
 import _reprokit_agent.tensorflow.evaluation as evaluation
 import keras
 
-prediction_batches.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
+prediction_log.MAX_WAITING_BYTES, evaluation.SHARE = 500, 3000
 x, y = np.random.RandomState(0).rand(100, 4).astype("float32"), np.arange(100) % 2
 model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])
 model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])

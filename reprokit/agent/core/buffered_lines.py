@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import sys
 
+from .json_text import to_json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    LossNames = tuple[int, bytes, bytes]  # the bytes that a line needs at most, and its parts
+
 DIRECTORY = "pending"
+NUMBERS = 200  # bytes of a loss's line beside its names
 SIZE = 16 << 10  # a hundred losses
 MAX_FILES = 64  # of processes that had the same number
 PLACE = 0x2E0000000000  # a wish: apart from the program's own mappings, and from those of shim and trail
@@ -108,3 +113,24 @@ class HeldLines:
         if address and address != ctypes.c_void_p(-1).value:
             self._room = (ctypes.c_char * SIZE).from_address(address)
             self._ctypes, self.address = ctypes, address
+
+
+class LossLines:
+    """Writes lines of losses by compiled code where they wait: each step of a training pays for one."""
+
+    def __init__(self, run: str) -> None:
+        from .. import trail_library
+        from .native_module import load
+
+        module = load(trail_library.path_of(run))
+        self.formats = trail_library.FORMATS
+        self.write: Any = None if module is None else module.loss_line
+        self.names: dict[str, LossNames] = {}
+
+    def prepare(self, identity: str, name: str) -> LossNames:
+        """What lines of a name need: more than there can be, where nothing compiled writes any."""
+        head = f'{{"k":"loss","p":{identity},"n":'.encode()
+        rest = f',"name":{to_json(name)},"step":'.encode()
+        room = 1 << 62 if self.write is None else len(head) + len(rest) + NUMBERS
+        known = self.names[name] = room, head, rest
+        return known

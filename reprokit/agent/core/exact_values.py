@@ -1,4 +1,4 @@
-"""Exact descriptions of numbers: the VALUE of metrics.jsonl."""
+"""Exact descriptions of numbers: the VALUE of metrics.jsonl; of results of several parts under a name each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 MAX_TEXT = 65536
+MAX_SPREAD = 100  # elements of an array that are told one by one
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
 _INTEGERS = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
 
@@ -38,7 +40,7 @@ def _describe_array(value: Any) -> dict[str, object]:
         return _describe_array(value.numpy())
     elif value.size == 1:
         return from_number(value.dtype.name, value.item())
-    from .array_digests import describe_array
+    from .digests import describe_array
 
     return {"dtype": "str", "text": str(describe_array(value)["digest"])}
 
@@ -92,3 +94,28 @@ def _integer(number: int) -> dict[str, object]:
     if -(1 << 63) <= number < 1 << 63:
         return {"dtype": "int", "decimal": number}
     return {"dtype": "str", "text": str(number)[:MAX_TEXT]}  # JSON readers disagree about larger ones
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays or numbers in dictionaries, lists and tuples; nothing for None."""
+    if isinstance(value, dict):
+        for key in value:
+            yield from leaves(f"{name}/{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(value):
+            yield from leaves(f"{name}/{number}", part)
+    elif value is not None:
+        yield name, value
+
+
+def described(name: str, value: Any) -> dict[str, dict[str, object]]:
+    """The VALUEs of a metric's result by name; those of small arrays one by one."""
+    found: dict[str, dict[str, object]] = {}
+    for part, leaf in leaves(name, value):
+        count = leaf.numel() if hasattr(leaf, "numel") else getattr(leaf, "size", 1)
+        if hasattr(leaf, "reshape") and 1 < count <= MAX_SPREAD:
+            flat = leaf.reshape(-1)
+            found.update({f"{part}/{number}": describe(flat[number]) for number in range(count)})
+        else:
+            found[part] = describe(leaf)
+    return found

@@ -14,15 +14,13 @@ import os
 import time
 from _thread import allocate_lock
 
-from .buffered_lines import SIZE, HeldLines
+from .buffered_lines import SIZE, HeldLines, LossLines
 from .json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
-
-    from .loss_lines import LossLines
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
 HELD = frozenset(["loss", "log", "epoch", "weights"])  # kinds of lines that come with each step or epoch
@@ -96,7 +94,7 @@ class Journal:
         """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
         is_known = self._identity is not None and self._announced and dtype in LOSSES and type(number) is float
         if is_known and self._losses is None:
-            self._losses = self._loss_lines()  # not under the guard: a thread that finds it taken writes at once
+            self._losses = LossLines(self._run)  # not under the guard: a thread that finds it taken writes at once
         if is_known and self._guard.acquire(False):
             try:
                 if self._hold_loss(name, step, dtype, number):
@@ -108,7 +106,7 @@ class Journal:
         self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
 
     def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:
-        lines, held = self._losses or self._loss_lines(), self._held
+        lines, held = self._losses or LossLines(self._run), self._held
         room, head, rest = lines.names.get(name) or lines.prepare(self._quoted, name)
         if held.used + room >= SIZE or not (held.address or held.is_there()):
             return False
@@ -117,11 +115,6 @@ class Journal:
         held.used += lines.write(*line)
         self.written = True
         return True
-
-    def _loss_lines(self) -> LossLines:
-        from .loss_lines import LossLines
-
-        return LossLines(self._run)
 
     def _take(self, may_wait: bool, line: bytes) -> None:
         if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing

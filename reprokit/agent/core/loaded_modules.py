@@ -6,15 +6,14 @@ import os
 import sys
 from types import ModuleType
 
+from .user_frames import OWN, STANDARD, installed_package
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_FILES = 2000
 _BY_ITSELF = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports it into every Python
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-_STANDARD = os.path.dirname(os.__file__) + "/"
-_OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
 
 
 def modules() -> tuple[list[str], list[str]]:
@@ -22,14 +21,11 @@ def modules() -> tuple[list[str], list[str]]:
     packages: set[str] = set()
     files: set[str] = set()
     for path in _files():
-        for place in _INSTALLED:
-            _, found, rest = path.partition(place)
-            if found:
-                packages.add(rest.split("/", 1)[0].split(".", 1)[0])
-                break
-        else:
-            if not path.startswith((_STANDARD, _OWN)) and len(files) < MAX_FILES:
-                files.add(path)
+        package = installed_package(path)
+        if package:
+            packages.add(package)
+        elif not path.startswith((STANDARD, OWN)) and len(files) < MAX_FILES:
+            files.add(path)
     return sorted(name for name in packages if name not in _BY_ITSELF and name[:2] != "__"), sorted(files)
 
 

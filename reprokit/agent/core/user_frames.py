@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 MAX_PLACES = 3
 MAX_DEPTH = 200  # frames that are looked at
-_INSTALLED = ("/site-packages/", "/dist-packages/")
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + "/"
-_OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
+INSTALLED = ("/site-packages/", "/dist-packages/")
+STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + "/"
+OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
 _TYPED_IN = ("<stdin>", "<ipython-input-")  # code without a file that is the user's
 _known: dict[str, bool] = {}
 
@@ -43,14 +43,21 @@ def _is_users(file: str) -> bool:
     if file[:1] == "<":
         return file.startswith(_TYPED_IN)
     path = os.path.normpath(file)
-    if any(place in path for place in _INSTALLED):
-        return False
-    return not os.path.abspath(path).startswith((_STANDARD, _OWN))
+    return not (installed_package(path) or os.path.abspath(path).startswith((STANDARD, OWN)))
+
+
+def installed_package(file: str) -> str:
+    """The installed package, or module, that a file belongs to; empty where it is in none."""
+    for place in INSTALLED:
+        _, found, rest = file.partition(place)
+        if found:
+            return rest.partition("/")[0].partition(".")[0]
+    return ""
 
 
 def is_own(file: str) -> bool:
     """Whether code of this file is the agent's."""
-    return file.startswith(_OWN)
+    return file.startswith(OWN)
 
 
 def running_code(frame: FrameType | None) -> list[CodeType]:

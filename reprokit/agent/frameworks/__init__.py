@@ -5,26 +5,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
-    from typing import Protocol
 
     from ..agent import Agent
-
-    class Adapter(Protocol):
-        """What the agent asks of an adapter."""
-
-        def instrument(self, name: str, module: ModuleType) -> None:
-            """Attach to a module of the framework that has just been executed."""
-
-        def finish(self) -> None:
-            """Write what is known at the end; may be called again, and then writes nothing twice."""
-
-        def random_states(self) -> None:
-            """Write the digests of the framework's random states, last of all."""
-
-        def forget(self) -> None:
-            """In a forked child: drop what the parent noted."""
-
+    from .base import Adapter
 
 # Where Keras trains and where its optimizers apply gradients, from 2.2 to 3, in all its packages.
 _KERAS_2 = (
@@ -87,25 +70,13 @@ _WAITS_FOR = {
     ],
 }
 _FOLDERS = frozenset(["pytorch", "tensorflow"])  # beside this one
-_CLASSES = {
-    "python": "PythonAdapter",
-    "numpy": "NumpyAdapter",
-    "jax": "JaxAdapter",
-    "pytorch": "PytorchAdapter",
-    "tensorflow": "TensorflowAdapter",
-    "sklearn": "SklearnAdapter",
-    "xgboost": "XgboostAdapter",
-    "lightgbm": "LightgbmAdapter",
-    "torchmetrics": "TorchmetricsAdapter",
-    "trackers": "TrackersAdapter",
-}
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 
 
 def load(name: str) -> Callable[[Agent], Adapter]:
-    """The adapter of this name."""
+    """The adapter of this name: PythonAdapter of python."""
     from importlib import import_module
 
     place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"
-    adapter: Callable[[Agent], Adapter] = getattr(import_module(place), _CLASSES[name])
+    adapter: Callable[[Agent], Adapter] = getattr(import_module(place), name.capitalize() + "Adapter")
     return adapter

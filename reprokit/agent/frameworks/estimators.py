@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from _thread import _local
+from functools import partial
 
-from ..core.named_results import described, leaves
+from ..core.exact_values import described, leaves
 from ..core.patching import replace
 
 TYPE_CHECKING = False
@@ -29,6 +30,21 @@ def is_inside() -> bool:
     """Whether the caller of the function that asks this was called by one of the libraries."""
     name: str = sys._getframe(2).f_globals.get("__name__") or ""
     return name.partition(".")[0] in LIBRARIES
+
+
+def watched(agent: Agent, note: Function) -> Callable[[Function], Function]:
+    """Make wrappers of functions that hand result, arguments and keywords of calls from outside to `note`."""
+
+    def make(original: Function) -> Function:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            if not is_inside():
+                agent.attempt(note, result, arguments, keywords)
+            return result
+
+        return call
+
+    return make
 
 
 class Scoring(_local):
@@ -53,23 +69,15 @@ class Estimators:
                     self._instrument_method(base, method)
 
     def _instrument_method(self, owner: type, method: str) -> None:
-        make = self._make_score if method == "score" else self._make_predict
+        make = self._make_score if method == "score" else watched(self._agent, partial(self._note, method))
         found = vars(owner).get(method)
         if hasattr(found, "fn") and hasattr(found, "check"):  # present only where the estimator inside has it
             replace_function(found, make)
         else:
             replace(owner, method, make)
 
-    def _make_predict(self, original: Function) -> Function:
-        def predict(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(estimator, *arguments, **keywords)
-            if not is_inside():
-                self._agent.attempt(self._note, estimator, original.__name__, result)
-            return result
-
-        return predict
-
-    def _note(self, estimator: Any, method: str, result: Any) -> None:
+    def _note(self, method: str, result: Any, arguments: tuple[Any, ...], _keywords: dict[str, Any]) -> None:
+        estimator = arguments[0]
         parts = list(leaves(f"{type(estimator).__name__}.{method}", result))
         classes = getattr(estimator, "classes_", None) if method == "predict_proba" and len(parts) == 1 else None
         for name, part in parts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..core.patching import replace
 from ..seeds.ledger import seeding
-from .version_only import VersionOnly
+from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-class JaxAdapter(VersionOnly):
+class JaxAdapter(Adapter):
     """Watches jax, and where its keys are made."""
 
     def instrument(self, name: str, module: ModuleType) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from ..core.patching import replace
-from .estimators import is_inside
-from .parameters import ParametersAdapter
+from .base import ParametersAdapter
+from .estimators import watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-    Function = Callable[..., Any]
 
 
 class LightgbmAdapter(ParametersAdapter):
@@ -19,20 +16,12 @@ class LightgbmAdapter(ParametersAdapter):
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "lightgbm.basic":
-            replace(module.Booster, "predict", self._make_predict)
+            replace(module.Booster, "predict", watched(self._agent, self._note))
         else:
             super().instrument(name, module)
 
-    def _make_predict(self, original: Function) -> Function:
-        def predict(booster: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(booster, *arguments, **keywords)
-            if not is_inside():
-                self._agent.attempt(self._note, booster, result, keywords)
-            return result
-
-        return predict
-
-    def _note(self, booster: Any, result: Any, keywords: dict[str, Any]) -> None:
+    def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        booster = arguments[0]
         kinds = [key for key in ("raw_score", "pred_leaf", "pred_contrib") if keywords.get(key)]
         objective = str(getattr(booster, "params", {}).get("objective", ""))
         is_class = objective.startswith(("binary", "multiclass", "cross_entropy"))

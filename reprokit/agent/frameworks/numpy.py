@@ -13,23 +13,20 @@ from functools import partial
 from ..core.digests import text_digest
 from ..core.patching import replace, replace_in_static_type
 from ..seeds.ledger import seeding, seeding_method
+from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..agent import Agent
     from ..seeds.ledger import Ledger
 
     Function = Callable[..., Any]
 
 
-class NumpyAdapter:
+class NumpyAdapter(Adapter):
     """Watches numpy and numpy.random."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "numpy":
@@ -54,17 +51,11 @@ class NumpyAdapter:
             replace(module, "randbits", entropy.make_randbits)
             replace(module, "_coerce_to_uint32_array", entropy.make_coerce)
 
-    def finish(self) -> None:
-        pass
-
     def random_states(self) -> None:
         random = sys.modules.get("numpy.random")
         if random is not None:
             line = {"name": "numpy", "digest": text_digest(repr(_plain(random.get_state())))}
             self._agent.journal.write("random_state", line)
-
-    def forget(self) -> None:
-        pass
 
 
 class _Entropy(_local):

@@ -6,6 +6,7 @@ import sys
 
 from ..core.digests import text_digest
 from ..core.patching import replace
+from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,14 +14,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..agent import Agent
 
-
-class PythonAdapter:
+class PythonAdapter(Adapter):
     """Watches the module random."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
 
     def instrument(self, name: str, module: Any) -> None:
         self._agent.attempt(self._agent.generators.begin, "python", module.getstate)
@@ -44,14 +40,8 @@ class PythonAdapter:
 
         return seed
 
-    def finish(self) -> None:
-        pass
-
     def random_states(self) -> None:
         random: Any = sys.modules.get("random")
         if random is not None:
             line = {"name": "random", "digest": text_digest(repr(random.getstate()))}
             self._agent.journal.write("random_state", line)
-
-    def forget(self) -> None:
-        pass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from ..core.named_results import described
+from ..core.exact_values import described
 from ..core.patching import replace
+from .base import Adapter
 from .estimators import Estimators, Scoring, is_inside
 from .sklearn_validation import FOLD, MAX_ROWS, Validation
-from .version_only import VersionOnly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ METRICS = {
 _PREDICTIONS = ("y_pred", "y_score", "y_proba", "y_prob", "pred_decision", "y2")
 
 
-class SklearnAdapter(VersionOnly):
+class SklearnAdapter(Adapter):
     """Watches sklearn, sklearn.base, the modules of sklearn.metrics, and cross-validation."""
 
     def __init__(self, agent: Agent) -> None:

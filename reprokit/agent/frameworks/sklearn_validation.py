@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from ..core.named_results import described
+from ..core.exact_values import described
 from ..core.patching import replace
-from .estimators import is_inside
+from .estimators import watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Validation:
         replace(module, "_fit_and_score", self._make_fit_and_score)
         replace(module, "_score", self._make_score)
         replace(module, "_aggregate_score_dicts", self._make_aggregate)
-        replace(module, "cross_val_predict", self._make_cross_val_predict)
-        replace(module, "cross_val_score", self._make_cross_val_score)
+        replace(module, "cross_val_predict", watched(self._agent, self._note_predicted))
+        replace(module, "cross_val_score", watched(self._agent, self._write))
 
     def _make_fit_and_score(self, original: Function) -> Function:
         def _fit_and_score(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -85,31 +85,13 @@ class Validation:
     def _note_fold(self, estimator: str, task: str, true: Any, pred: Any) -> None:
         self._agent.evaluation.note(f"{estimator}.cross-validation", pred, true, hint=task)
 
-    def _make_cross_val_predict(self, original: Function) -> Function:
-        def cross_val_predict(*arguments: Any, **keywords: Any) -> Any:
-            result = original(*arguments, **keywords)
-            if not is_inside():
-                self._agent.attempt(self._note_predicted, arguments, keywords, result)
-            return result
-
-        return cross_val_predict
-
-    def _note_predicted(self, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+    def _note_predicted(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         true = keywords.get("y", arguments[2] if len(arguments) > 2 else None)
         hint, classes = None, None
         if keywords.get("method", "predict") == "predict_proba" and getattr(true, "ndim", 0) == 1:
             hint, classes = "classification", sys.modules["numpy"].unique(true)
         self._agent.evaluation.note("cross_val_predict", result, true, hint=hint, classes=classes)
 
-    def _make_cross_val_score(self, original: Function) -> Function:
-        def cross_val_score(*arguments: Any, **keywords: Any) -> Any:
-            result = original(*arguments, **keywords)
-            if not is_inside():
-                self._agent.attempt(self._write, result)
-            return result
-
-        return cross_val_score
-
-    def _write(self, result: Any) -> None:
+    def _write(self, result: Any, _arguments: Any, _keywords: Any) -> None:
         name = "cross_val_score"
         self._agent.journal.write("evaluate", {"name": name, "values": described(name, result)})

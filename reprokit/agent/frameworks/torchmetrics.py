@@ -11,11 +11,11 @@ import sys
 import weakref
 from _thread import _local
 
-from ..core.named_results import described
+from ..core.exact_values import described
 from ..core.patching import replace
 from ..predictions.log import aligned
 from ..pytorch.tensors import is_plain
-from .version_only import VersionOnly
+from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MetricRecord:
         self.written = False  # and nothing came since
 
 
-class TorchmetricsAdapter(VersionOnly):
+class TorchmetricsAdapter(Adapter):
     """Watches torchmetrics.metric.Metric."""
 
     def __init__(self, agent: Agent) -> None:

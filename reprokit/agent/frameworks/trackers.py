@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from ..core.patching import replace
-from .version_only import VersionOnly
+from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LONGEST = 1000  # characters of what is written down
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of ids of Weights & Biases
 
 
-class TrackersAdapter(VersionOnly):
+class TrackersAdapter(Adapter):
     """Watches both libraries."""
 
     def __init__(self, agent: Agent) -> None:

@@ -7,18 +7,15 @@ import sys
 import weakref
 
 from ..core.patching import replace
-from .estimators import Estimators, Scoring, is_inside
-from .parameters import ParametersAdapter
+from .base import ParametersAdapter
+from .estimators import Estimators, Scoring, watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 _CLASSIFIES = ("binary:", "multi:")
 _COUNTS = ("count:", "reg:", "survival:")
@@ -34,7 +31,7 @@ class XgboostAdapter(ParametersAdapter):
     def instrument(self, name: str, module: Any) -> None:
         if name == "xgboost.core":
             for method in ("predict", "inplace_predict"):
-                replace(module.Booster, method, self._make_predict)
+                replace(module.Booster, method, watched(self._agent, self._note))
         elif name == "xgboost.sklearn":
             self._instrument_estimators(module)
         else:
@@ -48,17 +45,9 @@ class XgboostAdapter(ParametersAdapter):
                 if isinstance(value, type):
                     estimators.instrument(value)
 
-    def _make_predict(self, original: Function) -> Function:
-        def predict(booster: Any, data: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(booster, data, *arguments, **keywords)
-            if not is_inside():
-                self._agent.attempt(self._note, booster, data, result, keywords)
-            return result
-
-        return predict
-
-    def _note(self, booster: Any, data: Any, result: Any, keywords: dict[str, Any]) -> None:
+    def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """The predictions, and the true labels where the data has them; of leaves and contributions the bits alone."""
+        booster, data = arguments[0], arguments[1] if len(arguments) > 1 else keywords["data"]
         kinds = [
             key for key in ("pred_leaf", "pred_contribs", "pred_interactions", "output_margin") if keywords.get(key)
         ]

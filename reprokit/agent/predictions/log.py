@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from _thread import allocate_lock, get_ident
 
 from ..core.thread_names import on_thread
-from . import tasks
 from .files import MAX_BYTES, MAX_FILES, Files
 from .samples import FLOAT, rows_of
-from .scores import Accuracy, Error
+from .scores import REGRESSION, TASKS, VALUES, Accuracy, Error, TaskJudgment, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.journal import Journal
-    from .batches import Pieces as PiecesType
     from .files import RowPlace
     from .samples import Rows
 
@@ -25,6 +24,8 @@ MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at 
 MAX_TYPES = 100  # of such predictions beyond
 MAX_REMEMBERED = 64  # arrays that are not written a second time
 MAX_LABELS = 10_000
+MAX_WAITING = 256  # batches of an evaluation that are put together
+MAX_WAITING_BYTES = 4 << 20
 BY_SCRIPT = "log_predictions"  # the name of what a script logs by itself
 
 
@@ -72,7 +73,7 @@ class Tally:
         self._classes = None if classes is None else rows_of(classes).flat()[:MAX_LABELS]
         self._append = append
         self._columns: dict[str, RowBuffer] = {}
-        self._judgement: tasks.TaskJudgment | None = None
+        self._judgement: TaskJudgment | None = None
         self._score: Accuracy | Error | None = None
         self._problem = ""
         self.calls = 0
@@ -100,10 +101,10 @@ class Tally:
                     self._columns[side] = RowBuffer(rows, lambda rows, side=side: self._append(side, rows))  # type: ignore[misc]
                 self._columns[side].add(rows, known)
         if self._judgement is None:
-            self._judgement = tasks.judge(pred, truth, self._asked, self._hint)
-            if self._judgement.task == tasks.REGRESSION:
+            self._judgement = judge(pred, truth, self._asked, self._hint)
+            if self._judgement.task == REGRESSION:
                 self._score = Error()
-            elif self._judgement.form != tasks.VALUES:
+            elif self._judgement.form != VALUES:
                 self._score = Accuracy(self._judgement.form, self._classes)
         if truth is not None and self._score is not None:
             try:
@@ -158,8 +159,8 @@ class PredictionLog:
     ) -> None:
         """Write a line of what one call predicted; unless the one before told the same, if once is enough."""
         name, sides = on_thread(name), aligned(pred, truth)
-        if task is not None and task not in tasks.TASKS:
-            self._warn(f"{name}: task {task!r} is none of {', '.join(tasks.TASKS)}; it was inferred")
+        if task is not None and task not in TASKS:
+            self._warn(f"{name}: task {task!r} is none of {', '.join(TASKS)}; it was inferred")
             task = None
         if self._owner == get_ident():
             self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out")
@@ -192,18 +193,16 @@ class PredictionLog:
                 self._known.pop(next(iter(self._known)), None)
             self._known[digest] = place
 
-    def pieces(self, name: str, hint: str | None = None, *, share: int = MAX_BYTES) -> PiecesType:
+    def pieces(self, name: str, hint: str | None = None, *, share: int = MAX_BYTES) -> Pieces:
         """Lines to be, of one evaluation whose batches come one by one; share: bytes for all of this name."""
         name = on_thread(name)
         room = self._shares.setdefault(name, [share])
         others = self._open.get(name, 0)
         self._open[name] = others + 1
         stream = f"{name}, {others} others" if others else name  # whose rows must not come between these
-        from .batches import Pieces
-
         return Pieces(self, name, stream, hint, room)
 
-    def add_pieces(self, pieces: PiecesType, pred: Any, truth: Any, *, whole: bool) -> None:
+    def add_pieces(self, pieces: Pieces, pred: Any, truth: Any, *, whole: bool) -> None:
         """Take in batches that were put together; whole: there are no others of this evaluation."""
         sides = aligned(pred, truth)
         with self._lock:
@@ -216,7 +215,7 @@ class PredictionLog:
             else:
                 tally.add(*sides, self._known if whole else {})
 
-    def end_pieces(self, pieces: PiecesType, tallies: Iterable[Tally]) -> None:
+    def end_pieces(self, pieces: Pieces, tallies: Iterable[Tally]) -> None:
         """Write the lines of an evaluation that has ended; none of one that failed."""
         with self._lock:
             self._open[pieces.name] -= 1
@@ -283,3 +282,81 @@ def aligned(pred: Any, truth: Any) -> tuple[Rows, Rows | None]:
         if true.shape != shape[:-1]:
             rows = rows.with_last(1)
     return rows, true
+
+
+class Pieces:
+    """What the batches of one evaluation predicted, and what was true of them."""
+
+    def __init__(self, evaluation: PredictionLog, name: str, stream: str, hint: str | None, room: list[int]) -> None:
+        self.name = name
+        self.hint = hint
+        self._evaluation = evaluation
+        self._stream = stream
+        self._room = room  # bytes left, which all of this name share
+        self._waiting: list[tuple[Any, Any]] = []
+        self._bytes = 0
+        self._tallies: dict[tuple[object, ...], Tally] = {}
+
+    def add(self, pred: Any, truth: Any) -> None:
+        """Take in a batch, whose values stay as they are."""
+        self._waiting.append((pred, truth))
+        self._bytes += _size(pred) + _size(truth)
+        if len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES:
+            self._flush(whole=False)
+
+    def finish(self) -> None:
+        """Write the lines."""
+        try:
+            self._flush(whole=not self._tallies)
+        finally:
+            self._evaluation.end_pieces(self, self._tallies.values())
+
+    def drop(self) -> None:
+        """The evaluation failed."""
+        self._evaluation.end_pieces(self, ())
+
+    def tally_of(self, sides: tuple[Rows, Rows | None]) -> Tally | None:
+        """The line that rows of such types belong to; None where there are too many."""
+        kind = tuple((rows.dtype, *rows.shape[1:]) for rows in sides if rows is not None)
+        if kind not in self._tallies and len(self._tallies) < MAX_TYPES:
+            self._tallies[kind] = self._evaluation.tally(self._stream, hint=self.hint, room=self._room)
+        return self._tallies.get(kind)
+
+    def _flush(self, *, whole: bool) -> None:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        for pred, truth in _joined(waiting):
+            self._evaluation.add_pieces(self, pred, truth, whole=whole)
+
+
+def _joined(batches: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The batches in their order, those of one type as one, so that the work is not done for each."""
+    groups: dict[tuple[object, ...], list[tuple[Any, Any]]] = {}
+    for batch in batches:
+        pair = _array(batch[0]), None if batch[1] is None else _array(batch[1])
+        kind = tuple(None if side is None else (str(side.dtype), *side.shape[1:]) for side in pair)
+        groups.setdefault(kind, []).append(pair)
+    return [tuple(map(_whole, zip(*group))) for group in groups.values()]
+
+
+def _whole(sides: tuple[Any, ...]) -> Any:
+    if sides[0] is None or len(sides) == 1:
+        return sides[0]
+    if hasattr(sides[0], "detach"):
+        return sys.modules["torch"].cat(sides)
+    return sys.modules["numpy"].concatenate(sides)
+
+
+def _array(value: Any) -> Any:
+    """An array of NumPy; tensors of PyTorch, some of whose types NumPy does not know, are only taken from the GPU."""
+    return value.cpu() if hasattr(value, "detach") else sys.modules["numpy"].asarray(value)
+
+
+def _size(value: Any) -> int:
+    """Bytes, of a tensor on any device."""
+    if value is None:
+        return 0
+    width: Any = getattr(value.dtype, "itemsize", None) or getattr(value.dtype, "size", 8)
+    number = int(width)
+    for size in value.shape:
+        number *= int(size)
+    return number

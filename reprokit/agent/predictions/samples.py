@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 
-from ..core.array_digests import array_bytes
+from ..core.digests import array_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Accuracy and mean absolute error, exact: the same wherever and in whatever pieces they are computed."""
+"""What predictions are: labels, scores of classes, or numbers; and how good. docs/format.md has the rules.
+
+Accuracy and mean absolute error are exact: the same wherever and in whatever pieces they are computed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import sys
 from collections import Counter
 
 from ..core.exact_values import from_float
-from . import tasks
 from .samples import BOOL, FLOAT, INTEGER
 
 TYPE_CHECKING = False
@@ -16,9 +18,96 @@ if TYPE_CHECKING:
 
     from .samples import Rows
 
+CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
+
+# How labels come out of what was predicted.
+LABELS = "labels"  # each value is one
+SCORES = "scores"  # the position of the largest along the last dimension
+PROBABILITY = "probability"  # 1 above a half, else 0
+MULTILABEL = "multilabel"  # a row says of each label whether it applies; numbers do above a half
+VALUES = "values"  # none do
+
+HALF = 0.5
 MAX_CLASSES = 10_000
 _UNIT = 1126  # every finite float64 is a multiple of 2 to the power of -1126, also with its mantissa written as 53 bits
 _CHUNK = 1 << 20
+
+
+class TaskJudgment:
+    """The task, the form of the predictions, and who said so."""
+
+    def __init__(self, task: str, form: str, why: str) -> None:
+        self.task = task
+        self.form = form
+        self.why = why
+
+
+def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> TaskJudgment:
+    """The task that the script asked for, or that the framework knows, or else that the values look like."""
+    for task, why in ((asked, "given"), (hint, "framework")):
+        if task is not None:
+            form = VALUES if task == REGRESSION else _form(pred, truth)
+            return TaskJudgment(task, form, why)
+    if _is_regression(pred, truth):
+        return TaskJudgment(REGRESSION, VALUES, "inferred")
+    return TaskJudgment(CLASSIFICATION, _form(pred, truth), "inferred")
+
+
+def _is_regression(pred: Rows, truth: Rows | None) -> bool:
+    if pred.kind not in (FLOAT, INTEGER) or (truth is not None and truth.kind not in (FLOAT, INTEGER)):
+        return False
+    if pred.kind == INTEGER:
+        return truth is not None and truth.kind == FLOAT and not _is_whole(truth)
+    if truth is None:
+        return pred.columns == 1 or len(pred.shape) > 2
+    if truth.elements != pred.elements or is_one_hot(truth) or _within_one(pred, truth):
+        return False
+    return truth.kind == FLOAT or not (_is_whole(pred) or (pred.columns > 1 and is_binary(truth)))
+
+
+def _form(pred: Rows, truth: Rows | None) -> str:
+    """How a classification's predictions are to be read."""
+    if pred.kind == FLOAT:
+        if pred.columns > 1:
+            binary = truth is not None and truth.shape == pred.shape and not is_one_hot(truth)
+            return MULTILABEL if binary else SCORES
+        return _form_of_column(pred, truth)
+    if len(pred.shape) == 2 and pred.columns > 1 and pred.kind in (BOOL, INTEGER) and is_binary(pred):
+        return MULTILABEL
+    return LABELS
+
+
+def _form_of_column(pred: Rows, truth: Rows | None) -> str:
+    """Probabilities of one class of two, labels written as floats, or margins that say nothing without their bound."""
+    is_whole = _is_whole(pred)
+    if pred.all_in(_is_probability) and not (is_whole and (truth is None or not is_binary(truth))):
+        return PROBABILITY
+    return LABELS if is_whole else VALUES
+
+
+def is_one_hot(rows: Rows) -> bool:
+    """Whether each row is a 1 among zeros."""
+    if len(rows.shape) != 2 or rows.columns < 2 or not is_binary(rows):
+        return False
+    flat, width = rows.flat(), rows.columns
+    return all(flat[start : start + width].count(0) == width - 1 for start in range(0, len(flat), width))
+
+
+def is_binary(rows: Rows) -> bool:
+    """Whether there are no other values than 0 and 1."""
+    return rows.kind in (BOOL, INTEGER, FLOAT) and rows.all_in(lambda value: (value == 0) | (value == 1))
+
+
+def _is_whole(rows: Rows) -> bool:
+    return rows.all_in(lambda value: (abs(value) < 1 << 53) & (value % 1 == 0))
+
+
+def _is_probability(value: Any) -> Any:
+    return (value >= 0) & (value <= 1)
+
+
+def _within_one(pred: Rows, truth: Rows) -> bool:
+    return is_binary(truth) and pred.all_in(_is_probability)
 
 
 class Accuracy:
@@ -33,7 +122,7 @@ class Accuracy:
 
     def add(self, pred: Rows, truth: Rows) -> None:
         """Count predictions; raises ValueError where the two do not belong together."""
-        if self._form == tasks.MULTILABEL:
+        if self._form == MULTILABEL:
             self._add_multilabel(_above_half(pred), _above_half(truth), pred.columns)
             return
         predicted, true = self._predicted(pred), self._true(pred, truth)
@@ -43,18 +132,18 @@ class Accuracy:
         self.right.update([one for one, other in zip(true, predicted) if one == other])
 
     def _predicted(self, pred: Rows) -> list[Any]:
-        if self._form == tasks.SCORES:
+        if self._form == SCORES:
             largest = pred.largest()
             return largest if self._classes is None else [self._classes[position] for position in largest]
-        return _above_half(pred) if self._form == tasks.PROBABILITY else _labels(pred)
+        return _above_half(pred) if self._form == PROBABILITY else _labels(pred)
 
     def _true(self, pred: Rows, truth: Rows) -> list[Any]:
         labels = _labels(truth)
-        if self._form == tasks.SCORES and truth.shape == pred.shape and tasks.is_one_hot(truth):
+        if self._form == SCORES and truth.shape == pred.shape and is_one_hot(truth):
             return truth.largest()
-        if self._form == tasks.PROBABILITY and not tasks.is_binary(truth):
+        if self._form == PROBABILITY and not is_binary(truth):
             raise ValueError("nothing says which of the true labels the probabilities are of")
-        if self._form == tasks.SCORES and self._classes is None and not set(labels) <= set(range(pred.shape[-1])):
+        if self._form == SCORES and self._classes is None and not set(labels) <= set(range(pred.shape[-1])):
             raise ValueError("nothing says which column of scores is which label")
         return labels
 
@@ -74,7 +163,7 @@ class Accuracy:
         total = sum(self.all.values())
         if not total:
             return {}
-        rows = self._rows if self._form == tasks.MULTILABEL else [sum(self.right.values()), total]
+        rows = self._rows if self._form == MULTILABEL else [sum(self.right.values()), total]
         labels = sorted(self.all, key=lambda label: (isinstance(label, str), label))[:MAX_CLASSES]
         return {"accuracy": rows, "classes": [[str(label), self.right[label], self.all[label]] for label in labels]}
 
@@ -85,7 +174,7 @@ def _labels(rows: Rows) -> list[Any]:
 
 
 def _above_half(rows: Rows) -> list[bool]:
-    return [value > tasks.HALF for value in rows.flat()]
+    return [value > HALF for value in rows.flat()]
 
 
 class Error:

@@ -6,6 +6,7 @@ import atexit
 
 from .. import trail_library
 from ..events import Events
+from ..frameworks.base import Adapter
 from ..metrics import Metrics
 from ..trail import StepTrail
 from . import private_api, tensors
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 
-class PytorchAdapter:
+class PytorchAdapter(Adapter):
     """Watches a training by PyTorch."""
 
     def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+        super().__init__(agent)
         self._torch: Any = None
         self._hooks: EventHooks | None = None
         self._early: list[tuple[str, Any]] = []  # modules that PyTorch brings before it is there itself
@@ -71,16 +72,8 @@ class PytorchAdapter:
         events.add(trail)
         return trail
 
-    def _parts(self) -> list[Any]:
+    def parts(self) -> list[Any]:
         return [part for part in (self._trail, self._metrics, self._records) if part is not None]
-
-    def forget(self) -> None:
-        for part in self._parts():
-            part.forget()
-
-    def finish(self) -> None:
-        for part in self._parts():
-            self._agent.attempt(part.finish)
 
     def random_states(self) -> None:
         if self._torch is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .. import trail_library as trail
-from ..core.array_digests import array_entry
+from ..core.digests import array_entry
 from .series import size_of
-from .tensors import dtype_name, entry, is_nested, is_plain
+from .tensors import dtype_name, entry, is_nested, is_plain, lies_in_order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ class PytorchContents:
         self._only = frozenset([torch.Tensor])
         self._strided = torch.strided
         self.missed = False  # a tensor that does not lie on this side
-        self._salts: dict[tuple[Any, Any], int] = {}
         self.salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
-        self._is_negative = getattr(torch.Tensor, "is_neg", lambda tensor: False)  # PyTorch before 1.10 has none
 
     def are_tensors(self, values: Any) -> bool:
         """Whether these are tensors, and of no subclass."""
@@ -43,13 +41,7 @@ class PytorchContents:
 
     def is_simple(self, tensor: Any) -> bool:
         """Whether its bytes lie here and in order."""
-        return (
-            type(tensor) is self._tensor
-            and tensor.layout is self._strided
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and not (tensor.is_quantized or tensor.is_complex() or self._is_negative(tensor) or is_nested(tensor))
-        )
+        return type(tensor) is self._tensor and lies_in_order(tensor)
 
     def simple_salt(self, tensor: Any) -> int | None:
         """What stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
@@ -59,13 +51,7 @@ class PytorchContents:
 
     def salt(self, tensor: Any) -> int:
         """What stands for its dtype and shape."""
-        key = (tensor.dtype, tensor.shape)
-        salt = self._salts.get(key)
-        if salt is None:
-            if len(self._salts) > MAX_SALTS:
-                self._salts.clear()
-            salt = self._salts[key] = trail.salt(dtype_name(tensor), tensor.shape)
-        return salt
+        return trail.salt(dtype_name(tensor), tensor.shape)
 
     def parameters(self, parameters: Sequence[Any]) -> int | None:
         """The digest of a list of parameters, None where one of them cannot be read where it lies."""

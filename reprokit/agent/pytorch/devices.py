@@ -228,7 +228,6 @@ class Devices:
         self._torch, self._warn = torch, warn
         self._by_device: dict[Any, Any] = {}
         self._late: deque[Late] = deque()
-        self._known_salts: dict[tuple[Any, Any], int] = {}
 
     def _digester(self, device: Any) -> Any:
         found = self._by_device.get(device)
@@ -248,18 +247,12 @@ class Devices:
     def begin(self, handle: int, step: int, device: Any, tensors: list[Any], losses: list[Any]) -> None:
         """Digest tensors of a device, and copy losses, which are small."""
         torch, has_any = self._torch, any(tensor is not None for tensor in tensors)
-        digests = self._to_here(self._digester(device).digests(tensors, self._salts(tensors))) if has_any else None
+        salts = [0 if tensor is None else salt(dtype_name(tensor), tensor.shape) for tensor in tensors]
+        digests = self._to_here(self._digester(device).digests(tensors, salts)) if has_any else None
         copies = [self._to_here(loss) for loss in losses]
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
         self._late.append(Late(handle, step, digests, copies, event))
-
-    def _salts(self, tensors: list[Any]) -> list[int]:
-        known = self._known_salts
-        for tensor in tensors:
-            if tensor is not None and (tensor.dtype, tensor.shape) not in known:
-                known[tensor.dtype, tensor.shape] = salt(dtype_name(tensor), tensor.shape)
-        return [0 if tensor is None else known[tensor.dtype, tensor.shape] for tensor in tensors]
 
     def _to_here(self, tensor: Any) -> Any:
         here = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -32,12 +32,12 @@ from ..events import (
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api
 from .state import Modules, has_parameters
-from .tensors import is_here, is_plain
-from .torch_compile import own_code, tracing_test
+from .tensors import is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import CodeType
     from typing import Any
 
     from ..agent import Agent
@@ -53,13 +53,6 @@ LATER = (
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
-
-
-def _keeps_graph(
-    gradients: Any = None, retain_graph: Any = None, create_graph: Any = False, *_others: Any, **_keywords: Any
-) -> bool:
-    """Whether backward() leaves what the forward pass has saved in memory."""
-    return bool(create_graph if retain_graph is None else retain_graph)
 
 
 def watch_seeding(agent: Agent, name: str, module: Any) -> None:
@@ -97,7 +90,7 @@ class EventHooks:
         self._records = records  # None where nothing of the training is written down
         self.is_compiling = tracing_test(torch)
         self._is_in_engine = private_api.is_in_engine(torch)
-        self._without_overrides = private_api.without_overrides
+        self._without_overrides = type(private_api.without_overrides(torch))  # called without a function of ours
         self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
         self._decisions: Any = None
@@ -179,7 +172,7 @@ class EventHooks:
         self.replace(torch.autograd, "backward", self._make_backward)
 
     def _make_backward(self, original: Function) -> Function:
-        inside, is_compiling, attempt = self.thread, self.is_compiling, self.attempt
+        inside, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
         began, ended, is_in_engine = self._backward_began, self._backward_ended, self._is_in_engine
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -187,13 +180,13 @@ class EventHooks:
                 return original(tensors, *arguments, **keywords)
             attempt(began, tensors)
             inside.backward = has_failed = True
-            is_freed = False
             try:
                 original(tensors, *arguments, **keywords)
-                is_freed, has_failed = not _keeps_graph(*arguments, **keywords), False
+                has_failed = False
             finally:
                 inside.backward = False
-                attempt(ended, is_freed, has_failed)
+                if events.backward_ended:
+                    attempt(ended, has_failed)
 
         return backward
 
@@ -204,17 +197,15 @@ class EventHooks:
         if events.loss_computed:
             tensor_class = self.torch.Tensor
             loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
-            with self._without_overrides(self.torch):
+            with self._without_overrides():
                 if isinstance(loss, tensor_class) and is_plain(loss):
-                    tell(events.loss_computed, LossComputed(loss, is_here(loss)))
+                    tell(events.loss_computed, LossComputed(loss, loss.is_cpu))
         if events.backward_began:
             tell(events.backward_began, BackwardBegan(tensors))
 
-    def _backward_ended(self, is_freed: bool, has_failed: bool) -> None:
-        events = self.events
-        if events.backward_ended:
-            with self._without_overrides(self.torch):
-                tell(events.backward_ended, BackwardEnded(is_freed, has_failed))
+    def _backward_ended(self, has_failed: bool) -> None:
+        with self._without_overrides():
+            tell(self.events.backward_ended, BackwardEnded(has_failed))
 
     # Optimizers and models
 
@@ -264,12 +255,12 @@ class EventHooks:
             return None
         if self._records is not None:
             due.optimizer = self._records.of(due.target)
-        with self._without_overrides(self.torch):
+        with self._without_overrides():
             return tell(events.update_due, due)
 
     def update_done(self, due: UpdateDue) -> None:
         """An optimizer has updated."""
-        with self._without_overrides(self.torch):
+        with self._without_overrides():
             record = None if self._records is None else self._records.stepped(due.target)
             tell(self.events.update_done, UpdateDone(record, due))
 
@@ -351,7 +342,7 @@ class EventHooks:
         """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""
         if self._is_elsewhere() or not (id(module) in self._models or self._is_model(module)):
             return
-        with self._without_overrides(self.torch):
+        with self._without_overrides():
             tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
 
     def _output_computed(self, module: Any, _arguments: Any, output: Any) -> None:
@@ -414,3 +405,31 @@ class EventHooks:
         tell(self.events.batch_due, due)
         own = original(iterator) if due.replace is None or due.wants_own else None
         return own if due.replace is None else due.replace(own)
+
+
+# What torch.compile must know of the agent.
+
+
+def tracing_test(torch: Any) -> Callable[[], bool]:
+    """A function that tells whether torch.compile is tracing; what it traces must not reach our records."""
+    return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+def own_code() -> Iterator[CodeType]:
+    """The code of every function of the agent."""
+    package = __name__.partition(".")[0]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == package:
+            owners = [value for value in vars(module).values() if isinstance(value, type)]
+            for owner in [module, *owners]:
+                for value in list(vars(owner).values()):
+                    function = getattr(value, "fget", value)
+                    if getattr(function, "__module__", "") == name and hasattr(function, "__code__"):
+                        yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, type(code)):
+            yield from _with_inner(constant)

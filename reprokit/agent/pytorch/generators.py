@@ -82,8 +82,8 @@ def _engine(torch: Any) -> Any:
 
 
 def of_devices(torch: Any) -> list[int]:
-    """Seed and offset of the generators of all devices in use, without waiting for one."""
+    """Seed and offset of the generators of all GPUs, without waiting for one."""
     numbers = []
-    for generator in torch.cuda.default_generators if private_api.uses_cuda(torch) else ():
+    for generator in torch.cuda.default_generators:
         numbers += [generator.initial_seed(), generator.get_offset() if hasattr(generator, "get_offset") else 0]
     return [number & _WORD for number in numbers]

@@ -254,7 +254,7 @@ class Records:
 
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
-        self._optimizers: weakref.WeakKeyDictionary[Any, OptimizerRecord] = weakref.WeakKeyDictionary()
+        self._optimizers: dict[int, OptimizerRecord] = {}  # by id of the optimizer, while it lives
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
 
     def current(self, thread: str) -> Iterator[ModelRecord | OptimizerRecord]:
@@ -271,18 +271,18 @@ class Records:
 
     def made(self, optimizer: Any) -> OptimizerRecord:
         """An optimizer is there, be it a copy, which was not initialized."""
-        record = self._optimizers[optimizer] = OptimizerRecord(optimizer, self._agent.generation)
+        record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
-        weakref.finalize(optimizer, self._agent.attempt, self._optimizer_ends, record).atexit = False
+        weakref.finalize(optimizer, self._agent.attempt, self._optimizer_dies, id(optimizer), record).atexit = False
         return record
 
     def of(self, optimizer: Any) -> OptimizerRecord:
         """The record of an optimizer."""
-        return self._optimizers.get(optimizer) or self.made(optimizer)
+        return self._optimizers.get(id(optimizer)) or self.made(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
         """An optimizer has stepped."""
-        record = self.of(optimizer)
+        record = self._optimizers.get(id(optimizer)) or self.made(optimizer)
         record.stepped(optimizer)
         if not record.name:
             self.adopt(record)
@@ -309,6 +309,11 @@ class Records:
             record.refresh()
             tell(self._events.model_ended, ModelEnded(record))
             del self._models[key]
+
+    def _optimizer_dies(self, key: int, record: OptimizerRecord) -> None:
+        if self._optimizers.get(key) is record:
+            del self._optimizers[key]
+        self._optimizer_ends(record)
 
     def _optimizer_ends(self, record: OptimizerRecord) -> None:
         if not record.ended and record.used and record.generation == self._agent.generation:

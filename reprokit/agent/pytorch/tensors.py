@@ -76,11 +76,6 @@ def is_nested(tensor: Any) -> bool:
     return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none
 
 
-def is_here(tensor: Any) -> bool:
-    """Whether it lies in the memory of this side."""
-    return tensor.is_cpu  # type: ignore[no-any-return]
-
-
 def number(tensor: Any) -> tuple[str, Any] | None:
     """Dtype and value of a tensor of one element, wherever it lies; None of more."""
     return (dtype_name(tensor), tensor.item()) if tensor.numel() == 1 else None
@@ -100,20 +95,20 @@ _described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype
 def entry(name: str, tensor: Any) -> Tensor:
     """What metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
     torch: Any = sys.modules["torch"]
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and _lies_in_order(torch, tensor):
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.numel() and lies_in_order(tensor):
         return _simple_entry(name, tensor)
     return _any_entry(name, tensor)
 
 
-def _lies_in_order(torch: Any, tensor: Any) -> bool:
-    """Whether its bytes lie here, as they are meant."""
+def lies_in_order(tensor: Any) -> bool:
+    """Whether the bytes of a tensor of no subclass lie here, as they are meant."""
+    torch = sys.modules["torch"]
     return (
         tensor.layout is torch.strided
         and not (is_nested(tensor) or private_api.is_functorch_wrapped(torch, tensor))
         and tensor.is_cpu
         and tensor.is_contiguous()
-        and not (tensor.is_quantized or tensor.is_complex() or not hasattr(tensor, "is_neg") or tensor.is_neg())
-        and tensor.numel() > 0
+        and not (tensor.is_quantized or tensor.is_complex() or (hasattr(tensor, "is_neg") and tensor.is_neg()))
     )
 
 

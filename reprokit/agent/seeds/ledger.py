@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from _thread import _local
 
 from ..core.json_text import to_json
 from ..core.thread_names import on_thread
+from ..core.user_frames import INSTALLED, installed_package
 from ..frameworks import WATCHED
 from .encoding import NotExact, decode, encode
-from .joblib_tasks import Tasks
 from .recording import RecordedSeeds
 
 TYPE_CHECKING = False
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
 
     Text = Callable[[object], str]
     Place = tuple[str, str, str, int]  # call, thread, name of the file, line
+    Caller = tuple[str, str, int]  # thread ("" is the main one), file, line
 
 MAX_LINES = 1000  # of one place; further calls there are counted and left alone
 MAX_PLACES = 10_000
 MAX_ARGUMENT = 200  # characters of a seed's text
 MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
 _ON_BEHALF = frozenset({"lightgbm", "scipy", "sklearn", "xgboost"})  # whose random_state becomes a seed inside
+_TAKES, _TAKES_NEXT = "dispatch_one_batch", "dispatch_next"  # methods of Parallel; joblib's threads call the latter
 _CALLED_BY = "joblib"  # stands between scikit-learn and itself
 _OWN = __name__.partition(".")[0]
 _FROM_OUTSIDE = _OWN + ".patches.seeding"  # the launcher's seed, which is no script's
@@ -42,7 +45,6 @@ _BETWEEN = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _DRAWN_BY = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
 _FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name in WATCHED)
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and torch.manual_seed
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class _SeedingThread(_local):
@@ -60,7 +62,7 @@ class Ledger:
         self._warn = warn
         self._thread = _SeedingThread()
         self._counts: dict[Place, int] = {}
-        self._tasks = Tasks()
+        self._tasks = JoblibTasks()
         self._names: dict[str, str] = {}  # of files
 
     def forget(self) -> None:
@@ -100,12 +102,12 @@ class Ledger:
         if not number and len(self._counts) >= MAX_PLACES:
             return asked
         self._counts[place] = number + 1
-        return asked if number >= MAX_LINES else self._note(place, number, asked, text, _is_installed(file))
+        return asked if number >= MAX_LINES else self._note(place, number, asked, text, bool(installed_package(file)))
 
     def _name(self, file: str) -> str:
         """The file's name without its directory; of a library the path below where libraries lie."""
         name = file
-        for part in (*_INSTALLED, "/"):
+        for part in (*INSTALLED, "/"):
             if part in file:
                 name = file.rpartition(part)[2]
                 break
@@ -222,7 +224,7 @@ def _origin(caller: FrameType) -> FrameType | None:
 def _is_script(frame: FrameType) -> bool:
     """Whether it is neither a library nor an import that runs a library."""
     file = frame.f_code.co_filename
-    return not (_is_installed(file) or file.startswith("<frozen") or _package(frame) in _FRAMEWORKS)
+    return not (installed_package(file) or file.startswith("<frozen") or _package(frame) in _FRAMEWORKS)
 
 
 def _package(frame: FrameType) -> str:
@@ -233,10 +235,6 @@ def _seen_through(caller: FrameType) -> FrameType:
     while str(caller.f_globals.get("__name__", "")).startswith(_SEE_THROUGH) and caller.f_back is not None:
         caller = caller.f_back
     return caller
-
-
-def _is_installed(file: str) -> bool:
-    return any(part in file for part in _INSTALLED)
 
 
 def _is_process_id(asked: Any) -> bool:
@@ -256,3 +254,51 @@ def _rebuilt(recorded: bytes, asked: Any) -> Any:
 
     value = decode(json.loads(recorded))
     return value if type(value) is type(asked) else asked
+
+
+# Which thread and line a seeding call counts for where joblib takes its tasks from a generator.
+#
+# The first tasks are taken by the script's thread. The others are taken as workers become free, by a thread of
+# joblib's, from which no frame leads back to the script. How many are taken by which thread is a race; in which order
+# is not, as joblib takes one after another. So all that the generator seeds counts for the thread that took its first
+# task, and where a library seeds in it, for the line of the script that called joblib or the library.
+
+
+class JoblibTasks:
+    """The tasks of this process' joblib.Parallel objects."""
+
+    def __init__(self) -> None:
+        self._places: Any = weakref.WeakKeyDictionary()  # by Parallel
+
+    def forget(self) -> None:
+        """In a forked child: these are the parent's."""
+        self._places.clear()
+
+    def place(self, caller: FrameType, origin: FrameType, thread: str) -> Caller:
+        """Thread, file and line that a call counts for, of who seeds and for whom: its own, unless joblib took it."""
+        own = (thread, origin.f_code.co_filename, origin.f_lineno or 0)
+        if "joblib.parallel" not in sys.modules:
+            return own
+        frame, is_inside = _taking(caller, origin)
+        if frame is None:
+            return own
+        parallel, taker = frame.f_locals["self"], frame.f_back
+        if taker is None or taker.f_code.co_name != _TAKES_NEXT:
+            self._places[parallel] = own
+            return own
+        first: Caller = self._places.get(parallel, own)
+        return (first[0], *own[1:]) if is_inside else first
+
+
+def _taking(caller: FrameType, origin: FrameType) -> tuple[FrameType | None, bool]:
+    """Where a Parallel is taking a task, if the caller makes one, and whether the origin is within that."""
+    frame: FrameType | None = caller
+    is_inside = False
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name == _TAKES and frame.f_globals.get("__name__") == "joblib.parallel":
+            return frame, is_inside
+        is_inside = is_inside or frame is origin
+        frame = frame.f_back
+    return None, False

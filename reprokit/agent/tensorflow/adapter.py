@@ -6,6 +6,7 @@ import atexit
 
 from .. import trail_library
 from ..core.digests import text_digest
+from ..frameworks.base import Adapter
 from . import private_api
 from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
 from .trail import TensorflowTrail
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 
-class TensorflowAdapter:
+class TensorflowAdapter(Adapter):
     """Watches a training by TensorFlow or Keras."""
 
     def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+        super().__init__(agent)
         self._keras = KerasHooks(agent)
         self._optimizers = OptimizerHooks(agent)  # of TensorFlow 1, of whose graphs there is no trail
         self._trail: TensorflowTrail | None = None
@@ -52,16 +53,8 @@ class TensorflowAdapter:
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
             keras.events.add(self._trail)
 
-    def _parts(self) -> list[Any]:
+    def parts(self) -> list[Any]:
         return [part for part in (self._trail, self._keras.records, self._optimizers.records) if part is not None]
-
-    def forget(self) -> None:
-        for part in self._parts():
-            part.forget()
-
-    def finish(self) -> None:
-        for part in self._parts():
-            self._agent.attempt(part.finish)
 
     def random_states(self) -> None:
         """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""

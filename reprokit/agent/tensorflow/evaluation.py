@@ -11,7 +11,7 @@ import functools
 import weakref
 from _thread import _local
 
-from ..core.named_results import leaves
+from ..core.exact_values import leaves
 from ..core.patching import replace
 from . import private_api
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..predictions.batches import Pieces
+    from ..predictions.log import Pieces
 
     Function = Callable[..., Any]
 

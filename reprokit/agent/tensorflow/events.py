@@ -6,9 +6,8 @@ import functools
 import inspect
 import sys
 
-from ..core.array_digests import as_array
-from ..core.exact_values import describe
-from ..core.named_results import leaves
+from ..core.digests import as_array
+from ..core.exact_values import describe, leaves
 from ..core.patching import replace
 from ..events import (
     EpochEnded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..core.array_digests import array_entry as entry
+from ..core.digests import array_entry as entry
 from . import private_api
 
 TYPE_CHECKING = False

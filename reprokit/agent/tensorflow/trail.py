@@ -70,7 +70,6 @@ class TensorflowTrail:
         self._library = library
         self._in_graphs = in_graphs
         self._words = trail.Words()
-        self._salts: dict[Any, int] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -190,10 +189,7 @@ class TensorflowTrail:
         return bool(arrays), digest
 
     def _fold(self, digest: int, array: Any) -> int:
-        key = array.dtype, array.shape
-        salt = self._salts.get(key)
-        if salt is None:
-            salt = self._salts[key] = trail.salt(array.dtype.name, array.shape)
+        salt = trail.salt(array.dtype.name, array.shape)
         return self._library.fold(digest, array.__array_interface__["data"][0], array.nbytes, salt)  # type: ignore[no-any-return]
 
     def _random(self, generators: list[Any]) -> int:
