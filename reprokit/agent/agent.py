@@ -209,8 +209,7 @@ def _imported() -> dict[str, object]:
     """Which packages and which files of the user's were imported."""
     from .core.loaded_modules import modules
 
-    packages, files = modules()
-    return {"packages": packages, "files": files}
+    return modules()
 
 
 def _index(value: Any) -> int | None:

@@ -81,14 +81,10 @@ def _facts() -> dict[str, object]:
         "pid": os.getpid(),
         "agent": FORMAT,
         "build": " ".join(sys.version.split()),
-        "gil": getattr(sys, "_is_gil_enabled", _yes)(),
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         "flags": _flags(),
         "path": [place for place in sys.path if type(place) is str][:MAX_PATH],
     }
-
-
-def _yes() -> bool:
-    return True
 
 
 def _flags() -> list[str]:

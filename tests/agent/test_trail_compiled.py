@@ -15,7 +15,6 @@ from reprokit.agent.agent import Agent
 from reprokit.agent.core import native_module
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.events import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
-from reprokit.agent.trail import StepTrail
 from reprokit.native import trail_path
 from reprokit.trails import Trail, TrailStep
 from tests.capture.test_compiled import describing
@@ -31,7 +30,7 @@ class Steps:
         import torch
 
         from reprokit.agent.pytorch.state import Records
-        from reprokit.agent.pytorch.trail_access import StepReader
+        from reprokit.agent.pytorch.trail import StepTrail
 
         directory.mkdir()
         torch.manual_seed(3)
@@ -39,8 +38,7 @@ class Steps:
         self.directory, events = directory, Events()
         agent = Agent(str(directory), Journal(str(directory), "0"))
         loaded = library.Library(str(trail_path()))
-        self.reader = StepReader(torch, loaded, agent.warn, module)
-        self.trail = StepTrail(agent, events, loaded, self.reader)
+        self.trail = StepTrail(agent, events, loaded, torch, module)
         events.add(self.trail)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
         self.records = Records(agent, events, torch)
@@ -48,8 +46,8 @@ class Steps:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.records.made(self.optimizer)
         self.taken: list[bool] = []
-        if self.reader.step is not None:
-            self.reader.step = self._noting(self.reader.step)
+        if self.trail._step is not None:
+            self.trail._step = self._noting(self.trail._step)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
@@ -151,8 +149,8 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
     steps.step([torch.ones(3)])
     (record,) = steps.records._optimizers.values()
     known = steps.trail._words.known, record.trail.series.known
-    assert steps.reader.step is not None
-    done = steps.reader.step(*known, None, [torch.ones(3)], [], library.BATCH, library.LATER, *[0] * 6)
+    assert steps.trail._step is not None
+    done = steps.trail._step(*known, None, [torch.ones(3)], [], library.BATCH, library.LATER, *[0] * 6)
     assert done == (0, 0, [])
     first, second = steps.written()
     assert (second.batch, second.gradients, second.loss) == (first.batch, None, None)

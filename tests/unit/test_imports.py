@@ -114,7 +114,7 @@ def test_the_agent_imports_the_standard_library_only() -> None:
 
 
 # Listeners: what a run keeps of the events of any framework.
-LISTENERS = {"events", "metrics", "trail", "trail_library"}
+LISTENERS = {"events", "metrics", "trail_library"}
 
 
 def test_listeners_know_no_framework() -> None:

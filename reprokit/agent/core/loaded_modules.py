@@ -16,7 +16,7 @@ MAX_FILES = 2000
 _BY_ITSELF = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports it into every Python
 
 
-def modules() -> tuple[list[str], list[str]]:
+def modules() -> dict[str, object]:
     """Names of packages, and absolute paths of the script and of modules that lie outside of every package."""
     packages: set[str] = set()
     files: set[str] = set()
@@ -26,7 +26,8 @@ def modules() -> tuple[list[str], list[str]]:
             packages.add(package)
         elif not path.startswith((STANDARD, OWN)) and len(files) < MAX_FILES:
             files.add(path)
-    return sorted(name for name in packages if name not in _BY_ITSELF and name[:2] != "__"), sorted(files)
+    named = sorted(name for name in packages if name not in _BY_ITSELF and name[:2] != "__")
+    return {"packages": named, "files": sorted(files)}
 
 
 def _files() -> Iterator[str]:

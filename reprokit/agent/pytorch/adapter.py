@@ -8,7 +8,6 @@ from .. import trail_library
 from ..events import Events
 from ..frameworks.base import Adapter
 from ..metrics import Metrics
-from ..trail import StepTrail
 from . import private_api, tensors
 from .events import EventHooks, watch_generator, watch_seeding
 from .state import Records
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from .trail import StepTrail
 
 
 class PytorchAdapter(Adapter):
@@ -64,11 +64,10 @@ class PytorchAdapter(Adapter):
         library = trail_library.load(self._agent.run)
         if library is None:
             return None
-        from .trail_access import StepReader
+        from .trail import StepTrail
 
         compiled = self._agent.attempt(private_api.compiled, self._torch, library.path)
-        reader = StepReader(self._torch, library, self._agent.warn, compiled)
-        trail = StepTrail(self._agent, events, library, reader)
+        trail = StepTrail(self._agent, events, library, self._torch, compiled)
         events.add(trail)
         return trail
 

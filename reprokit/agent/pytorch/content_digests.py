@@ -1,11 +1,14 @@
-"""Digests of what trainings by PyTorch pass around: tensors, arrays, and what they come packed in."""
+"""Digests of what trainings by PyTorch pass around: batches, losses, what models are called with, their buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 
 from .. import trail_library as trail
+from ..core.attributes import own_attributes
 from ..core.digests import array_entry
+from . import private_api
 from .series import size_of
 from .tensors import dtype_name, entry, is_nested, is_plain, lies_in_order
 
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 
 MAX_SALTS = 10_000
 MAX_DEPTH = 16  # of what a DataLoader gives
+MAX_NESTED = 8  # objects in objects that a model is called with
+MAX_VALUES = 1000  # of one call
+_NUMBERS = frozenset([bool, int, float, complex])
+_TEXTS = frozenset([str, bytes])
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 
 
@@ -102,3 +109,154 @@ class PytorchContents:
 def _are_atoms(values: Any) -> bool:
     """Whether their text says all that there is."""
     return not values or (type(values[0]) in _ATOMS and _ATOMS.issuperset(map(type, values)))
+
+
+# What models are called with
+
+
+class FetchedTensors:
+    """The tensors of a batch and how often each was changed: an argument that is one of them is not digested again."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._tensors = tensors
+        self._changes = private_api.changes_each(tensors)
+
+    def is_first(self, arguments: Sequence[Any]) -> bool:
+        """Whether the one argument is the first tensor, as it came: in most trainings it is."""
+        tensors = self._tensors
+        if len(arguments) != 1 or not tensors or arguments[0] is not tensors[0]:
+            return False
+        return private_api.changes(tensors[0]) == self._changes[0]
+
+    def name(self, tensor: Any, salt: int) -> int:
+        """What stands for the tensor that this is, or has all bytes of in their order, as it was; 0 for another one."""
+        changes = private_api.changes(tensor)
+        for number, fetched in enumerate(self._tensors, 1):
+            if changes == self._changes[number - 1] and (tensor is fetched or _has_bytes_of(tensor, fetched)):
+                return number if tensor.shape == fetched.shape else salt + number
+        return 0
+
+
+def _has_bytes_of(tensor: Any, fetched: Any) -> bool:
+    return (
+        tensor.data_ptr() == fetched.data_ptr()
+        and tensor.dtype is fetched.dtype
+        and size_of(tensor) == size_of(fetched)
+        and tensor.is_contiguous()
+        and fetched.is_contiguous()
+    )
+
+
+class CallArguments:
+    """The digest of one call's arguments, on top of those before it."""
+
+    def __init__(
+        self, digest: int, fetched: FetchedTensors | None, contents: PytorchContents, library: trail.Library
+    ) -> None:
+        self.digest = digest
+        self.is_partial = False  # something was left out
+        self.count = 0  # of what was digested
+        self._fetched, self._contents, self._library = fetched, contents, library
+        self._left = MAX_VALUES
+
+    def take(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
+        """Digest the arguments of a call, in their order."""
+        for value in (*arguments, *keywords.values()):
+            if type(value) in _NUMBERS:
+                self._put(self._contents.value(self.digest, value))
+            else:
+                self._value(value, 0)
+
+    def _put(self, digest: int) -> None:
+        self.digest, self.count = digest, self.count + 1
+
+    def _value(self, value: Any, depth: int) -> None:
+        self._left -= 1
+        if self._contents.is_tensor(value):
+            self._tensor(value)
+        elif self._left < 0 or depth > MAX_NESTED:
+            self.is_partial = True
+        elif hasattr(type(value), "__array_interface__"):
+            self._put(self._contents.value(self.digest, value))
+        elif type(value) in _NUMBERS or type(value) in _TEXTS:
+            self.is_partial = True
+        elif value is not None:
+            for part in _parts(value):
+                self._value(part, depth + 1)
+
+    def _tensor(self, tensor: Any) -> None:
+        try:
+            digest = self._digest(tensor)
+        except RuntimeError:  # of a tensor that has no storage, or no shape
+            digest = None
+        if digest is None:
+            self.is_partial = True
+        else:
+            self._put(digest)
+
+    def _digest(self, tensor: Any) -> int | None:
+        """What autograd knows the origin of is no input; what lies on a device would have to be waited for."""
+        is_plural = is_nested(tensor)
+        if not ((is_plural or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
+            return None
+        fetched = None if is_plural else self._fetched
+        name = 0 if fetched is None else fetched.name(tensor, self._contents.salt(tensor))
+        if name:
+            return self._library.fold(self.digest, 0, 0, name)  # type: ignore[no-any-return]
+        return self._contents.tensor(self.digest, tensor)
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """What a container, or an object of the user's, holds; by no code of its class."""
+    if isinstance(value, dict):
+        return list(dict.values(value))
+    if isinstance(value, list):
+        return list.__getitem__(value, slice(None))
+    if isinstance(value, tuple):
+        return tuple.__getitem__(value, slice(None))
+    return list(own_attributes(value).values())
+
+
+# Buffers of models
+
+
+class ModelBuffers:
+    """The buffers of the models that an optimizer trains, as they are after each of its steps.
+
+    They are read at once, as the next forward computation changes them. Large ones are tables and masks as a rule, and
+    take too long; where all together are large, or lie on a GPU, nothing is said of them.
+    """
+
+    def __init__(
+        self, containers: list[dict[str, Any]], contents: PytorchContents, library: trail.Library, torch: Any
+    ) -> None:
+        self._containers = containers
+        self._contents, self._library = contents, library
+        self._data_ptr, self._numel = torch.Tensor.data_ptr, torch.Tensor.numel
+        self._tensors: list[Any] = []
+        self._places: list[tuple[int, int]] = []
+        self._room: Any = None
+        self._address = 0
+
+    def digest(self) -> int | None:
+        """Their digest now, 0 where there are none; None where some cannot be read."""
+        tensors = [tensor for buffers in self._containers for tensor in buffers.values() if tensor is not None]
+        if not tensors:
+            return 0
+        is_known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not is_known or (self._address and self._lie(tensors) != self._places):
+            self._look_at(tensors)
+        return self._library.folded(0, self._address, len(tensors)) if self._address else None
+
+    def _lie(self, tensors: list[Any]) -> list[tuple[int, int]]:
+        return list(zip(map(self._data_ptr, tensors), map(self._numel, tensors)))
+
+    def _look_at(self, tensors: list[Any]) -> None:
+        self._tensors, self._address = tensors, 0
+        if not all(map(self._contents.is_simple, tensors)):
+            return
+        items = [word for t in tensors for word in (t.data_ptr(), size_of(t), self._contents.salt(t))]
+        if sum(items[1::3]) <= trail.SMALL:
+            self._room, self._address = self._library.buffer(len(items))
+            self._room[:] = items
+            self._places = self._lie(tensors)

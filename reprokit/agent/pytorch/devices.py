@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LATE = 8  # steps that may be on their way
-MAX_LOSS = 1024  # elements of a loss that is digested
 BLOCK = 1 << 22  # words that are digested at once by PyTorch's operations
 PART = 8192  # RKT_PART of native/trail/kernel.cu: words of a tensor that a block of threads takes
 THREADS = 256

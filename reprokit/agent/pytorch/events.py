@@ -394,7 +394,8 @@ class EventHooks:
             finally:
                 inside.call, inside.fetching = was, False
             if events.batch_fetched:
-                tell(events.batch_fetched, BatchFetched(batch, began, private_api.next_indices(iterator)))
+                indices = None if self._decisions is None else private_api.next_indices(iterator)
+                tell(events.batch_fetched, BatchFetched(batch, began, indices))
             return batch
 
         return fetch

@@ -21,7 +21,7 @@ class DefaultGenerator:
         import ctypes
 
         self._generator, self._move = torch.default_generator, ctypes.memmove
-        self._now: Any = None  # the memory
+        self._now: Any = None  # the memory, where its place was found
         self._seen: Any = None  # what it held when the state was copied last
         self.size: int = self._generator.get_state().numel()
         self.salt = library.salt("uint8", (self.size,))
@@ -36,11 +36,6 @@ class DefaultGenerator:
         self._address = ctypes.addressof(self._state)
         # For the compiled step.
         self.known = now, seen, seen_size, self._address, self.size, self.salt, self._copy
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether its place in memory was found."""
-        return self._now is not None
 
     def state(self) -> int:
         """Where a copy of the state lies as it is now."""

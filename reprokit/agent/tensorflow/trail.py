@@ -254,12 +254,8 @@ def _shape(variable: Any) -> list[int]:
 
 
 def _size(variable: Any) -> int:
-    bytes_each = _width(variable)
-    for size in _shape(variable):
-        bytes_each *= size
-    return bytes_each
-
-
-def _width(variable: Any) -> int:
     dtype = getattr(private_api.plain(variable), "dtype", None)
-    return int(getattr(dtype, "size", 0) or 0)
+    size = int(getattr(dtype, "size", 0) or 0)
+    for length in _shape(variable):
+        size *= length
+    return size

@@ -5,17 +5,17 @@ the worker of the library may read them where they lie. Whoever is about to chan
 zero_grad, step, load_state_dict. A training that changes them in between by itself is found out in its first steps,
 which are digested at once and looked at again, and by the version counters of its tensors; its steps are then
 digested before it goes on.
-
-A listener: it knows no framework, and asks the framework's reader where tensors lie.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from _thread import _local
+from operator import attrgetter
 
-from . import trail_library as library
-from .events import (
+from .. import trail_library as library
+from ..events import (
     BatchFetched,
     LossComputed,
     ModelCalled,
@@ -26,76 +26,18 @@ from .events import (
     UpdateDone,
     UpdateDue,
 )
+from . import generators, private_api
+from .content_digests import CallArguments, FetchedTensors, ModelBuffers, PytorchContents
+from .series import TrackedTensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, Protocol
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
-    from .agent import Agent
-    from .events import Events, Handler, TrainingEvent
-
-    class ContentDigests(Protocol):
-        """Digests of what trainings pass around."""
-
-        missed: bool
-
-        def are_tensors(self, values: Any) -> bool:
-            """Whether these are plain tensors."""
-
-        def parameters(self, parameters: Sequence[Any]) -> int | None:
-            """The digest of a list of parameters."""
-
-        def tensor(self, digest: int, tensor: Any) -> int:
-            """The digest so far, and this tensor."""
-
-        def value(self, digest: int, value: Any) -> int:
-            """The digest so far, and anything."""
-
-    class StateReader(Protocol):
-        """What a framework tells of its tensors and generators."""
-
-        generator: Any
-        step: Callable[..., tuple[int, int, list[Any]] | None] | None
-        changes: Callable[[list[Any]], int]
-
-        @property
-        def contents(self) -> ContentDigests:
-            """What digests tensors."""
-
-        def without_overrides(self) -> Any:
-            """A context in which what is called is not seen by the training."""
-
-        def track(self, parameters: list[Any]) -> Any:
-            """What points at these and their gradients."""
-
-        def buffers(self, models: list[Any]) -> Any:
-            """The buffers of these models."""
-
-        def fetched(self, tensors: list[Any]) -> Any:
-            """The tensors of a batch as they are now."""
-
-        def arguments(self, digest: int, fetched: Any) -> Any:
-            """What digests a call's arguments, on top of the calls before."""
-
-        @property
-        def uses_devices(self) -> Callable[[], bool]:
-            """Tells whether this process uses devices."""
-
-        def device_generators(self) -> int:
-            """The digest of the generators of devices, where some are in use."""
-
-        def is_recording(self) -> bool:
-            """Whether nothing may be read now, as a device records what it is given."""
-
-        def far_loss(self, loss: Any) -> Any:
-            """A loss on a device that is digested with the step."""
-
-        def devices(self) -> Any:
-            """What digests on devices."""
-
-        def forget(self) -> None:
-            """In a forked child."""
+    from ..agent import Agent
+    from ..events import Events, Handler, TrainingEvent
+    from .devices import Devices
 
 
 PROBATION = 16  # steps that are looked at again
@@ -104,7 +46,9 @@ MAX_TABLES = 64  # of one optimizer: its tensors may change that often
 MAX_TENSORS = library.ITEMS // 2  # of batch or loss that wait for the step
 LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
+MAX_LOSS = 1024  # elements of a loss on a GPU
 _SEQUENCES = frozenset([list, tuple])
+_is_here = attrgetter("is_cpu")
 
 
 class Gathered:
@@ -116,13 +60,13 @@ class Gathered:
         self.digest = 0
         self.tensors: list[Any] = []
 
-    def fold(self, contents: ContentDigests) -> None:
+    def fold(self, contents: PytorchContents) -> None:
         """Digest the tensors now."""
         tensors, self.tensors = self.tensors, []
         for tensor in tensors:
             self.take(contents, tensor)
 
-    def take(self, contents: ContentDigests, value: Any) -> None:
+    def take(self, contents: PytorchContents, value: Any) -> None:
         """Digest anything."""
         self.digest = contents.value(self.digest, value)
         self.is_partial, contents.missed = self.is_partial or contents.missed, False
@@ -202,11 +146,19 @@ class OptimizerTrail:
 class StepTrail:
     """The trail of this process, as far as optimizers make it."""
 
-    def __init__(self, agent: Agent, events: Events, loaded: library.Library, reader: StateReader) -> None:
-        self._agent, self._events, self._library, self._reader = agent, events, loaded, reader
-        self._contents = reader.contents
+    def __init__(self, agent: Agent, events: Events, loaded: library.Library, torch: Any, compiled: Any = None) -> None:
+        self._agent, self._events, self._library, self._torch = agent, events, loaded, torch
+        self._contents = contents = PytorchContents(loaded, torch)
+        self._without_overrides = type(private_api.without_overrides(torch))
         self._words = library.Words()
-        self._random = random = reader.generator
+        self._random = random = generators.DefaultGenerator(torch)
+        # How often tensors were changed in place, together; and the step of the compiled module, where there is one.
+        self._changes: Callable[[list[Any]], int] = private_api.changes_of
+        self._step: Callable[..., tuple[int, int, list[Any]] | None] | None = None
+        if compiled is not None:
+            classes = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
+            self._step = functools.partial(compiled.trail_step, classes, random.known)
+            self._changes = compiled.changes
         agent.generators.begin("torch", lambda: loaded.digest(random.state(), random.size, random.salt))
         self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
         self._is_broken = False
@@ -217,7 +169,7 @@ class StepTrail:
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
         self._state = StepFacts()
-        self._reader.forget()
+        self._devices: Devices | None = None
         self._handle = 0
         self._done: Any = None
         self._last = 0
@@ -254,10 +206,12 @@ class StepTrail:
         are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
         if are_few and not gathered.tensors:
             gathered.tensors = list(batch)
-            self._state.fetched = self._reader.fetched(gathered.tensors)
+            # Where some lie on a device, no step digests them.
+            are_here = all(map(_is_here, batch))
+            self._state.fetched = FetchedTensors(gathered.tensors) if are_here else None
         else:
             self._state.fetched = None
-            with self._reader.without_overrides():
+            with self._without_overrides():
                 gathered.fold(self._contents)
                 gathered.take(self._contents, batch)
 
@@ -270,7 +224,7 @@ class StepTrail:
         if is_batch and not (inputs.is_called or event.keywords):
             inputs.digest, inputs.flags, inputs.is_called = self._first, library.INPUTS, True
         else:
-            inputs.take(self._reader.arguments(inputs.digest, fetched), event)
+            inputs.take(CallArguments(inputs.digest, fetched, self._contents, self._library), event)
 
     def _loss_computed(self, event: LossComputed) -> None:
         loss = event.loss
@@ -280,16 +234,14 @@ class StepTrail:
             if gathered.tensors:
                 gathered.fold(self._contents)
             gathered.tensors.append(loss.detach())  # its graph may live no longer than the script wants
-        elif len(self._state.far_losses) < MAX_TENSORS:
-            far = self._reader.far_loss(loss)
-            if far is not None:
-                self._state.far_losses.append(far)
+        elif len(self._state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
+            self._state.far_losses.append(loss.detach())
 
     # Who is about to change what is read
 
     def _tensors_change(self, _event: TensorsChange) -> None:
         if self._reading:
-            with self._reader.without_overrides():
+            with self._without_overrides():
                 self._settle_all()
 
     def _settle_all(self) -> None:
@@ -321,41 +273,49 @@ class StepTrail:
 
     def _optimizer_named(self, event: OptimizerNamed) -> None:
         if event.models:
-            event.optimizer.trail.buffers = self._reader.buffers(event.models)
+            containers = [buffers for model in event.models for buffers in model.buffers()]
+            buffers = ModelBuffers(containers, self._contents, self._library, self._torch)
+            event.optimizer.trail.buffers = buffers
 
     def _update_due(self, event: UpdateDue) -> None:
-        record = event.optimizer
-        record.trail.found = self._found(record.trail, record.parameters())
-
-    def _found(self, kept: OptimizerTrail, parameters: list[Any]) -> tuple[int, int]:
-        """What is said of the parameters before a step, and their digest where it is taken.
+        """Note what is said of the parameters before a step, and their digest where it is taken.
 
         That no change was counted is believed of large ones that were not seen to change without being counted.
         """
-        series = kept.series
+        kept, parameters = event.optimizer.trail, event.optimizer.parameters()
+        series, kept.found = kept.series, (0, 0)
         if series is None:
             digest = self._contents.parameters(parameters)
-            return (0, 0) if digest is None else (library.BEFORE, digest)
+            if digest is not None:
+                kept.found = library.BEFORE, digest
+            return
         tensors = series.tensors
         if tensors.device is not None or len(parameters) != len(tensors.parameters):
-            return 0, 0
-        same = library.UNCHANGED if series.counted == self._reader.changes(parameters) else 0
+            return
+        same = library.UNCHANGED if series.counted == self._changes(parameters) else 0
         if (same and not series.here and not series.is_small) or not tensors.lie_still(parameters):
-            return same, 0
-        return same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
+            kept.found = same, 0
+        else:
+            kept.found = same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
 
     def _generators(self) -> dict[str, int]:
         """The digests of the random states as they are now."""
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
-        others = self._reader.device_generators() if self._reader.uses_devices() else 0
+        others = self._device_generators()
         addresses = zip(("python", "numpy"), self._words.both())
         words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}
 
+    def _device_generators(self) -> int:
+        """The digest of the states of the generators of devices, 0 where none is in use."""
+        if not private_api.uses_cuda(self._torch):
+            return 0
+        return self._library.of_list(generators.of_devices(self._torch))
+
     def _update_done(self, event: UpdateDone) -> None:
-        if self._closed or (self._reader.uses_devices() and self._reader.is_recording()):
-            return
+        if self._closed or (private_api.uses_cuda(self._torch) and self._torch.cuda.is_current_stream_capturing()):
+            return  # nothing of ours may get into a CUDA graph
         state, record = self._state, event.optimizer
         if state.pending:
             self._settle_all()
@@ -398,7 +358,7 @@ class StepTrail:
 
     def _step_far(self, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
         """A step on a device, whose digests come later."""
-        devices, device, state = self._reader.devices(), series.tensors.device, self._state
+        devices, device, state = self._digesters(), series.tensors.device, self._state
         tensors, series.whole = series.tensors.far_tensors(parameters)
         losses, state.far_losses = state.far_losses, []
         self._write(state, kept, series, None, library.LATER)
@@ -406,6 +366,14 @@ class StepTrail:
         if losses or is_due:
             devices.begin(series.handle, kept.steps, device, tensors if is_due else [], losses)
         self._take_in(devices.arrived())
+
+    def _digesters(self) -> Devices:
+        """What digests on GPUs."""
+        if self._devices is None:
+            from .devices import Devices
+
+            self._devices = Devices(self._torch, self._agent.warn)
+        return self._devices
 
     def _take_in(self, arrived: Iterable[Any]) -> None:
         """Write down what has arrived from devices."""
@@ -421,7 +389,7 @@ class StepTrail:
         if not self._handle:
             self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
             self._done = self._library.done(self._handle)
-        tensors, handle = self._reader.track(parameters), 0
+        tensors, handle = TrackedTensors(parameters, self._torch, self._library, self._changes), 0
         kept.tables += 1
         if kept.tables <= MAX_TABLES:
             known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
@@ -439,12 +407,12 @@ class StepTrail:
         flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
         batch, loss = state.batch, state.loss
         flags |= state.inputs.flags | library.TORCH | library.LOSS * loss.known
-        devices = self._reader.device_generators() if self._reader.uses_devices() else 0
+        devices = self._device_generators()
         more = before, buffers or 0, state.inputs.digest, devices
-        if self._reader.step is not None:
+        if self._step is not None:
             now = flags | library.BATCH * (batch.known and not batch.is_partial), how, batch.digest, loss.digest
             where = self._words.known, series.known, parameters
-            done = self._reader.step(*where, batch.tensors, loss.tensors, *now, *more)
+            done = self._step(*where, batch.tensors, loss.tensors, *now, *more)
             if done is not None:
                 ticket, series.counted, series.tensors.held = done
                 return ticket
@@ -456,7 +424,7 @@ class StepTrail:
         """The same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
         if parameters is not None:
             series.whole = series.tensors.point(parameters)
-            series.counted = self._reader.changes(parameters)
+            series.counted = self._changes(parameters)
             flags |= 0 if series.whole else library.PARTIAL
         batch, loss, random = state.batch, state.loss, self._random
         batch.fold(self._contents)
@@ -491,7 +459,8 @@ class StepTrail:
         """Wait for all that is read, and give back the room that the file has at its end."""
         if self._handle and not self._is_broken:
             self._settle_all()
-            self._take_in(self._reader.devices().arrived(all_of_them=True))
+            if self._devices is not None:
+                self._take_in(self._devices.arrived(all_of_them=True))
             self._closed = True
             handle, self._handle = self._handle, 0
             self._library.close(handle, self._last)
