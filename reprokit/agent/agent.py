@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from .core.generators import Generators
 from .core.journal import Journal
 from .core.thread_names import on_thread, takes_tasks
 from .frameworks import WATCHED, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Hashable, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -28,6 +27,21 @@ __all__ = ["Agent", "on_thread"]
 MAX_WARNINGS = 100
 _COMPUTING = frozenset(["ctypes", "numpy", "tensorflow", "torch"])
 _WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules that bring pools whose size no variable sets
+
+
+class Generators:
+    """The global random generators, and what their states were when their modules were imported: a hash of each."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Callable[[], Hashable], int]] = {}
+
+    def begin(self, name: str, state: Callable[[], Hashable]) -> None:
+        """A generator was made; `state` gives what it is now."""
+        self._known[name] = state, hash(state())
+
+    def untouched(self) -> list[str]:
+        """Those that were neither seeded nor drawn from."""
+        return [name for name, (state, first) in self._known.items() if hash(state()) == first]
 
 
 class Agent:
