@@ -15,8 +15,8 @@ import pytest
 
 from reprokit.agent import trail_library as trail
 from reprokit.agent.capture.random_states import RandomStates
-from reprokit.agent.capture.torch_gradients import Gradients, Table
-from reprokit.agent.capture.torch_held import BufferCopies
+from reprokit.agent.capture.torch_checks import FiniteTests
+from reprokit.agent.capture.torch_copies import BufferCopies
 from reprokit.agent.core import native_module
 from reprokit.native import trail_path
 from tests.interpreters import VERSIONS, interpreter
@@ -108,14 +108,15 @@ def test_gradients_of_all_kinds_are_judged_alike(describing: Any) -> None:
     import torch
 
     library = trail.Library(str(trail_path()))
-    without, used = Gradients(torch, library), Gradients(torch, library, describing)
+    without, used = FiniteTests(torch, library), FiniteTests(torch, library, describing)
     answers = []
     for gradients in cases():
         groups = gradients_of(*gradients)
         assert without.of_groups(groups) is None
         answers.append(used.of_groups(groups))
         if answers[-1] is not None:
-            assert answers[-1] == without.are_finite_here(Table(), gradients), gradients
+            there = [gradient for gradient in gradients if gradient is not None]
+            assert answers[-1] == without.are_finite_here(there), gradients
     assert set(answers) == {True, False, None}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import reprokit.capture
-from reprokit.agent.capture.torch_gradients import Gradients
+from reprokit.agent.capture.torch_checks import FiniteTests
 
 DIRECTORY = Path(sys.argv[1])
 
@@ -118,8 +118,8 @@ def rolls_back_less():
 
 def reads_once():
     """Optimizers that apply gradients of one backward pass need one test in a step, which a GPU would wait for."""
-    tests, test = [], Gradients.are_finite
-    Gradients.are_finite = lambda *arguments: tests.append(test(*arguments)) or tests[-1]
+    tests, test = [], FiniteTests.are_applicable
+    FiniteTests.are_applicable = lambda *arguments: tests.append(test(*arguments)) or tests[-1]
     try:
         model = network()
         optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in model if list(layer.parameters())]
@@ -130,7 +130,7 @@ def reads_once():
                 for optimizer in optimizers:
                     optimizer.step()
     finally:
-        Gradients.are_finite = test
+        FiniteTests.are_applicable = test
     assert tests == [True] * 3, tests
 
 

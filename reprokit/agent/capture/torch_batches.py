@@ -1,11 +1,13 @@
-"""The batches of a snapshot as PyTorch's tensors, whole or cut down to some of their samples."""
+"""The batches of PyTorch's steps: held as a step is given them, and given again, whole or cut down, from a snapshot."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping
 
-from ..core.attributes import ObjectFields, put_back
+from ..core.attributes import ObjectFields, class_name, own_attributes, put_back
+from ..pytorch.private_api import changes
 from ..pytorch.tensors import is_nested, is_tensor
 from .trees import refers
 
@@ -14,7 +16,150 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from .random_states import RandomReader
+
+MAX_ARRAY = 1 << 24
+MAX_BATCHES = 4096  # of one step
+MAX_EARLIER = 64
+MAX_OBJECTS = 10_000  # of the user's classes, in one batch
+ALWAYS = 1 << 62
+MAX_PAST = 2  # of each step: what was fetched ahead is the last of it
+PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
 MAX_DEPTH = 32
+
+_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
+
+
+# ---- held ------------------------------------------------------------------------------------------------------------
+
+
+class BatchRecord:
+    """A batch of the step, and what was known of it when it was handed over."""
+
+    __slots__ = ("indices", "origin", "random", "source", "value")
+
+    def __init__(self, origin: str, source: Any, value: Any) -> None:
+        self.origin = origin  # loader, forward, loss
+        self.source = source  # the epoch, the module, or a name
+        self.value = value
+        self.indices: Any = None  # of its samples in the data set, where a sampler chose them
+        self.random: RandomReader | None = None  # when a loader handed it over
+
+
+class _Walk:
+    """How far a batch is held."""
+
+    def __init__(self) -> None:
+        self.leaves = 0  # tensors and arrays
+        self.objects = 0
+        self.open: set[int] = set()  # objects whose attributes are being held
+
+
+class Batches:
+    """What the steps of a thread are given. Once it is known that none changes, tensors are only watched.
+
+    Plain loops: in the middle of a training iterators like map() are in no cache, and take longer than what they do.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._tensor = torch.Tensor
+        self._copies = PROBATION
+        self._watched: list[tuple[Any, int]] = []
+        self._walk = _Walk()
+        self.held: list[BatchRecord] = []
+        self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
+        self._owner: object = None  # the optimizer of that step
+        self.are_loaded = False  # a loader gave some in this step
+        self.is_ahead = False  # a loader gave a batch before the one before it was used
+        self.past: list[list[BatchRecord]] = []  # then: what loaders gave last in the two steps before
+
+    def add(self, origin: str, value: Any, source: Any = "") -> BatchRecord | None:
+        """Hold a batch; None where there are too many."""
+        if len(self.held) >= MAX_BATCHES:
+            return None
+        self._copies -= 1
+        self._walk = _Walk()
+        record = BatchRecord(origin, source, self._hold(value, 0))
+        self.held.append(record)
+        return record
+
+    def _hold(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind is self._tensor:
+            return self._tensor_held(value)
+        if kind in _PLAIN or depth > MAX_DEPTH or is_tensor(value):
+            return value
+        if kind is list or kind is tuple:
+            return kind([self._hold(part, depth + 1) for part in value])
+        if isinstance(value, Mapping):
+            return {key: self._hold(value[key], depth + 1) for key in value}
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return kind(*[self._hold(part, depth + 1) for part in value])
+        if hasattr(kind, "__dataclass_fields__"):
+            return self._fields_held(value, depth)
+        if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__"):
+            self._walk.leaves += 1
+            return value.copy() if value.nbytes <= MAX_ARRAY else value
+        return self._object_held(value, depth)
+
+    def _object_held(self, value: Any, depth: int) -> Any:
+        """The attributes of an object that reaches tensors or arrays; any other object as it is."""
+        attributes, key, walk = own_attributes(value), id(value), self._walk
+        if not attributes or key in walk.open or walk.objects >= MAX_OBJECTS:
+            return value
+        walk.objects += 1
+        walk.open.add(key)
+        before = walk.leaves
+        values = {name: self._hold(attributes[name], depth + 1) for name in attributes}
+        walk.open.discard(key)
+        return ObjectFields(class_name(value), values) if walk.leaves > before else value
+
+    def _fields_held(self, value: Any, depth: int) -> Any:
+        made = copy.copy(value)
+        for name in type(value).__dataclass_fields__:
+            if hasattr(value, name):
+                object.__setattr__(made, name, self._hold(getattr(value, name), depth + 1))
+        return made
+
+    def _tensor_held(self, tensor: Any) -> Any:
+        self._walk.leaves += 1
+        self._watched.append((tensor, changes(tensor)))
+        return tensor.detach().clone() if self._copies > 0 else tensor.detach()
+
+    def restart(self) -> None:
+        """What is held belongs to no step after all."""
+        self.held, self.earlier, self._watched = [], [], []
+
+    def forget(self, epoch: Any) -> None:
+        """What a loader gave in this epoch belongs to no step that is to come."""
+        self.earlier = [batch for batch in self.earlier if batch.source is not epoch]
+        self.held = [batch for batch in self.held if batch.source is not epoch]
+        if not self.held:
+            self._watched = []
+
+    def end(self, owner: object) -> None:
+        """An optimizer's step is over; what was seen to change in place is copied from now on."""
+        for tensor, version in self._watched:
+            if changes(tensor) != version:
+                self._copies = ALWAYS
+        held = self.held
+        if held and held[0].origin == "loader":
+            others = len(held) > 1
+            self.earlier = [batch for batch in held if batch.origin == "loader"][:MAX_EARLIER] if others else held
+            self._owner = owner
+            if self.is_ahead:
+                self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
+        elif self._owner is owner:
+            self.earlier, self.past = [], []
+        self.held, self._watched = [], []
+        self.are_loaded = False
+
+    def look(self) -> bool:
+        """Whether something that is held without a copy has changed since."""
+        return self._copies <= 0 and any(changes(tensor) != version for tensor, version in self._watched)
+
+
+# ---- from a snapshot -------------------------------------------------------------------------------------------------
 
 
 class Batch:

@@ -6,37 +6,13 @@ states) or lets go of (batches) is held from its first forward pass on; everythi
 
 from __future__ import annotations
 
-from ..events import (
-    BackwardBegan,
-    BackwardEnded,
-    BatchFetched,
-    ClippingDue,
-    Events,
-    ForwardBegan,
-    ForwardEnded,
-    GradientsClipped,
-    LoaderBegan,
-    LoaderExhausted,
-    LossScaled,
-    OptimizerMade,
-    OutputComputed,
-    PartDone,
-    PartDue,
-    ScaledUpdateEnded,
-    ScalerMade,
-    ScheduleMade,
-    UpdateDone,
-    UpdateDue,
-    UpdateEnded,
-)
+from .. import events
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules
-from .torch_alarms import Alarms
-from .torch_beginnings import Beginnings
-from .torch_checks import StepChecks
-from .torch_losses import Clipping, Losses, Scaling
-from .torch_steps import Compiling, Refusals, StepEnds, Steps
+from .torch_losses import Losses
+from .torch_steps import StepStarts
 from .torch_training import Training
+from .torch_updates import Updates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +20,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import Handler, TrainingEvent
     from . import CaptureSession
 
 
@@ -84,7 +59,7 @@ class TorchCapture:
 def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     """Return the hooks of a run that is recorded too, else some of the capture's own."""
     hooks = None if capture.agent is None else capture.agent.pytorch
-    return hooks or EventHooks(capture.attempt, Events(), torch, Modules())
+    return hooks or EventHooks(capture.attempt, events.Events(), torch, Modules())
 
 
 class TorchWatch:
@@ -93,61 +68,54 @@ class TorchWatch:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._watched = training.watched
-        self._checks = StepChecks(training)
-        alarms = Alarms(training)
-        self._beginnings = Beginnings(training, alarms)
-        self._ends = StepEnds(training, alarms)
-        refusals = Refusals(training, self._checks, alarms)
-        self._steps = Steps(training, refusals, self._ends)
-        self._losses = Losses(training, self._checks, alarms)
-        self._clipping = Clipping(training, self._checks, alarms)
-        self._scaling = Scaling(training, self._checks, alarms, self._ends)
-        self._compiling = Compiling(training, alarms, self._beginnings, self._losses, refusals, self._ends)
+        self._starts = StepStarts(training)
+        self._losses = Losses(training)
+        self._updates = Updates(training, self._starts, self._losses)
 
-    def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        watched, beginnings, losses, steps = self._watched, self._beginnings, self._losses, self._steps
-        outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: self._checks.output_computed}
+    def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
+        """What to call at which event."""
+        watched, starts, losses, updates = self._watched, self._starts, self._losses, self._updates
+        outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: losses.output_computed}
         return {
-            LoaderBegan: beginnings.loader_began,
-            BatchFetched: beginnings.batch_fetched,
-            LoaderExhausted: beginnings.loader_exhausted,
-            ForwardBegan: self._forward_began,
-            ForwardEnded: self._compiling.forward_ended,
-            BackwardBegan: losses.backward_began,
-            BackwardEnded: losses.backward_ended,
-            ClippingDue: self._clipping.clipping_due,
-            GradientsClipped: self._clipping.gradients_clipped,
-            LossScaled: self._scaling.loss_scaled,
-            ScaledUpdateEnded: self._scaling.scaled_update_ended,
-            ScalerMade: lambda event: watched.note(watched.scalers, event.scaler),
-            ScheduleMade: lambda event: watched.note(watched.schedules, event.schedule),
-            OptimizerMade: steps.optimizer_made,
-            PartDue: steps.part_due,
-            PartDone: steps.part_done,
-            UpdateDue: steps.update_due,
-            UpdateDone: steps.update_done,
-            UpdateEnded: steps.update_ended,
-            **(outputs if self._training.settings.conditions.activations else {}),
+            events.LoaderBegan: starts.loader_began,
+            events.BatchFetched: starts.batch_fetched,
+            events.LoaderExhausted: starts.loader_exhausted,
+            events.ForwardBegan: self._forward_began,
+            events.ForwardEnded: updates.compiled_ended,
+            events.BackwardBegan: losses.backward_began,
+            events.BackwardEnded: losses.backward_ended,
+            events.ClippingDue: losses.clipping_due,
+            events.GradientsClipped: losses.gradients_clipped,
+            events.LossScaled: losses.loss_scaled,
+            events.ScaledUpdateEnded: losses.scaled_update_ended,
+            events.ScalerMade: lambda event: watched.note(watched.scalers, event.scaler),
+            events.ScheduleMade: lambda event: watched.note(watched.schedules, event.schedule),
+            events.OptimizerMade: updates.optimizer_made,
+            events.PartDue: updates.part_due,
+            events.PartDone: updates.part_done,
+            events.UpdateDue: updates.update_due,
+            events.UpdateDone: updates.update_done,
+            events.UpdateEnded: updates.update_ended,
+            **(outputs if self._training.capture.settings.conditions.activations else {}),
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
+    def failed(self, error: Exception, handler: events.Handler) -> None:
         """The training goes on, and so do the captures."""
         self._training.capture.failed(handler, error)
 
     def forget(self) -> None:
         """In a forked child: drop what the parent held."""
         self._training.forget()
-        self._beginnings.forget()
 
-    def _forward_began(self, event: ForwardBegan) -> None:
-        (self._compiling if event.is_compiled else self._beginnings).forward_began(event)
+    def _forward_began(self, event: events.ForwardBegan) -> None:
+        (self._updates.compiled_began if event.is_compiled else self._starts.forward_began)(event)
 
     def take(self, model: Any, optimizers: list[Any]) -> None:
         """Watch these optimizers, and none that was not given."""
         self._watched.only = (self._watched.only or set()) | set(map(id, optimizers))
         self._training.modules.registered(model, "", None)
         for optimizer in optimizers:
-            self._steps.watch(optimizer)
+            self._updates.watch(optimizer)
 
     def release(self, optimizers: Iterable[Any]) -> None:
         """Watch these no longer."""
@@ -157,8 +125,8 @@ class TorchWatch:
             self._watched.records.pop(id(optimizer), None)
         if not self._watched.records:
             held = self._training.threads.held
-            held.armed = False
             held.end(None)
+            held.armed = False
 
 
 class Guard:

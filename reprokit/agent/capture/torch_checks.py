@@ -1,20 +1,133 @@
-"""Judges the losses, modules' outputs and gradients of a step of PyTorch, wherever they lie."""
+"""Judges the losses, modules' outputs and gradients of a step of PyTorch, before an optimizer applies them.
+
+On the CPU the library reads them where they lie. On any other device all of them set one flag, which is read once.
+"""
 
 from __future__ import annotations
 
+import functools
+
+from ..pytorch import private_api
 from ..pytorch.state import module_name
-from ..pytorch.tensors import is_tensor
+from ..pytorch.tensors import dtype_name, is_tensor
+from ..trail_library import FORMATS
 from . import checks
+from .finite import Finite
+from .torch_state import size_of
 from .trigger import ACTIVATION, Trigger
 from .trigger import LOSS as OF_LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..events import OutputComputed
-    from .torch_held import TrainingStep
+    from ..trail_library import Library
+    from .torch_steps import StepFindings, TrainingStep
     from .torch_training import OptimizerSteps, Training
+
+
+class FiniteTests:
+    """Tells whether tensors are finite, wherever they lie."""
+
+    def __init__(self, torch: Any, library: Library | None, compiled: Any = None) -> None:
+        self._torch = torch
+        self._library = library
+        # Takes param_groups: whether all of their gradients are finite, None where it cannot tell.
+        self.of_groups: Callable[[Any], bool | None] = _unknown
+        if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
+            formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
+            self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
+        self._ones: dict[Any, Any] = {}
+
+    def are_applicable(self, optimizers: Iterable[Any], gradients: list[Any], signals: list[Any]) -> bool:
+        """Whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
+        if not signals:
+            try:
+                found = [self.of_groups(optimizer.param_groups) for optimizer in optimizers]
+                if None not in found:
+                    return all(found)
+            except Exception:  # whatever it is, the slower way knows it, or says so
+                pass
+        return self.are_finite([*gradients, *signals])
+
+    def are_finite(self, tensors: list[Any]) -> bool:
+        """Whether all of these are finite; a GPU is waited for once."""
+        try:
+            if self.are_finite_here(tensors):
+                return True
+        except RuntimeError:  # one is sparse
+            pass
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
+            return self._are_finite(tensors)
+
+    def are_finite_here(self, tensors: list[Any]) -> bool:
+        """The same, and False also where they do not all lie on the CPU in order."""
+        plain = self._torch.Tensor
+        if self._library is None or not all(type(t) is plain and t.is_cpu and self._is_dense(t) for t in tensors):
+            return False
+        test = Finite(self._library, list(map(size_of, tensors)), list(map(dtype_name, tensors)))
+        return test.first([tensor.data_ptr() for tensor in tensors]) is None
+
+    def _is_dense(self, tensor: Any) -> bool:
+        """Whether its elements are all that lies between the first and the last."""
+        if tensor.is_contiguous():
+            return True
+        form = {4: self._torch.channels_last, 5: getattr(self._torch, "channels_last_3d", None)}.get(tensor.dim())
+        return form is not None and bool(tensor.is_contiguous(memory_format=form))
+
+    def _are_finite(self, tensors: Iterable[Any]) -> bool:
+        far: dict[tuple[Any, Any], list[Any]] = {}
+        for tensor in map(values_of, tensors):
+            if tensor.is_cpu:
+                if not bool(self._torch.isfinite(tensor).all()):
+                    return False
+            elif tensor.is_floating_point() or tensor.is_complex():
+                far.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        return not any(flag.item() for flag in self._flags(far))
+
+    def _flags(self, far: dict[tuple[Any, Any], list[Any]]) -> list[Any]:
+        """One for each device, which all of its tensors set that are not finite; they stay what they are."""
+        torch, flags = self._torch, {}
+        for (device, _), tensors in far.items():
+            if device not in flags:
+                flags[device] = torch.zeros(1, device=device)
+            if device not in self._ones:
+                self._ones[device] = torch.ones(1, device=device)
+            try:
+                private_api.flag_not_finite(torch, tensors, flags[device], self._ones[device])
+            except RuntimeError:  # not made for this device, or not for this dtype
+                flags[device] += ~torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
+        return list(flags.values())
+
+    def count(self, tensor: Any) -> tuple[int, int]:
+        """How many elements are not finite, and of how many."""
+        return int(self.not_finite(tensor)), int(tensor.numel())
+
+    def not_finite(self, tensor: Any) -> Any:
+        """How many elements are not finite, as a number on the device of the tensor."""
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
+            return (~self._torch.isfinite(values_of(tensor))).sum()
+
+    def norm(self, gradients: Sequence[Any]) -> float:
+        """The norm of all gradients together."""
+        torch = self._torch
+        with torch.no_grad(), private_api.without_overrides(torch):
+            norms = [torch.linalg.vector_norm(values_of(gradient).detach().float()) for gradient in gradients]
+            device = norms[0].device
+            return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
+
+
+def _unknown(_groups: Any) -> bool | None:
+    return None
+
+
+def values_of(tensor: Any) -> Any:
+    """The plain tensor that holds all numbers of a sparse or distributed one."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    tensor = private_api.stored_values(tensor)
+    return tensor.float() if dtype_name(tensor).startswith("float8") else tensor
 
 
 class StepChecks:
@@ -23,130 +136,98 @@ class StepChecks:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._torch = training.torch
-        self._gradients = training.gradients
-        self._conditions = training.settings.conditions
+        self._tests = training.tests
+        self._conditions = training.capture.settings.conditions
+
+    # Gradients
 
     def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
         found, is_tested, seen = [], False, held.findings
         is_far = bool(seen.far or seen.counts)
-        all_gradients = [] if is_scaled else [one.gradients() for one in records]
+        all_gradients = [] if is_scaled else [record.gradients() for record in records]
         gradients = [gradient for some in all_gradients for gradient in some]
         if gradients and (is_far or not seen.are_clean(gradients)):
             is_tested = True
-            table = records[0].table if len(records) == 1 else self._training.watched.together
-            if self._gradients.are_finite(table, gradients, self.signals(held)):  # reads a GPU once for all
-                if len(records) > 1:
-                    seen.note_clean(gradients, set(map(id, records)))
-            else:
-                found += self.on_devices(held)
+            optimizers = [record.reference() for record in records]
+            if not self._tests.are_applicable(optimizers, gradients, self.signals(seen)):
+                found += self.on_devices(seen)
                 found += self._training.gradient_triggers(records)
+            elif len(records) > 1:
+                seen.note_clean(gradients, set(map(id, records)))
         if self._conditions.gradient_jump is not None:
             for some in filter(None, all_gradients):
-                found += self._jump(held, some)
+                found += self._jump(seen, some)
         if is_far and not found and (not is_tested or self._conditions.loss_above is not None):
-            found += self.on_devices(held)
+            found += self.on_devices(seen)
         return found
 
-    def is_fine(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Whether the gradients of the only optimizer lie here and are finite, as in most steps."""
-        if held.findings.are_any() or self._conditions.gradient_jump is not None:
-            return False
-        if len(self._training.watched.records) > 1:
-            return False
-        try:
-            found = self._gradients.of_groups(optimizer.param_groups)
-            return self._gradients.are_finite_here(record.table, record.gradients()) if found is None else found
-        except Exception:  # whatever it is, the slower way knows it, or says so
-            return False
-
-    def _jump(self, held: TrainingStep, gradients: list[Any]) -> list[Trigger]:
+    def _jump(self, seen: StepFindings, gradients: list[Any]) -> list[Trigger]:
         """Whether the norm of the gradients is far above its mean so far."""
-        factor, norm = self._conditions.gradient_jump or 0.0, self._gradients.norm(gradients)
+        factor, norm = self._conditions.gradient_jump or 0.0, self._tests.norm(gradients)
         if norm - norm != 0:
             return []
-        norms = held.findings.norms
-        found = checks.jump(norm, factor, norms.mean) if norms.count >= checks.WARM else None
+        found = checks.jump(norm, factor, seen.norms.mean) if seen.norms.count >= checks.WARM else None
         if found is None:
-            norms.add(norm)
+            seen.norms.add(norm)
         return [] if found is None else [found]
 
     # On devices
 
-    def signals(self, held: TrainingStep) -> list[Any]:
-        """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not."""
-        seen = held.findings
-        return [*seen.far, (-self._counted(held).sum()).sqrt()] if seen.counts else seen.far
+    def signals(self, seen: StepFindings, with_limit: bool = False) -> list[Any]:
+        """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not.
 
-    def signals_with_limit(self, held: TrainingStep) -> list[Any]:
-        """The same, and where a loss there is beyond its limit."""
-        above = self._conditions.loss_above
-        return [*self.signals(held), *[(above - loss).sqrt() for loss in held.findings.far if above is not None]]
+        ``with_limit``: also where a loss there is beyond its limit.
+        """
+        above = self._conditions.loss_above if with_limit else None
+        counts = [(-self._counted(seen).sum()).sqrt()] if seen.counts else []
+        return [*seen.far, *counts, *[(above - loss).sqrt() for loss in seen.far if above is not None]]
 
-    def _counted(self, held: TrainingStep) -> Any:
+    def _counted(self, seen: StepFindings) -> Any:
         """How many elements of modules' outputs on GPUs are not finite, one number for each."""
-        counts = [count for _, count, _ in held.findings.counts]
+        counts = [count for _, count, _ in seen.counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
-    def on_devices(self, held: TrainingStep) -> list[Trigger]:
+    def on_devices(self, seen: StepFindings) -> list[Trigger]:
         """What is wrong with modules' outputs and losses that lie on a GPU."""
-        seen = held.findings
-        counts = self._counted(held).cpu().tolist() if seen.counts else []
+        counts = self._counted(seen).cpu().tolist() if seen.counts else []
         bad = [(module, count, of) for count, (module, _, of) in zip(counts, seen.counts) if count]
         losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in seen.far]
         found = [self._activation(*one) for one in bad[:1]]
         return found + [trigger for trigger in losses if trigger is not None]
 
-    # Losses
+    # Losses and outputs
 
     def of_loss(self, held: TrainingStep, loss: Any) -> None:
         """Judge a loss, or keep it for later where it lies on a GPU."""
+        triggers = held.findings.triggers
         if loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
                 value = float(loss.item())
                 held.losses.last.append(value)
                 trigger = checks.loss(value, self._conditions.loss_above)
-                held.findings.triggers += [] if trigger is None else [trigger]
+                triggers += [] if trigger is None else [trigger]
                 return
             far = loss.detach()
             held.losses.last.append(far)
             held.findings.far.append(far)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
-            held.findings.triggers.append(Trigger(OF_LOSS, "not finite"))
+            triggers.append(Trigger(OF_LOSS, "not finite"))
 
-    def is_plain_loss(self, held: TrainingStep, loss: Any) -> bool:
-        """Whether it is a finite number on the CPU, as in most steps; then it is kept as such."""
-        if held.losses.is_scaled or self._conditions.loss_above is not None:
-            return False
-        if type(loss) is not self._torch.Tensor or not loss.is_cpu:
-            return False
-        value = loss.item() if loss.numel() == 1 else None
-        if type(value) is not float or value - value != 0:
-            return False
-        held.losses.last.append(value)
-        held.losses.of_step = value, loss.dtype, loss.shape
-        return True
-
-    # Modules' outputs
-
-    def output_computed(self, event: OutputComputed) -> None:
+    def of_output(self, seen: StepFindings, module: Any, output: Any) -> None:
         """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""
-        held, module, output = self._training.threads.held, event.module, event.output
-        triggers = held.findings.triggers
-        if not (held.is_begun and self._torch.is_grad_enabled()) or any(one.kind == ACTIVATION for one in triggers):
+        if any(trigger.kind == ACTIVATION for trigger in seen.triggers):
             return
-        outputs = output if isinstance(output, (list, tuple)) else [output]
-        for tensor in outputs:
+        for tensor in output if isinstance(output, (list, tuple)) else [output]:
             if not is_tensor(tensor) or not tensor.is_floating_point():
                 continue
             if not tensor.is_cpu:
                 if not self._training.is_recorded():
-                    count = self._gradients.not_finite(tensor.detach())
-                    held.findings.counts.append((module, count, int(tensor.numel())))
+                    seen.counts.append((module, self._tests.not_finite(tensor.detach()), int(tensor.numel())))
                 continue
-            count, of = self._gradients.count(tensor.detach())
+            count, of = self._tests.count(tensor.detach())
             if count:
-                triggers.append(self._activation(module, count, of))
+                seen.triggers.append(self._activation(module, count, of))
                 return
 
     def _activation(self, module: Any, count: int, of: int) -> Trigger:

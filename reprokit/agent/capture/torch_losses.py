@@ -8,7 +8,6 @@ from __future__ import annotations
 from ..events import SKIP
 from ..pytorch import private_api
 from . import checks
-from .torch_training import drop_gradients, graph_parameters, loss_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,39 +19,33 @@ if TYPE_CHECKING:
         ClippingDue,
         GradientsClipped,
         LossScaled,
+        OutputComputed,
         ScaledUpdateEnded,
     )
-    from .torch_alarms import Alarms
-    from .torch_checks import StepChecks
-    from .torch_held import TrainingStep
-    from .torch_steps import StepEnds
-    from .torch_training import OptimizerSteps, Training
-    from .trigger import Trigger
+    from .torch_steps import TrainingStep
+    from .torch_training import Training
 
 SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
+MAX_NODES = 16  # of a graph in which a loss's target is looked for
 
 
 class Losses:
-    """Tests losses that backward() is called of."""
+    """Tests what leads to gradients, and gradients that others than an optimizer change."""
 
-    def __init__(self, training: Training, checks: StepChecks, alarms: Alarms) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
         self._watched = training.watched
         self._ranks = training.ranks
-        self._checks = checks
-        self._alarms = alarms
+        self._checks = training.checks
+        self._policy = training.policy
 
-    def backward_ended(self, event: BackwardEnded) -> None:
-        """A backward pass is over."""
+    def output_computed(self, event: OutputComputed) -> None:
+        """Judge what a module gave in the forward pass of a step."""
         held = self._training.threads.held
-        if event.has_failed:
-            return
-        held.round += 1
-        held.start.root = None
-        if held.findings.triggers or held.update.is_compiled:
-            self._judge(held)
-        else:
-            held.rearm()
+        if held.is_begun and self._training.torch.is_grad_enabled():
+            self._checks.of_output(held.findings, event.module, event.output)
+
+    # Backward passes
 
     def backward_began(self, event: BackwardBegan) -> None:
         """See what backward() is called of."""
@@ -60,113 +53,95 @@ class Losses:
             return
         held, tensors = self._training.threads.held, event.tensors
         seen = held.findings
-        if seen.clean:
-            seen.clean = {}
-        if not self._checks.is_plain_loss(held, tensors):
-            loss = tensors if hasattr(tensors, "data_ptr") else next(iter(tensors), None)
-            if loss is None or loss.numel() == 0:
-                return
-            held.losses.of_step = loss.detach()
-            if not held.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
-                self._checks.of_loss(held, loss)
+        seen.clean = {}
+        loss = tensors if hasattr(tensors, "data_ptr") else next(iter(tensors), None)
+        if loss is None or loss.numel() == 0:
+            return
+        held.losses.of_step = loss.detach()
+        if not held.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
+            self._checks.of_loss(held, loss)
         if self._ranks.are_several:
-            self._ranks.watch(self._training.parameters_of_all())
+            self._ranks.watch(self._watched.parameters())
             self._tell_ranks(held, tensors)
         if seen.triggers and len(self._watched.records) > 1:
-            seen.reached = graph_parameters(tensors)
-        if not (held.batches.are_loaded or held.batches.earlier or held.update.closure):
-            target = loss_target(tensors)
+            seen.reached = _graph_parameters(tensors)
+        if not (held.batches.are_loaded or held.batches.earlier or held.update.in_closure):
+            target = _loss_target(tensors)
             if target is not None:
                 held.batches.add("loss", {"target": target[1]}, target[0])
 
     def _tell_ranks(self, held: TrainingStep, tensors: Any) -> None:
         """What other processes cannot see in the gradients goes with them."""
-        seen = held.findings
+        seen, marks = held.findings, self._ranks.marks
         if seen.triggers:
-            self._ranks.marks.tell(seen.triggers[0], self._training.parameters().values())
+            marks.tell(seen.triggers[0], self._training.parameters().values())
         elif (seen.far or seen.counts) and hasattr(tensors, "register_hook"):
-            self._ranks.marks.tell_from_device(tensors, self._checks.signals_with_limit(held))
+            marks.tell_from_device(tensors, self._checks.signals(seen, with_limit=True))
+
+    def backward_ended(self, event: BackwardEnded) -> None:
+        """A backward pass is over; what it was called of, or compiled code will apply, is judged at once."""
+        held = self._training.threads.held
+        if event.has_failed:
+            return
+        held.round += 1
+        held.start.root = None
+        if self._watched.records and not held.update.in_closure:
+            self._judge(held)
+        held.rearm()
 
     def _judge(self, held: TrainingStep) -> None:
         seen, update = held.findings, held.update
-        if update.closure is not None or not self._watched.records:
-            return
         if update.is_compiled and not seen.triggers:
             self.test_compiled(held)
-        if update.phase is not None and update.phase.copy is None:
+        if update.is_refused:
             seen.triggers = []  # the step is refused already, and its other backward passes are nobody's
         if seen.triggers and self._ranks.have_heard(held.start.began_at[1]):
-            records = self._alarms.due(held)
-            self._alarms.alarm(held, records, seen.triggers + self._training.gradient_triggers(records))
-            if update.is_compiled:
-                drop_gradients(self._watched.alive())
-        held.rearm()
+            records = self._watched.due(seen.reached, held.round)
+            self._policy.alarm(held, records, seen.triggers + self._training.gradient_triggers(records))
+            for record in self._watched.alive() if update.is_compiled else ():
+                record.drop_gradients()
 
     def test_compiled(self, held: TrainingStep) -> None:
         """Gradients that compiled code is about to apply, perhaps."""
         held.update.tested = held.round
         if not held.losses.is_scaled:
-            records = self._alarms.with_gradients()
+            records = self._watched.with_gradients()
             held.findings.triggers += self._checks.of_update(held, records, is_scaled=False)
 
-
-class Clipping:
-    """Tests gradients before clipping spreads what is not finite to all of them."""
-
-    def __init__(self, training: Training, checks: StepChecks, alarms: Alarms) -> None:
-        self._training = training
-        self._watched = training.watched
-        self._checks = checks
-        self._alarms = alarms
+    # Clipping
 
     def clipping_due(self, event: ClippingDue) -> str | None:
-        """Look at what is to be clipped."""
+        """Test gradients before clipping spreads what is not finite to all of them."""
         held = self._training.threads.held
-        if not self._watched.records:
+        if not self._watched.records or held.losses.is_scaled:  # a GradScaler has found out by itself
             return None
-        event.state = self._clip(held, event.parameters)
-        return SKIP if event.state is None and held.findings.skipped else None
+        return SKIP if held.findings.skipped or self._refuses_clipping(held, event) else None
 
-    def gradients_clipped(self, event: GradientsClipped) -> None:
-        """Remember that these were tested, as long as nothing changes them."""
-        held = self._training.threads.held
-        if event.due.state:
-            held.findings.note_clean(event.due.state, held.findings.clean_for)
-            held.findings.far, held.findings.counts = [], []
-
-    def _clip(self, held: TrainingStep, parameters: Any) -> list[Any] | None:
-        """Test gradients before clipping spreads what is not finite to all of them; None where they must go."""
-        if held.losses.is_scaled:  # a GradScaler has found out by itself
-            return []
-        if held.findings.skipped:
-            return None
+    def _refuses_clipping(self, held: TrainingStep, event: ClippingDue) -> bool:
+        parameters, seen = event.parameters, held.findings
         parameters = [parameters] if hasattr(parameters, "data_ptr") else parameters
         gradients = [gradient for gradient in [parameter.grad for parameter in parameters] if gradient is not None]
         wanted = set(map(id, parameters))
         records = [one for one in self._watched.alive() if any(id(p) in wanted for p in one.parameters())]
-        if (
-            not gradients
-            or not records
-            or self._training.gradients.are_finite(self._watched.clipped, gradients, self._checks.signals(held))
-        ):
-            held.findings.clean_for = set(map(id, records))
-            return gradients if records else []
-        held.findings.triggers += self._checks.on_devices(held) + self._training.gradient_triggers(records)
-        if not held.findings.triggers or held.update.closure is not None:  # whose evaluation is judged when it is over
-            return []
-        self._alarms.alarm(held, records, held.findings.triggers)
-        return None
+        if not gradients or not records:
+            return False
+        if self._training.tests.are_finite([*gradients, *self._checks.signals(seen)]):
+            event.state = gradients, set(map(id, records))
+            return False
+        seen.triggers += self._checks.on_devices(seen) + self._training.gradient_triggers(records)
+        if not seen.triggers or held.update.in_closure:  # whose evaluation is judged when it is over
+            return False
+        self._policy.alarm(held, records, seen.triggers)
+        return True
 
+    def gradients_clipped(self, event: GradientsClipped) -> None:
+        """Remember that these were tested, as long as nothing changes them."""
+        if event.due.state is not None:
+            seen = self._training.threads.held.findings
+            seen.note_clean(*event.due.state)
+            seen.far, seen.counts = [], []
 
-class Scaling:
-    """Watches how GradScalers fare."""
-
-    def __init__(self, training: Training, checks: StepChecks, alarms: Alarms, ends: StepEnds) -> None:
-        self._training = training
-        self._watched = training.watched
-        self._checks = checks
-        self._alarms = alarms
-        self._ends = ends
+    # GradScalers
 
     def loss_scaled(self, event: LossScaled) -> None:
         """See a loss before it is scaled."""
@@ -181,31 +156,54 @@ class Scaling:
         record, scaler, has_stepped = self._watched.records.get(id(event.target)), event.scaler, event.has_updated
         if record is None or not private_api.is_scaler_enabled(scaler):
             return
-        held = self._training.threads.held
+        held, training = self._training.threads.held, self._training
         if has_stepped:
             record.overflows = 0
             if not private_api.skips_by_itself(event.target) or record.steps % SCALE_EACH:
                 return
         record.overflows += not has_stepped
-        triggers = [] if has_stepped else self._untold(held)
+        triggers = []
+        if not has_stepped:  # what is no overflow, though it looks like one to a GradScaler
+            triggers += held.findings.triggers + self._checks.on_devices(held.findings)
+            triggers = triggers or self._ranks.told(training.parameters)
         found = checks.loss_scale(float(scaler.get_scale()), record.overflows)
         if found is not None:
-            triggers += [found, *self._training.gradient_triggers([record])]
+            triggers += [found, *training.gradient_triggers([record])]
         if triggers:
-            self._alarms.alarm(held, [record], triggers)
+            self._policy.alarm(held, [record], triggers)
             record.overflows = 0
         if not has_stepped:
-            self._skipped_by_scaler(held, record)
+            if held.findings.skipped:
+                self._policy.put_buffers_back(held)
+            record.round = held.round
+            held.end(record)
 
-    def _untold(self, held: TrainingStep) -> list[Trigger]:
-        """What is no overflow, though it looks like one to a GradScaler."""
-        return held.findings.triggers + self._checks.on_devices(held) or self._training.ranks.told(
-            self._training.parameters
-        )
 
-    def _skipped_by_scaler(self, held: TrainingStep, record: OptimizerSteps) -> None:
-        if held.findings.skipped:
-            self._alarms.put_buffers_back(held)
-            held.findings.skipped = set()
-        record.round = held.round
-        self._ends.end(held, record)
+def _graph_parameters(loss: Any) -> set[int]:
+    """Return the ids of the leaves that a loss was computed from."""
+    waiting = [getattr(one, "grad_fn", None) for one in ([loss] if hasattr(loss, "grad_fn") else loss)]
+    seen: set[Any] = set()
+    found: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        waiting += [following for following, _ in node.next_functions]
+    return found
+
+
+def _loss_target(loss: Any) -> tuple[str, Any] | None:
+    """What a loss was computed against, where its graph says so: the name of its node, and the target."""
+    waiting = [getattr(loss, "grad_fn", None)]
+    for _ in range(MAX_NODES):
+        node = waiting.pop(0) if waiting else None
+        if node is None:
+            break
+        target = getattr(node, "_saved_target", None)
+        if target is not None:
+            return node.name(), target
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return None

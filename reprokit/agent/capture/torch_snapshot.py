@@ -10,8 +10,8 @@ from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
 from .header import SnapshotHeader
-from .torch_gradients import values_of
-from .torch_held import BatchRecord
+from .torch_batches import BatchRecord
+from .torch_checks import values_of
 from .torch_state import (
     Tensors,
     digest,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-    from .torch_gradients import Gradients
-    from .torch_held import TrainingStep
+    from .torch_checks import FiniteTests
+    from .torch_steps import TrainingStep
     from .torch_training import OptimizerSteps, Watched
     from .trigger import Trigger
 
@@ -74,9 +74,9 @@ class Names:
 class Snapshooter:
     """Knows what there is of a training in this process."""
 
-    def __init__(self, torch: Any, gradients: Gradients, watched: Watched) -> None:
+    def __init__(self, torch: Any, tests: FiniteTests, watched: Watched) -> None:
         self._torch = torch
-        self._gradients = gradients
+        self._tests = tests
         self._watched = watched
 
     def gradient_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
@@ -99,7 +99,7 @@ class Snapshooter:
                 if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
                     continue
                 seen.add(id(parameter))
-                trigger = checks.elements(kind, name, *self._gradients.count(tensor))
+                trigger = checks.elements(kind, name, *self._tests.count(tensor))
                 found += [] if trigger is None else [trigger]
         return found
 
@@ -167,7 +167,7 @@ class Snapshooter:
         for name, parameter in names.parameters.items():
             if parameter.grad is not None:
                 digests[name] = digest(parameter.grad)
-                if self._gradients.count(parameter.grad)[0]:
+                if self._tests.count(parameter.grad)[0]:
                     bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
         return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
 
@@ -359,9 +359,6 @@ def _loss(held: TrainingStep) -> dict[str, Any] | None:
     loss = held.losses.of_step
     if loss is None:
         return None
-    if isinstance(loss, tuple):  # a number that was finite
-        value, dtype, shape = loss
-        loss = sys.modules["torch"].full(shape, value, dtype=dtype)
     value = float(loss.item()).hex() if loss.numel() == 1 and not loss.is_complex() else None
     return {"value": value, "digest": digest(loss)}
 

@@ -1,350 +1,299 @@
-"""Steps of PyTorch's optimizers, also by closures, in parts and compiled: applied, or left out."""
+"""The step of a thread as a state machine, and how it begins: with batches of loaders and calls of modules."""
 
 from __future__ import annotations
 
-from ..events import SKIP, NotApplied
-from ..pytorch.decisions import own_step
-from .torch_training import OptimizerSteps, drop_gradients
-from .torch_updates import StateCopy
+import enum
+from _thread import _local, get_ident
+from collections import deque
+
+from ..pytorch.private_api import changes
+from .checks import NormMean
+from .torch_batches import Batches
+from .torch_copies import BufferCopies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..events import (
-        ForwardBegan,
-        ForwardEnded,
-        OptimizerMade,
-        PartDone,
-        PartDue,
-        UpdateDone,
-        UpdateDue,
-        UpdateEnded,
-    )
-    from .torch_alarms import Alarms
-    from .torch_beginnings import Beginnings
-    from .torch_checks import StepChecks
-    from .torch_held import TrainingStep
-    from .torch_losses import Losses
-    from .torch_training import Training
+    from ..events import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
+    from .random_states import RandomReader, RandomStates
+    from .torch_copies import StateCopy
+    from .torch_training import Epoch, Training
+    from .trigger import Trigger
 
-    Function = Callable[..., Any]
+LOSSES = 100
+MAX_ENTRIES = 64
 
 
-class StepEnds:
-    """Ends the steps of threads."""
+class StepState(enum.Enum):
+    """How far a thread's step has come."""
 
-    def __init__(self, training: Training, alarms: Alarms) -> None:
-        self._watched = training.watched
-        self._alarms = alarms
-
-    def applied(self, held: TrainingStep, record: OptimizerSteps) -> None:
-        """A step was made."""
-        record.stepped(held.round)
-        watched, epoch = self._watched, held.start.epoch
-        watched.steps += 1
-        if len(watched.records) > 1:
-            held.start.note_update()
-        if epoch is not None:
-            epoch.steps += 1
-        self.end(held, record)
-
-    def skipped(self, held: TrainingStep, record: OptimizerSteps) -> None:
-        """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
-        remaining = held.findings.skipped - {id(record)}
-        record.stepped(held.round)
-        self._watched.steps += 1
-        self._alarms.put_buffers_back(held)
-        self.end(held, record)
-        held.findings.skipped = remaining
-
-    def end(self, held: TrainingStep, record: OptimizerSteps) -> None:
-        """The step is over, and the next module's call may begin another."""
-        held.end(record)
-        held.armed = True
+    BETWEEN = 0  # nothing was computed since the last update
+    LOOKED = 1  # a forward pass without gradients, as of an evaluation
+    BEGUN = 2  # a forward pass of the step
 
 
-class Refusals:
-    """Tells whether gradients may be applied; what is wrong with them is captured."""
+BETWEEN, LOOKED, BEGUN = StepState
 
-    def __init__(self, training: Training, checks: StepChecks, alarms: Alarms) -> None:
-        self._training = training
-        self._checks = checks
-        self._alarms = alarms
 
-    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Whether the gradients must not be applied; where training is to stop it does so here."""
-        if self._checks.is_fine(held, record, optimizer):
-            return False
-        if id(record) in held.findings.skipped:
-            return True
-        if self._training.is_recorded():
-            return False
-        records, watched = [record], self._training.watched
-        if len(watched.records) > 1:
-            records += watched.following(record, held.round)
-        is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips on the device, by itself
-        triggers = held.findings.triggers + self._checks.of_update(held, records, is_scaled)
-        if triggers:
-            self._alarms.alarm(held, records, triggers)
-        return bool(triggers)
+class StepStart:
+    """What a step was begun with, beside batches and buffers."""
 
-    def refuses_before_closure(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Whether gradients that are there before a closure is called, which may be used too, must not be."""
-        is_skipped = id(record) in held.findings.skipped
-        return is_skipped or (held.round != record.round and self.refuses(held, record, optimizer))
+    def __init__(self, make_random: Callable[[], RandomStates]) -> None:
+        self.random = make_random()  # at the first forward pass
+        self.has_random = False
+        self.handed = make_random()  # when a loader handed a batch over
+        self.begun_with: RandomReader | None = None  # when a loader handed a batch over last, before the forward pass
+        self.updated: RandomReader | None = None  # after the last update, where several optimizers take turns
+        self.saw_forward = False  # of a module, in the step before
+        # After how many backward passes, by which module, and whether that was training.
+        self.began_at: tuple[int, Any, bool] = (0, None, True)
+        self.epoch: Epoch | None = None
+        self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
+        self.root: Any = None
 
-    def refuses_evaluation(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any, closure: _Closure) -> bool:
-        """Whether what a closure came to must not be applied."""
-        triggers = held.findings.triggers + self._checks.of_update(held, [record], is_scaled=False)
-        if not triggers:
-            if record.repeats and closure.copy is None:
-                closure.copy = StateCopy(self._training.torch, [optimizer])
-            return False
-        if closure.has_moved and closure.copy is not None:
-            closure.copy.put_back()
-        self._alarms.alarm(held, [record], [trigger.with_(evaluation=closure.calls) for trigger in triggers])
-        return True
+    def keep_random(self) -> None:
+        """Hold the generators as they are now."""
+        self.random.keep()
+        self.has_random = True
 
-    def is_ruinous(self, held: TrainingStep, record: OptimizerSteps) -> bool:
-        """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
-        training = self._training
-        if training.is_recorded() or not training.updates.is_ruined(record):
-            return False
-        triggers = training.snapshooter.parameter_triggers(training.models(), [record])
-        training.updates.put_back(record)
-        self._alarms.alarm(held, [record], triggers)
-        return True
+    def note_update(self) -> None:
+        """An optimizer has updated, and another's step begins with the generators as they are now."""
+        self.handed.keep()
+        self.updated = self.handed.taken()
+
+    def forget(self) -> None:
+        """The step is over."""
+        self.has_random = False
+        self.entry = []
+        self.root = self.begun_with = None
+        self.began_at = (0, None, True)
+
+
+class StepFindings:
+    """What is known of a step's gradients, losses and outputs before the optimizer's turn."""
+
+    def __init__(self) -> None:
+        self.triggers: list[Trigger] = []
+        self.far: list[Any] = []  # losses that lie on a GPU
+        self.counts: list[tuple[Any, Any, int]] = []  # modules, and how much of their outputs there is not finite
+        self.reached: set[int] = set()  # parameters, from the loss that is not as it should be
+        self.skipped: set[int] = set()  # optimizers whose next step is not applied
+        self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
+        self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
+        self.norms = NormMean()  # of gradients, over all steps
+
+    def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
+        """These were tested, and are finite: no GPU is waited for again."""
+        self.clean = {id(gradient): (gradient, changes(gradient)) for gradient in gradients}
+        self.clean_for = owners
+
+    def are_clean(self, gradients: list[Any]) -> bool:
+        """Whether these were all tested, and are what they were then."""
+        known = [self.clean.get(id(gradient)) for gradient in gradients]
+        return all(one is not None and one[1] == changes(each) for one, each in zip(known, gradients))
+
+    def end(self, owner: object) -> None:
+        """A step of this optimizer is over."""
+        self.triggers, self.far, self.counts, self.reached, self.skipped = [], [], [], set(), set()
+        self.clean_for.discard(id(owner))
+        if not self.clean_for:
+            self.clean = {}
 
 
 class Phase:
-    """The step that a thread is in the middle of."""
+    """The step of several parts that a thread is in the middle of."""
 
     def __init__(self, first: str, copy: StateCopy | None) -> None:
         self.first = first  # the part that it began with
         self.copy = copy  # of what that has moved; None where it was refused
 
 
-class Phases:
-    """Takes the parts of steps."""
+class UpdateCalls:
+    """How a thread's optimizer is called."""
 
-    def __init__(self, torch: Any, refusals: Refusals, ends: StepEnds) -> None:
-        self._torch = torch
-        self._refusals = refusals
-        self._ends = ends
+    def __init__(self) -> None:
+        self.phase: Phase | None = None
+        self.in_closure = False  # an optimizer calls the closure that computes the loss
+        self.is_compiled = False  # a compiled function is being called
+        self.tested = -1  # after which backward pass compiled code was last looked at
 
-    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any, name: str) -> bool:
-        """Whether this part must not be made."""
-        phase = held.update.phase
-        if phase is None or phase.first == name:
-            self._end(held, record, phase)
-            is_refused = self._refusals.refuses(held, record, optimizer)
-            copy = None if is_refused else StateCopy(self._torch, [optimizer])
-            held.update.phase = Phase(name, copy)
-            return is_refused
-        if phase.copy is not None and not self._refusals.refuses(held, record, optimizer):
-            return False
-        self._end(held, record, Phase(name, None))
-        return True
-
-    def _end(self, held: TrainingStep, record: OptimizerSteps, phase: Phase | None) -> None:
-        if phase is not None and phase.copy is None:
-            self._ends.skipped(held, record)
-            held.findings.skipped = set()  # nor were the steps of the optimizers within it
-            held.update.phase = None
-
-    def made(self, held: TrainingStep, record: OptimizerSteps) -> None:
-        """A part that is not the first was made, and with it, if there is one, the step of an optimizer within."""
-        if held.update.phase is not None:
-            self._ends.applied(held, record)
-        else:
-            record.stepped(held.round)
+    @property
+    def is_refused(self) -> bool:
+        """Whether an earlier part of the step was refused, and so are all others."""
+        return self.phase is not None and self.phase.copy is None
 
 
-class UpdateState:
-    """What an update that is asked for is known by until it is done."""
+class StepLosses:
+    """The losses of a thread."""
 
-    def __init__(self, record: OptimizerSteps) -> None:
-        self.record = record
-        self.is_tested = False  # the parameters are to be, after it
-        self.closure: _Closure | None = None
+    def __init__(self) -> None:
+        self.last: deque[Any] = deque(maxlen=LOSSES)
+        self.of_step: Any = None  # the last that backward() was called of
+        self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
+
+    def finite(self) -> Iterator[float]:
+        """The last losses as numbers."""
+        for loss in self.last:
+            yield loss if isinstance(loss, float) else float(loss.item())
 
 
-class Steps:
-    """Tests gradients when an optimizer is about to apply them."""
+class TrainingStep:
+    """The step of a thread: how far it has come, what it was begun with, and what was found."""
 
-    def __init__(self, training: Training, refusals: Refusals, ends: StepEnds) -> None:
-        self._training = training
-        self._watched = training.watched
-        self._refusals = refusals
-        self._ends = ends
-        self._phases = Phases(training.torch, refusals, ends)
+    def __init__(self, torch: Any, make_random: Callable[[], RandomStates]) -> None:
+        self.thread = get_ident()
+        self.state = BETWEEN
+        self.armed = False  # the next module's call is looked at
+        self.round = 0  # calls of backward()
+        self.batches = Batches(torch)
+        self.buffers = BufferCopies(torch)
+        self.start = StepStart(make_random)
+        self.findings = StepFindings()
+        self.losses = StepLosses()
+        self.update = UpdateCalls()
 
-    def optimizer_made(self, event: OptimizerMade) -> None:
-        """Watch the optimizers that are made from now on."""
-        if self._watched.only is None:
-            self.watch(event.target)
+    def end(self, owner: object) -> None:
+        """A step of this optimizer is over, and the next module's call may begin another."""
+        self.batches.end(owner)
+        self.start.saw_forward = self.is_begun
+        self.state = BETWEEN
+        self.start.forget()
+        self.buffers.end()
+        self.findings.end(owner)
+        self.update.phase = self.losses.of_step = None
+        self.losses.is_scaled = False
+        self.armed = True
 
-    def watch(self, optimizer: Any) -> OptimizerSteps:
-        """Watch the steps of an optimizer."""
-        known = self._watched.records.get(id(optimizer))
-        if known is not None and known.reference() is optimizer:
-            return known
-        record, held = self._watched.add(optimizer), self._training.threads.held
-        held.buffers.forget()
-        if not held.is_begun:
-            held.armed = True
-        return record
+    def restart(self) -> None:
+        """An older state took the place of the step's start, whose batches and random states are not known."""
+        self.batches.restart()
+        self.batches.are_loaded = False
+        self.buffers.end()
+        self.start.forget()
+        self.start.updated = None
 
-    def part_due(self, event: PartDue) -> str | None:
-        """Answer whether a part of a step must not be made."""
-        held, record = self._training.threads.held, self._watched.records.get(id(event.target))
-        if record is None:
-            return None
-        if self._phases.refuses(held, record, event.target, event.name):
-            drop_gradients([record])  # which the part may have been told to do
-            return SKIP
-        event.state = record, held.update.phase
-        return None
+    @property
+    def is_begun(self) -> bool:
+        """Whether a forward pass of the step was made."""
+        return self.state is BEGUN
 
-    def part_done(self, event: PartDone) -> None:
-        """A part of a step was made."""
-        if event.due.state is not None:
-            record, phase = event.due.state
-            if phase is not None and phase.first != event.due.name:
-                self._phases.made(self._training.threads.held, record)
+    def rearm(self) -> None:
+        """The step may go on with another batch."""
+        self.armed = self.armed or (self.is_begun and not self.update.in_closure)
 
-    def update_due(self, event: UpdateDue) -> str | None:
-        """Answer whether an update must not be made."""
-        held, optimizer = self._training.threads.held, event.target
-        record = self._watched.records.get(id(optimizer))
-        if event.is_nested or (record is None and self._watched.only is not None):
-            return None
-        if record is None or record.reference() is not optimizer:
-            record = self.watch(optimizer)  # a copy, or one that was unpickled
-        if record.thread != held.thread:
-            record.thread = held.thread
-            held.buffers.forget()
-        state = event.state = UpdateState(record)
-        if event.closure is not None:
-            return self._due_with_closure(held, state, event)
-        if self._refusals.refuses(held, record, optimizer):
-            self._ends.skipped(held, record)
-            return SKIP
-        state.is_tested = self._training.updates.before(held, record, optimizer)
-        return None
-
-    def update_done(self, event: UpdateDone) -> None:
-        """An update was made; one that ruined the parameters is taken back."""
-        state: UpdateState | None = None if event.due is None else event.due.state
-        if state is None:
+    def exhaust(self, epoch: Epoch | None) -> None:
+        """A loader has no more; what it gave without a forward pass since was not for the step that comes."""
+        if self.is_begun:
             return
-        held, record = self._training.threads.held, state.record
-        if state.closure is not None:
-            record.repeats = state.closure.calls > 1 or (record.repeats and record.steps > 0)
-        if state.is_tested and self._refusals.is_ruinous(held, record):
-            self._ends.skipped(held, record)
-        else:
-            self._ends.applied(held, record)
+        batches, start = self.batches, self.start
+        batches.forget(epoch)
+        batches.are_loaded = batches.are_loaded and bool(batches.held)
+        if start.epoch is epoch and not batches.is_ahead:
+            start.epoch = None
 
-    def update_ended(self, event: UpdateEnded) -> None:
-        """An update is over, however it ended."""
-        if event.due.state is not None:
-            self._training.threads.held.update.closure = None
-
-    def _due_with_closure(self, held: TrainingStep, state: UpdateState, event: UpdateDue) -> str | None:
-        """The closure's gradients are tested each time that it was called; what it moved before is put back."""
-        refusals, record, optimizer, is_own = self._refusals, state.record, event.target, own_step(type(event.target))
-        if is_own and refusals.refuses_before_closure(held, record, optimizer):
-            self._ends.skipped(held, record)
-            drop_gradients([record])
-            return SKIP
-        state.is_tested = self._training.updates.before(held, record, optimizer)
-        guarded = state.closure = _Closure(event.closure)
-        if is_own:  # it may move parameters before it calls the closure
-            guarded.copy, guarded.has_moved = StateCopy(self._training.torch, [optimizer]), True
-
-        def evaluate() -> Any:
-            loss = event.result = guarded()
-            if self._training.capture.attempt(refusals.refuses_evaluation, held, record, optimizer, guarded):
-                self._ends.skipped(held, record)
-                raise NotApplied
-            return loss
-
-        held.update.closure = event.closure = evaluate
-        return None
+    def is_trained(self) -> bool:
+        """Whether what began is a step, and no evaluation that left gradients on."""
+        before, _, training = self.start.began_at
+        return self.round != before or (self.batches.are_loaded and training)
 
 
-class Compiling:
-    """Looks at steps from outside of compiled functions, in which no hook sees an optimizer apply them."""
+class Threads(_local):
+    """The step of this thread."""
 
-    def __init__(
-        self,
-        training: Training,
-        alarms: Alarms,
-        beginnings: Beginnings,
-        losses: Losses,
-        refusals: Refusals,
-        ends: StepEnds,
-    ) -> None:
+    def __init__(self, make: Callable[[], TrainingStep]) -> None:
+        self.held = make()
+
+
+class StepStarts:
+    """Notes when a step begins, and what it is given."""
+
+    def __init__(self, training: Training) -> None:
         self._training = training
         self._watched = training.watched
-        self._alarms = alarms
-        self._beginnings = beginnings
-        self._losses = losses
-        self._refusals = refusals
-        self._ends = ends
+        self._is_grad_enabled = training.torch.is_grad_enabled
 
     def forward_began(self, event: ForwardBegan) -> None:
-        """A compiled function is called: an optimizer's step may be in it, which no hook sees."""
-        held, watched = self._training.threads.held, self._watched
-        held.update.is_compiled = True
-        self._beginnings.forward_began(event)
-        held.armed = held.armed and not self._training.torch.is_grad_enabled()
-        if event.module is not None:
+        """A module is called, or a compiled function, which may be none."""
+        held, module = self._training.threads.held, event.module
+        if not held.armed:
             return
-        if held.round != held.update.tested and not held.findings.skipped:
-            self._losses.test_compiled(held)
-            if held.findings.triggers:
-                self._alarms.alarm(held, self._alarms.due(held), held.findings.triggers)
-        if held.findings.skipped:
-            drop_gradients(watched.alive())
-        updates = self._training.updates
-        tested = {id(record) for record in watched.alive() if updates.before(held, record, record.reference())}
-        event.state = watched.steps, watched.versions(), tested
-
-    def forward_ended(self, event: ForwardEnded) -> None:
-        """It has returned, or failed."""
-        if not event.began.is_compiled:
+        if self._is_grad_enabled():
+            if held.start.root is None or held.start.root is module:
+                self._begin_or_go_on(held, module, [event.arguments, dict(event.keywords)])
             return
-        held, seen = self._training.threads.held, event.began.state
-        held.update.is_compiled = False
-        if seen is None or seen[0] != self._watched.steps:
+        if held.state is BETWEEN:
+            held.state = LOOKED
+        if module is not None and module.training and not held.buffers.is_kept:
+            self._keep_buffers(held, module)
+
+    def _begin_or_go_on(self, held: TrainingStep, module: Any, given: Any) -> None:
+        """The root model is called: the step begins, or goes on with its next batch."""
+        if not held.is_begun:
+            self._begin(held, module)
+        source = "" if module is None else module
+        if not held.batches.are_loaded:
+            held.batches.add("forward", given, source)
+            held.armed = not held.update.in_closure
+            held.start.root = module
             return
-        if held.findings.skipped:
-            for record in self._watched.alive():
-                self._ends.skipped(held, record)
-        elif seen[1] != self._watched.versions():
-            for record in self._watched.alive():  # its step was compiled
-                if id(record) in seen[2] and self._refusals.is_ruinous(held, record):
-                    self._ends.skipped(held, record)
-                else:
-                    self._ends.applied(held, record)
+        held.armed = False
+        if len(held.start.entry) < MAX_ENTRIES:
+            held.start.entry.append((source, given))
+
+    def _begin(self, held: TrainingStep, module: Any) -> None:
+        held.state = BEGUN
+        self._training.ranks.forget()
+        held.start.began_at = held.round, module, module is None or bool(module.training)
+        self._training.policy.keep_copy()
+        held.start.keep_random()
+        if not held.buffers.is_kept:
+            self._keep_buffers(held, module)
+
+    def _keep_buffers(self, held: TrainingStep, module: Any) -> None:
+        if not held.buffers.is_known:
+            held.buffers.watch(self._training.models() or ([] if module is None else [module]))
+        held.buffers.keep()
+
+    def loader_began(self, event: LoaderBegan) -> None:
+        """Count the epochs of a DataLoader."""
+        event.epoch = self._watched.next_epoch(event.loader)
+
+    def loader_exhausted(self, event: LoaderExhausted) -> None:
+        """A DataLoader has no more."""
+        self._training.threads.held.exhaust(_epoch(event))
+
+    def batch_fetched(self, event: BatchFetched) -> None:
+        """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
+        if not self._is_grad_enabled() or not self._watched.records:
+            return
+        held, epoch = self._training.threads.held, _epoch(event)
+        batches, start = held.batches, held.start
+        if held.is_begun and not held.is_trained():
+            held.state, start.has_random = LOOKED, False  # an evaluation that left gradients on, or a trial
+        is_begun = held.is_begun
+        if not is_begun:
+            if held.state is LOOKED or not batches.are_loaded:
+                batches.restart()
+                held.state = BETWEEN
+            start.entry, start.root = [], None
+            held.buffers.end()
+            if not start.saw_forward:
+                start.keep_random()
+            held.armed = True
+        if batches.are_loaded and not is_begun and epoch is start.epoch:
+            batches.is_ahead = True
+        batches.are_loaded = True
+        start.epoch = epoch
+        record = batches.add("loader", event.batch, epoch)
+        if record is not None:
+            start.handed.keep()
+            record.random = start.handed.taken()
+            if not is_begun:
+                start.begun_with = record.random
+            record.indices = event.indices
 
 
-class _Closure:
-    """A closure that is called by an optimizer, and what is known of its calls."""
-
-    def __init__(self, closure: Function) -> None:
-        self._closure = closure
-        self.calls = 0
-        self.loss: Any = None
-        self.copy: StateCopy | None = None
-        self.has_moved = False  # what the copy is of
-
-    def __call__(self) -> Any:
-        self.loss = self._closure()
-        self.calls += 1
-        self.has_moved = self.has_moved or self.calls > 1
-        return self.loss
+def _epoch(event: BatchFetched | LoaderExhausted) -> Epoch | None:
+    return None if event.began is None else event.began.epoch

@@ -1,4 +1,4 @@
-"""What the parts of a capture of PyTorch share: what was seen of the training, its names, and tools to look at it."""
+"""What is known of a PyTorch training: its optimizers, loaders, schedules and models, and what looks at them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from _thread import get_ident
 from .. import trail_library as trail
 from ..pytorch import private_api
 from .random_states import RandomStates
-from .torch_gradients import Gradients, Table
-from .torch_held import BufferCopies, Threads, TrainingStep
+from .torch_checks import FiniteTests, StepChecks
+from .torch_copies import UpdateBackup
+from .torch_policy import Policy
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_state import parameters_of
-from .torch_updates import Updates
+from .torch_steps import Threads, TrainingStep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
 
     from ..pytorch.state import Modules
     from . import CaptureSession
-    from .settings import CaptureSettings
     from .trigger import Trigger
-
-
-MAX_NODES = 16  # of a graph in which a loss's target is looked for
 
 
 class Epoch:
@@ -52,9 +49,9 @@ class OptimizerSteps:
         self.steps = 0
         self.round = -1  # the backward pass after which it stepped last
         self.gap = 0  # backward passes between its last two steps; 0: unknown
-        self.table = Table()
         self.overflows = 0  # in a row
         self.repeats = True  # its closure is called more than once in a step
+        self.backup: UpdateBackup | None = None  # from its first update on
 
     def stepped(self, backward: int) -> None:
         """Count a step, applied or left out, after this backward pass."""
@@ -78,6 +75,15 @@ class OptimizerSteps:
         """Those that there are."""
         return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
 
+    def drop_gradients(self) -> None:
+        """Take the gradients away that this optimizer would apply."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def is_ruined(self) -> bool:
+        """Whether parameters that were finite before an update are so no more."""
+        return self.backup is not None and self.backup.is_ruined()
+
 
 class Watched:
     """What this process has."""
@@ -86,11 +92,9 @@ class Watched:
         self.records: dict[int, OptimizerSteps] = {}  # by id of the optimizer, while it lives
         self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
         self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self.epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.only: set[int] | None = None  # optimizers that the script guards by itself
         self.steps = 0  # of all optimizers
-        self.clipped = Table()
-        self.together = Table()  # of optimizers that apply gradients of the same backward pass
+        self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, optimizer: Any) -> OptimizerSteps:
         """A new optimizer."""
@@ -108,6 +112,11 @@ class Watched:
         """A schedule or GradScaler was made."""
         if self.only is None:
             kind[made] = True
+
+    def next_epoch(self, loader: Any) -> Epoch:
+        """A DataLoader begins."""
+        self._epochs[loader] = self._epochs.get(loader, -1) + 1
+        return Epoch(loader, self._epochs[loader])
 
     def alive(self) -> list[OptimizerSteps]:
         """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
@@ -128,50 +137,35 @@ class Watched:
         others = [other for other in self.alive() if other is not record]
         return [other for other in others if other.round == record.round and other.round != backward]
 
+    def with_gradients(self) -> list[OptimizerSteps]:
+        """The optimizers that have any gradient, else all."""
+        records = self.alive()
+        return [record for record in records if record.gradients()] or records
+
+    def due(self, reached: set[int], backward: int) -> list[OptimizerSteps]:
+        """The optimizers whose turn comes after this backward pass: one, and those that step together with it.
+
+        ``reached`` has the ids of the parameters from which the loss was computed, where they are known.
+        """
+        records = self.with_gradients()
+        records = [one for one in records if any(id(p) in reached for p in one.parameters())] or records
+        if not records:
+            return []
+        first = min(records, key=lambda record: record.turn(backward))
+        following = self.following(first, backward)
+        return [first, *[one for one in records if one in following]]
+
     def versions(self) -> int:
         """What changes in place of any parameter raise."""
-        return private_api.changes_of([p for record in self.alive() for p in record.parameters()])
+        return private_api.changes_of(self.parameters())
 
-
-def drop_gradients(records: list[OptimizerSteps]) -> None:
-    """Take the gradients away that these optimizers would apply."""
-    for record in records:
-        for parameter in record.parameters():
-            parameter.grad = None
-
-
-def graph_parameters(loss: Any) -> set[int]:
-    """Return the ids of the leaves that a loss was computed from."""
-    waiting = [getattr(one, "grad_fn", None) for one in ([loss] if hasattr(loss, "grad_fn") else loss)]
-    seen: set[Any] = set()
-    found: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.add(id(node.variable))
-        waiting += [following for following, _ in node.next_functions]
-    return found
-
-
-def loss_target(loss: Any) -> tuple[str, Any] | None:
-    """What a loss was computed against, where its graph says so: the name of its node, and the target."""
-    waiting = [getattr(loss, "grad_fn", None)]
-    for _ in range(MAX_NODES):
-        node = waiting.pop(0) if waiting else None
-        if node is None:
-            break
-        target = getattr(node, "_saved_target", None)
-        if target is not None:
-            return node.name(), target
-        waiting += [following for following, _ in node.next_functions if following is not None]
-    return None
+    def parameters(self) -> list[Any]:
+        """The parameters of all optimizers."""
+        return [parameter for record in self.alive() for parameter in record.parameters()]
 
 
 class Training:
-    """What is known of the trainings of this process."""
+    """What the listeners of a capture share."""
 
     def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
         self.capture = capture
@@ -181,39 +175,42 @@ class Training:
         path = capture.settings.library
         library = capture.attempt(trail.Library, path) if path else None
         native = capture.attempt(private_api.compiled, torch, path) if library is not None else None
-        self.gradients = Gradients(torch, library, native)
-        self.snapshooter = Snapshooter(torch, self.gradients, self.watched)
+        self.tests = FiniteTests(torch, library, native)
+        self.snapshooter = Snapshooter(torch, self.tests, self.watched)
         self.ranks = Ranks(torch)
-        self.updates = Updates(torch, self.gradients)
+        self.checks = StepChecks(self)
+        self.policy = Policy(self)
         states = functools.partial(RandomStates, library, torch, native)
-        self._make = lambda: TrainingStep(torch, states, BufferCopies(torch))
+        self._make = lambda: TrainingStep(torch, states)
         self.threads = Threads(self._make)
-
-    @property
-    def settings(self) -> CaptureSettings:
-        """The options of the capture."""
-        return self.capture.settings
 
     def forget(self) -> None:
         """In a forked child: what the parent held is the parent's."""
         self.threads = Threads(self._make)
+        self.threads.held.armed = bool(self.watched.records)
 
     def is_recorded(self) -> bool:
         """Whether operators get into a CUDA graph, into which nothing of ours may."""
         return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
 
-    def parameters_of_all(self) -> list[Any]:
-        """The parameters of all optimizers."""
-        return [parameter for record in self.watched.alive() for parameter in record.parameters()]
+    def backs_up(self, held: TrainingStep, record: OptimizerSteps) -> bool:
+        """Hold the state before an update where it is time; whether the parameters are to be tested after it."""
+        if record.backup is None:
+            record.backup = UpdateBackup(self.torch, self.tests, record.reference())
+        return record.backup.keep(record.steps, held.losses.last[-1] if held.losses.last else 0.0)
 
     def parameters(self) -> dict[str, Any]:
-        """The same by their names."""
+        """The parameters of all optimizers by their names."""
         return Names(self.models(), self.watched).parameters
 
     def models(self) -> list[Any]:
         """The models that have parameters of any optimizer."""
-        return self.modules.owners(self.parameters_of_all(), self.torch.nn.Module)
+        return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
 
-    def gradient_triggers(self, records: list[Any]) -> list[Trigger]:
+    def gradient_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
         """Which gradients of these optimizers are not finite."""
         return self.snapshooter.gradient_triggers(self.models(), records)
+
+    def parameter_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
+        """Which parameters of these optimizers are not finite."""
+        return self.snapshooter.parameter_triggers(self.models(), records)

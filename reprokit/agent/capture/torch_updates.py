@@ -1,165 +1,225 @@
-"""Holds a PyTorch training's state before updates, and tests what they make of the parameters.
-
-A small model's state is held before every update, a larger one's now and then, and whenever the loss has doubled since.
-"""
+"""Steps of PyTorch's optimizers, also by closures, in parts and compiled: applied, or left out."""
 
 from __future__ import annotations
 
-import copy
-import operator
-import weakref
-
-from ..pytorch.private_api import copy_each
-from ..pytorch.tensors import is_tensor
-from .torch_gradients import Table
-from .torch_state import parameters_of
+from ..events import SKIP, NotApplied
+from ..pytorch.decisions import own_step
+from .torch_copies import StateCopy
+from .torch_steps import Phase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
-    from .torch_gradients import Gradients
-    from .torch_held import TrainingStep
-    from .torch_training import OptimizerSteps
-
-EACH_STEP = 1 << 16  # bytes of parameters and state that are copied at each step, or so many a step on average
-LARGEST = 1 << 28  # bytes that are held
-LONGEST, ON_DEVICE = 100, 10  # steps between two states: at most, and at least where the parameters lie on a GPU
-STATES = 3  # what an optimizer has for each parameter, itself among it, beside a history of steps
-HALVES = ("torch.float16", "torch.bfloat16")  # whose optimizers' constants are easily too small
-
-
-class StateCopy:
-    """Parameters and states of optimizers as they were, with other tensors, schedules and GradScalers if asked for."""
-
-    def __init__(
-        self, torch: Any, optimizers: Iterable[Any], tensors: Iterable[Any] = (), others: Iterable[Any] = ()
-    ) -> None:
-        self._torch = torch
-        self._optimizers = list(map(weakref.ref, optimizers))
-        self._besides = list(tensors)
-        self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
-        self._tensors: list[Any] = []
-        self._copies: list[Any] = []
-        self._states: list[Any] = []
-        self.keep()
-
-    def keep(self) -> None:
-        """Copy all as it is now."""
-        tensors, self._states = list(self._besides), []
-        for reference in self._optimizers:
-            optimizer = reference()
-            if optimizer is not None:
-                tensors += parameters_of(optimizer)
-                groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
-                self._states.append((reference, _taken(dict(optimizer.state), tensors), _taken(groups, tensors)))
-        tensors = list({id(tensor): tensor for tensor in tensors}.values())
-        with self._torch.no_grad():
-            if len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors)):
-                copy_each(self._torch, self._copies, tensors)
-            else:
-                self._copies = [tensor.detach().clone() for tensor in tensors]
-                self._tensors = tensors
-
-    def put_back(self) -> None:
-        """Make everything what it was; the copy stays good."""
-        with self._torch.no_grad():
-            copy_each(self._torch, self._tensors, self._copies)
-        for reference, state, groups in self._states:
-            optimizer = reference()
-            if optimizer is not None:
-                optimizer.state.clear()
-                optimizer.state.update(_taken(state, []))
-                for group, values in zip(optimizer.param_groups, _taken(groups, [])):
-                    group.update(values)
-        for other, state in self._others:
-            if state:
-                other.load_state_dict(copy.deepcopy(state))
+    from ..events import (
+        ForwardBegan,
+        ForwardEnded,
+        OptimizerMade,
+        PartDone,
+        PartDue,
+        UpdateDone,
+        UpdateDue,
+        UpdateEnded,
+    )
+    from .torch_losses import Losses
+    from .torch_steps import StepStarts, TrainingStep
+    from .torch_training import OptimizerSteps, Training
 
 
-def _taken(value: Any, tensors: list[Any]) -> Any:
-    """Copy containers; the tensors in them are added to a list."""
-    if is_tensor(value):
-        tensors.append(value)
-    elif isinstance(value, dict):
-        return {key: _taken(part, tensors) for key, part in value.items()}
-    elif type(value) in (list, tuple):
-        return type(value)([_taken(part, tensors) for part in value])
-    return value
+class UpdateState:
+    """What an update that is asked for is known by until it is done."""
 
-
-class UpdateRecord:
-    """What is known of an optimizer's updates."""
-
-    def __init__(self, period: int) -> None:
-        self.period = period  # steps between two states; 0: none is held
-        self.state: StateCopy | None = None
-        self.step = -1  # before which it was held
-        self.loss = 0.0  # when the state was held
-        self.table = Table()
+    def __init__(self, record: OptimizerSteps) -> None:
+        self.record = record
+        self.is_tested = False  # the parameters are to be, after it
+        self.calls = 0  # of the closure, where there is one
+        self.copy: StateCopy | None = None  # of what a closure's gradients may have moved
+        self.has_moved = False  # what the copy is of
 
 
 class Updates:
-    """The updates of one process."""
+    """Tests gradients when an optimizer is about to apply them."""
 
-    def __init__(self, torch: Any, gradients: Gradients) -> None:
-        self._torch = torch
-        self._gradients = gradients
-        self._records: dict[int, tuple[OptimizerSteps, UpdateRecord]] = {}
+    def __init__(self, training: Training, starts: StepStarts, losses: Losses) -> None:
+        self._training = training
+        self._watched = training.watched
+        self._policy = training.policy
+        self._starts = starts
+        self._losses = losses
 
-    def before(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Hold the state where it is time; whether the parameters are to be tested after the update."""
-        known = self._records.get(id(record))
-        if known is None or known[0] is not record:
-            known = self._records[id(record)] = record, self._new(optimizer)
-        update, loss = known[1], held.losses.last[-1] if held.losses.last else 0.0
-        if not update.period or update.step == record.steps:
-            return bool(update.period)
-        has_grown = type(loss) is float and abs(loss) > 2 * update.loss
-        if update.state is not None and not has_grown and record.steps - update.step < update.period:
+    def optimizer_made(self, event: OptimizerMade) -> None:
+        """Watch the optimizers that are made from now on."""
+        if self._watched.only is None:
+            self.watch(event.target)
+
+    def watch(self, optimizer: Any) -> OptimizerSteps:
+        """Watch the steps of an optimizer."""
+        known = self._watched.records.get(id(optimizer))
+        if known is not None and known.reference() is optimizer:
+            return known
+        record, held = self._watched.add(optimizer), self._training.threads.held
+        held.buffers.forget()
+        if not held.is_begun:
+            held.armed = True
+        return record
+
+    # Whole steps
+
+    def update_due(self, event: UpdateDue) -> str | None:
+        """Answer whether an update must not be made."""
+        held, optimizer = self._training.threads.held, event.target
+        record = self._watched.records.get(id(optimizer))
+        if event.is_nested or (record is None and self._watched.only is not None):
+            return None
+        if record is None or record.reference() is not optimizer:
+            record = self.watch(optimizer)  # a copy, or one that was unpickled
+        if record.thread != held.thread:
+            record.thread = held.thread
+            held.buffers.forget()
+        state = event.state = UpdateState(record)
+        if event.closure is not None:
+            return self._due_with_closure(held, state, event)
+        if self._policy.refuses(held, record, optimizer):
+            self._policy.skipped(held, record)
+            return SKIP
+        state.is_tested = self._training.backs_up(held, record)
+        return None
+
+    def update_done(self, event: UpdateDone) -> None:
+        """An update was made; one that ruined the parameters is taken back."""
+        state: UpdateState | None = None if event.due is None else event.due.state
+        if state is None:
+            return
+        record = state.record
+        if state.calls:
+            record.repeats = state.calls > 1 or (record.repeats and record.steps > 0)
+        self._ended(self._training.threads.held, record, state.is_tested)
+
+    def _ended(self, held: TrainingStep, record: OptimizerSteps, is_tested: bool) -> None:
+        if is_tested and self._policy.takes_back(held, record):
+            self._policy.skipped(held, record)
+        else:
+            self._policy.applied(held, record)
+
+    def update_ended(self, event: UpdateEnded) -> None:
+        """An update is over, however it ended."""
+        if event.due.state is not None:
+            self._training.threads.held.update.in_closure = False
+
+    # Closures
+
+    def _due_with_closure(self, held: TrainingStep, state: UpdateState, event: UpdateDue) -> str | None:
+        """The closure's gradients are tested each time that it was called; what it moved before is put back."""
+        policy, record, optimizer, closure = self._policy, state.record, event.target, event.closure
+        is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
+        is_due = id(record) in held.findings.skipped or held.round != record.round
+        if is_own and is_due and policy.refuses(held, record, optimizer):
+            policy.skipped(held, record)
+            record.drop_gradients()
+            return SKIP
+        state.is_tested = self._training.backs_up(held, record)
+        if is_own:  # it may move parameters before it calls the closure
+            state.copy, state.has_moved = StateCopy(self._training.torch, [optimizer]), True
+
+        def evaluate() -> Any:
+            loss = event.result = closure()
+            state.calls += 1
+            state.has_moved = state.has_moved or state.calls > 1
+            if self._training.capture.attempt(self._refuses_evaluation, held, state, optimizer):
+                policy.skipped(held, record)
+                raise NotApplied
+            return loss
+
+        held.update.in_closure, event.closure = True, evaluate
+        return None
+
+    def _refuses_evaluation(self, held: TrainingStep, state: UpdateState, optimizer: Any) -> bool:
+        """Whether what a closure came to must not be applied."""
+        records = [state.record]
+        triggers = held.findings.triggers + self._training.checks.of_update(held, records, is_scaled=False)
+        if not triggers:
+            if state.record.repeats and state.copy is None:
+                state.copy = StateCopy(self._training.torch, [optimizer])
             return False
-        if (update.state is None or update.period > 1) and not self._are_finite(update, optimizer):
-            update.period = 0 if update.state is None else update.period  # they never were, or the alarm comes yet
-            return False
-        try:
-            if update.state is None:
-                update.state = StateCopy(self._torch, [optimizer])
-            else:
-                update.state.keep()
-        except (RuntimeError, NotImplementedError):  # of kinds that cannot be copied
-            update.period, update.state = 0, None
-            return False
-        update.step, update.loss = record.steps, abs(loss) if type(loss) is float and loss - loss == 0 else 0.0
+        if state.has_moved and state.copy is not None:
+            state.copy.put_back()
+        self._policy.alarm(held, records, [trigger.with_(evaluation=state.calls) for trigger in triggers])
         return True
 
-    def _new(self, optimizer: Any) -> UpdateRecord:
-        parameters = parameters_of(optimizer)
-        plain = (self._torch.Tensor, self._torch.nn.Parameter)
-        states = STATES + 2 * max(group.get("history_size", 0) for group in optimizer.param_groups)  # LBFGS
-        size = states * sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        if size > LARGEST or not all(type(parameter) in plain for parameter in parameters):
-            return UpdateRecord(0)
-        if any(str(parameter.dtype) in HALVES for parameter in parameters):
-            return UpdateRecord(1)
-        period = min(LONGEST, -(-size // EACH_STEP))
-        return UpdateRecord(max(1, period if all(p.is_cpu for p in parameters) else max(ON_DEVICE, period)))
+    # Steps of several parts
 
-    def _are_finite(self, update: UpdateRecord, optimizer: Any) -> bool:
-        values = [parameter.data for parameter in parameters_of(optimizer)]
-        test = self._gradients
-        return test.are_finite_here(update.table, values) or test.are_finite(update.table, values, [])
+    def part_due(self, event: PartDue) -> str | None:
+        """Answer whether a part of a step must not be made."""
+        held, record = self._training.threads.held, self._watched.records.get(id(event.target))
+        if record is None:
+            return None
+        if self._refuses_part(held, record, event):
+            record.drop_gradients()  # which the part may have been told to do
+            return SKIP
+        event.state = record, held.update.phase
+        return None
 
-    def is_ruined(self, record: OptimizerSteps) -> bool:
-        """Whether parameters that were finite before an update are so no more."""
-        known, optimizer = self._records.get(id(record)), record.reference()
-        if known is None or known[0] is not record or known[1].state is None or optimizer is None:
-            return False
-        return not self._are_finite(known[1], optimizer)
+    def _refuses_part(self, held: TrainingStep, record: OptimizerSteps, event: PartDue) -> bool:
+        update, optimizer = held.update, event.target
+        if update.phase is None or update.phase.first == event.name:
+            if update.is_refused:
+                self._end_phase(held, record)
+            is_refused = self._policy.refuses(held, record, optimizer)
+            copy = None if is_refused else StateCopy(self._training.torch, [optimizer])
+            update.phase = Phase(event.name, copy)
+            return is_refused
+        is_refused = update.is_refused or self._policy.refuses(held, record, optimizer)
+        if is_refused:
+            self._end_phase(held, record)
+        return is_refused
 
-    def put_back(self, record: OptimizerSteps) -> int:
-        """Make the state what it was when it was held; returns the step before which that was."""
-        update = self._records[id(record)][1]
-        assert update.state is not None
-        update.state.put_back()
-        return update.step
+    def _end_phase(self, held: TrainingStep, record: OptimizerSteps) -> None:
+        """A step that was refused is over, as are those of the optimizers within it."""
+        self._policy.skipped(held, record)
+        held.findings.skipped = set()
+
+    def part_done(self, event: PartDone) -> None:
+        """A part was made; with one that is not the first, the step, or that of an optimizer within it has made it."""
+        if event.due.state is None:
+            return
+        (record, phase), held = event.due.state, self._training.threads.held
+        if phase is None or phase.first == event.due.name:
+            return
+        if held.update.phase is not None:
+            self._policy.applied(held, record)
+        else:
+            record.stepped(held.round)
+
+    # Compiled functions, in which no hook sees an optimizer apply gradients
+
+    def compiled_began(self, event: ForwardBegan) -> None:
+        """A compiled function is called: an optimizer's step may be in it."""
+        held, watched, seen = self._training.threads.held, self._watched, self._training.threads.held.findings
+        held.update.is_compiled = True
+        self._starts.forward_began(event)
+        held.armed = held.armed and not self._training.torch.is_grad_enabled()
+        if event.module is not None:
+            return
+        if held.round != held.update.tested and not seen.skipped:
+            self._losses.test_compiled(held)
+            if seen.triggers:
+                self._policy.alarm(held, watched.due(seen.reached, held.round), seen.triggers)
+        for record in watched.alive() if seen.skipped else ():
+            record.drop_gradients()
+        tested = {id(record) for record in watched.alive() if self._training.backs_up(held, record)}
+        event.state = watched.steps, watched.versions(), tested
+
+    def compiled_ended(self, event: ForwardEnded) -> None:
+        """It has returned, or failed."""
+        if not event.began.is_compiled:
+            return
+        held, watched, state = self._training.threads.held, self._watched, event.began.state
+        held.update.is_compiled = False
+        if state is None or state[0] != watched.steps:
+            return
+        is_refused, has_moved = bool(held.findings.skipped), state[1] != watched.versions()
+        for record in watched.alive():
+            if is_refused:
+                self._policy.skipped(held, record)
+            elif has_moved:  # its step was compiled
+                self._ended(held, record, id(record) in state[2])

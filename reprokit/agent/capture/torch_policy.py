@@ -1,4 +1,4 @@
-"""Raises the alarm over a step of PyTorch: saves the state of its start, and stops, leaves it out or rolls back."""
+"""What is done about a PyTorch step that went wrong: its start is saved; the training stops, skips it or rolls back."""
 
 from __future__ import annotations
 
@@ -7,53 +7,85 @@ import sys
 from ..pytorch import private_api
 from ..pytorch.state import named_tensors, parts_of
 from .settings import ROLLBACK, STOP
+from .torch_copies import StateCopy
 from .torch_snapshot import left_out_of
-from .torch_updates import StateCopy
 from .trigger import PARAMETER, in_words
 from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .torch_held import TrainingStep
+    from typing import Any
+
+    from .torch_steps import TrainingStep
     from .torch_training import OptimizerSteps, Training
     from .trigger import Trigger
 
 
-class Alarms:
-    """What is done about a step that is not as it should be."""
+class Policy:
+    """Decides whether updates are made."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self._capture = training.capture
-        self._action = training.settings.action
+        self._action = training.capture.settings.action
         self._copy: StateCopy | None = None  # the state to roll back to
         self._copied_at = 0  # steps that were made before
 
-    @property
-    def rolls_back(self) -> bool:
-        """Whether there is to be a state to go back to."""
-        return self._action == ROLLBACK
+    # Before an update, and after it
 
-    def due(self, held: TrainingStep) -> list[OptimizerSteps]:
-        """The optimizers whose turn comes after this backward pass: one, and those that step together with it."""
-        reached, records = held.findings.reached, self.with_gradients()
-        records = [one for one in records if any(id(p) in reached for p in one.parameters())] or records
-        if not records:
-            return []
-        first = min(records, key=lambda record: record.turn(held.round))
-        following = self._training.watched.following(first, held.round)
-        return [first, *[one for one in records if one in following]]
+    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
+        """Whether the gradients must not be applied; where training is to stop it does so here."""
+        training = self._training
+        if id(record) in held.findings.skipped:
+            return True
+        if training.is_recorded():
+            return False
+        records, watched = [record], training.watched
+        if len(watched.records) > 1:
+            records += watched.following(record, held.round)
+        is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips on the device, by itself
+        triggers = held.findings.triggers + training.checks.of_update(held, records, is_scaled)
+        if triggers:
+            self.alarm(held, records, triggers)
+        return bool(triggers)
 
-    def with_gradients(self) -> list[OptimizerSteps]:
-        """The optimizers that have any."""
-        records = self._training.watched.alive()
-        return [record for record in records if record.gradients()] or records
+    def takes_back(self, held: TrainingStep, record: OptimizerSteps) -> bool:
+        """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
+        training = self._training
+        if training.is_recorded() or record.backup is None or not record.is_ruined():
+            return False
+        triggers = training.parameter_triggers([record])
+        record.backup.put_back()
+        self.alarm(held, [record], triggers)
+        return True
+
+    def applied(self, held: TrainingStep, record: OptimizerSteps) -> None:
+        """A step was made."""
+        record.stepped(held.round)
+        watched, epoch = self._training.watched, held.start.epoch
+        watched.steps += 1
+        if len(watched.records) > 1:
+            held.start.note_update()
+        if epoch is not None:
+            epoch.steps += 1
+        held.end(record)
+
+    def skipped(self, held: TrainingStep, record: OptimizerSteps) -> None:
+        """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
+        remaining = held.findings.skipped - {id(record)}
+        record.stepped(held.round)
+        self._training.watched.steps += 1
+        self.put_buffers_back(held)
+        held.end(record)
+        held.findings.skipped = remaining
+
+    # The alarm
 
     def alarm(self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
         """Save the state of the step's start, and see that its gradients are not applied."""
         attempt, ranks, training = self._capture.attempt, self._training.ranks, self._training
         step = records[0].steps
-        ruined = [one for one in records if triggers[0].kind != PARAMETER and training.updates.is_ruined(one)]
+        ruined = [one for one in records if triggers[0].kind != PARAMETER and one.is_ruined()]
         if ruined:
             step, triggers = self._before_ruin(held, ruined, triggers)
         phase = held.update.phase
@@ -63,7 +95,7 @@ class Alarms:
         triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
         if triggers[0].kind != PARAMETER:  # ruined by an update before which no state is held
-            known = training.snapshooter.parameter_triggers(training.models(), records)
+            known = training.parameter_triggers(records)
             triggers = [*[one.with_(was_before=True) for one in known], *triggers]
         where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
@@ -80,15 +112,10 @@ class Alarms:
         self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
     ) -> tuple[int, list[Trigger]]:
         """Go back to the last state whose parameters were finite; its batch is not there any more."""
-        training = self._training
-        found = training.snapshooter.parameter_triggers(training.models(), records)
-        steps = [training.updates.put_back(record) for record in records]
+        found = self._training.parameter_triggers(records)
+        steps = [record.backup.put_back() for record in records if record.backup is not None]
         found[0] = found[0].with_(updates=records[0].steps - steps[0])
-        held.batches.restart()
-        held.batches.are_loaded = False
-        held.buffers.end()
-        held.start.forget()
-        held.start.updated = None
+        held.restart()
         return steps[0], [*found, *triggers]
 
     def _save(self, held: TrainingStep, step: int, triggers: list[Trigger]) -> str | None:
@@ -100,15 +127,21 @@ class Alarms:
             self._capture.say_once(note)
         return self._capture.save(header.line(), parts)
 
+    # Going back
+
     def put_buffers_back(self, held: TrainingStep) -> None:
         """What the forward pass of a step that is left out has moved, unless an older state takes its place."""
-        if held.buffers.is_kept and not self.rolls_back:
+        if held.buffers.is_kept and self._action != ROLLBACK:
             self._capture.attempt(held.buffers.put_back)
 
     def keep_copy(self) -> None:
         """Hold the state to go back to, now and then, where training is to be rolled back."""
+        if self._action == ROLLBACK:
+            self._capture.attempt(self._keep_copy)
+
+    def _keep_copy(self) -> None:
         training, watched = self._training, self._training.watched
-        if self._copy is not None and watched.steps - self._copied_at < training.settings.rollback_every:
+        if self._copy is not None and watched.steps - self._copied_at < self._capture.settings.rollback_every:
             return
         tensors = {id(t): t for model in training.models() for _, t in named_tensors(parts_of(model))}
         optimizers = [record.reference() for record in watched.alive()]
