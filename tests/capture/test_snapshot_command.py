@@ -110,7 +110,7 @@ def test_a_run_has_the_terminal(reprokit: Reprokit) -> None:
         (["--rollback-every", "5"], "needs --on-nan too"),
         (["--on-nan", "skip", "--rollback-every", "5"], "--rollback-every is for --on-nan rollback"),
         (["--on-nan", "capture", "--capture-when", "loss"], "'loss' is no condition"),
-        (["--on-nan", "capture", "--capture-when", "loss>many"], "behind loss> stands a number"),
+        (["--on-nan", "capture", "--capture-when", "loss>many"], "write a finite number after loss>"),
         (["--on-nan", "capture", "--on-capture", "'"], "--on-capture: No closing quotation"),
         (["--on-nan", "capture", "--on-capture", " "], "the command is empty"),
     ],

@@ -410,7 +410,7 @@ def test_a_training_that_goes_on_is_not_drowned_in_lines(place: Path, capfd: pyt
 
 
 def test_conditions_and_their_words() -> None:
-    found = CaptureSettings("d", conditions=["loss > 10", "gradient-jump>5", "activations"]).conditions
+    found = CaptureSettings("d", conditions=["loss\t> 10", "gradient-jump>5", " activations "]).conditions
     assert (found.loss_above, found.gradient_jump, found.activations) == (10, 5, True)
     assert in_words(Trigger.read({"kind": "loss", "what": "nan"})) == "the loss is nan"
     assert (

@@ -2,7 +2,8 @@
 
 A framework's part is a class in a module here (PARTS), made with the Capture when the first of the modules that it
 waits for has been executed. Its `begin(name, module)` is called for each of them; it watches the training, and hands
-what it kept to Capture.save. A run that does a captured step again has REDO in their place.
+what it kept to CaptureSession.save. In a forked child its `forget()` drops what the parent noted. A run that does a
+captured step again has REDO in their place.
 """
 
 from __future__ import annotations
@@ -17,18 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, NoReturn
 
     from ..agent import Agent
-
-    class FrameworkPart(Protocol):
-        """What a framework's part offers."""
-
-        def begin(self, name: str, module: ModuleType) -> None:
-            """Attach to a module that it waits for."""
-
-        def forget(self) -> None:
-            """In a forked child: drop what the parent noted."""
 
 
 __all__ = [
@@ -102,7 +94,7 @@ class CaptureSession:
         self.settings = settings
         self.agent = agent
         self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes, settings.fallback)
-        self._parts: dict[str, FrameworkPart] = {}
+        self._parts: dict[str, Any] = {}
         self._said: set[str] = set()
         self._captured = 0
         self._unavailable: set[tuple[str, str]] = set()  # frameworks and reasons
@@ -203,9 +195,12 @@ class CaptureSession:
 
     def part(self, name: str) -> Any:
         """The part that waits for this module."""
+        from importlib import import_module
+
         place = self.modules[name]
         if place not in self._parts:
-            self._parts[place] = _class(place)(self)
+            file, _, kind = place.partition(".")
+            self._parts[place] = getattr(import_module(f"{__name__}.{file}"), kind)(self)
         return self._parts[place]
 
     def forget(self) -> None:
@@ -223,14 +218,6 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
     agent.listeners.append((set(capture.modules), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture
-
-
-def _class(place: str) -> Callable[[CaptureSession], FrameworkPart]:
-    from importlib import import_module
-
-    file, _, name = place.partition(".")
-    part: Callable[[CaptureSession], FrameworkPart] = getattr(import_module(f"{__name__}.{file}"), name)
-    return part
 
 
 def _one_line(text: str) -> str:

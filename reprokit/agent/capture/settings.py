@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Conditions:
         self.loss_above: float | None = None
         self.gradient_jump: float | None = None  # times the running mean of the norm of all gradients
         for word in self.words:
-            self._take(word.replace(" ", ""))
+            self._take("".join(word.split()))
 
     def _take(self, word: str) -> None:
         if word == ACTIVATIONS:
@@ -49,47 +50,39 @@ def _number(word: str, start: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{word!r}: behind {start} stands a number")
+        raise ValueError(f"{word!r}: write a finite number after {start}")
     return number
 
 
+@dataclass
 class RedoOptions:
     """A captured step that this process is to do again, at its first step."""
 
-    def __init__(self, mode: str, snapshot: str, result: str, progress: str | None = None, trials: Any = ()) -> None:
-        self.mode = mode  # "reproduce", "minimise" or "explain"
-        self.snapshot = snapshot  # path of its directory
-        self.result = result  # path of the JSON file to write
-        self.progress = progress  # path of a file to which a line a trial is added
-        self.trials: list[Any] = list(trials)
+    mode: str  # "reproduce", "minimise" or "explain"
+    snapshot: str  # path of its directory
+    result: str  # path of the JSON file to write
+    progress: str | None = None  # path of a file to which a line a trial is added
+    trials: list[Any] = field(default_factory=list)
 
 
+@dataclass
 class CaptureSettings:
     """The options of a capture."""
 
-    def __init__(
-        self,
-        directory: str,
-        action: str = STOP,
-        max_snapshots: int = 3,
-        max_bytes: int | None = None,
-        fallback: str | None = None,
-        conditions: Iterable[str] = (),
-        rollback_every: int = 100,
-        redo: RedoOptions | None = None,
-        library: str | None = None,
-    ) -> None:
-        if action not in ACTIONS:
-            raise ValueError(f"{action!r} is no action; choose one of {', '.join(ACTIONS)}")
-        self.directory = directory  # of the snapshots
-        self.action = action
-        self.max_snapshots = max_snapshots
-        self.max_bytes = max_bytes  # of one snapshot; None: what the disk has free
-        self.fallback = fallback  # a directory for what the disk has no room for
-        self.conditions = Conditions(conditions)
-        self.rollback_every = rollback_every  # steps between two states to go back to
-        self.redo = redo
-        self.library = library  # path of libreprokit_trail.so, where there is one
+    directory: str  # of the snapshots
+    action: str = STOP
+    max_snapshots: int = 3
+    max_bytes: int | None = None  # of one snapshot; None: what the disk has free
+    fallback: str | None = None  # a directory for what the disk has no room for
+    conditions: Any = ()  # words, of which Conditions are made
+    rollback_every: int = 100  # steps between two states to go back to
+    redo: RedoOptions | None = None
+    library: str | None = None  # path of libreprokit_trail.so, where there is one
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ValueError(f"{self.action!r} is no action; choose one of {', '.join(ACTIONS)}")
+        self.conditions = Conditions(self.conditions)
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> CaptureSettings:

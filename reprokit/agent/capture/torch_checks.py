@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 
 from ..pytorch import private_api
+from ..pytorch.series import size_of
 from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor
 from ..trail_library import FORMATS
 from . import checks
 from .finite import Finite
-from .torch_state import size_of
 from .trigger import ACTIVATION, Trigger
 from .trigger import LOSS as OF_LOSS
 

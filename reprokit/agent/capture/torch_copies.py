@@ -12,9 +12,10 @@ import operator
 import weakref
 
 from ..pytorch.private_api import changes, copy_each
+from ..pytorch.series import size_of
 from ..pytorch.state import parts_of
 from ..pytorch.tensors import is_tensor
-from .torch_state import has_memory, parameters_of, size_of
+from .torch_state import has_memory, parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
 
+from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
@@ -13,7 +15,7 @@ from .store import DTYPES, NAMES, Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .snapshot_reader import SnapshotFile
@@ -39,89 +41,64 @@ class Tensors:
 
     def put(self, wanted: str, tensor: Any) -> str | None:
         """The name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
-        name = self._names.get(id(tensor))
-        if name is None:
-            is_shard = hasattr(tensor, "to_local")
-            self.has_shards = self.has_shards or is_shard
-            local = tensor.to_local() if is_shard else tensor
-            is_whole = is_plain(local) and not hasattr(local, "__tensor_flatten__") and not components_of(local)
-            if not is_whole or dtype_name(local) not in DTYPES:
-                self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
-                return None
-            if not has_memory(local):
-                self.notes.append(f"{wanted} was left out: its memory was freed")
-                return None
-            name = self._free(wanted)
-            self._add(name, DTYPES[dtype_name(local)], local.shape, size_of(local), _Reading(local))
-            self._remember(tensor, name)
-        return name
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
+        is_shard = hasattr(tensor, "to_local")
+        self.has_shards = self.has_shards or is_shard
+        local = tensor.to_local() if is_shard else tensor
+        is_whole = is_plain(local) and not hasattr(local, "__tensor_flatten__") and not components_of(local)
+        if not is_whole or dtype_name(local) not in DTYPES:
+            self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
+            return None
+        if not has_memory(local):
+            self.notes.append(f"{wanted} was left out: its memory was freed")
+            return None
+        return self._add(wanted, tensor, dtype_name(local), local.shape, size_of(local), _reader(local))
 
-    def _free(self, wanted: str) -> str:
+    def _add(self, wanted: str, owner: Any, dtype: str, shape: Any, size: int, read: Callable[[], Any]) -> str:
         taken, name, number = set(self._names.values()), wanted, 1
         while name in taken:
             number += 1
             name = f"{wanted}-{number}"
-        return name
-
-    def _add(self, name: str, dtype: str, shape: Sequence[int], size: int, read: Callable[[], Any]) -> None:
-        self.parts.append(Part(name, dtype, shape, size, read))
-
-    def _remember(self, owner: Any, name: str) -> None:
+        self.parts.append(Part(name, DTYPES[dtype], shape, size, read))
         self._names[id(owner)] = name
         self._kept.append(owner)
+        return name
 
     def pack(self, prefix: str, value: Any) -> Node:
         """The node of a nested value, whose tensors are kept under names that begin with the prefix."""
-        return trees.pack(value, _Packer(self, prefix).node)
+        numbers = itertools.count()
 
-    def array(self, wanted: str, value: Any) -> str | None:
-        """Keep an array of NumPy's or of the standard library."""
-        data = value.tobytes() if hasattr(value, "tobytes") else bytes(value)
-        name = self._names.get(id(value)) or self._free(wanted)
-        if id(value) not in self._names:
-            kind = "uint32" if isinstance(value, array) else value.dtype.name
-            if kind not in DTYPES:
-                return None
-            self._add(name, DTYPES[kind], getattr(value, "shape", (len(value),)), len(data), lambda: data)
-            self._remember(value, name)
-        return name
+        def leaf(value: Any) -> Node | None:
+            kind = type(value)
+            if is_tensor(value):
+                return self._tensor(value, prefix, numbers)
+            if isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype")):
+                return self._array(value, prefix, numbers)
+            return None
 
+        return trees.pack(value, leaf)
 
-class _Packer:
-    """Asked for each leaf of a nested value."""
-
-    def __init__(self, tensors: Tensors, prefix: str) -> None:
-        self._tensors = tensors
-        self._prefix = prefix
-        self._count = 0
-
-    def node(self, value: Any) -> Node | None:
-        if is_tensor(value):
-            return self._tensor(value)
-        kind = type(value)
-        if isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype")):
-            return self._array(value)
-        return None
-
-    def _name(self) -> str:
-        self._count += 1
-        return f"{self._prefix}.{self._count - 1}"
-
-    def _tensor(self, tensor: Any) -> Node | None:
+    def _tensor(self, tensor: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
         parts = components_of(tensor) if is_plain(tensor) else {}
         if parts and not tensor.is_quantized:
-            nodes = [[name, self._tensor(parts[name])] for name in sorted(parts)]
+            nodes = [[name, self._tensor(parts[name], prefix, numbers)] for name in sorted(parts)]
             return {"sparse": [str(tensor.layout), [int(size) for size in tensor.shape], nodes]}
         if is_nested(tensor):
-            return {"ragged": [self._tensor(part) for part in tensor.unbind()]}
-        name = self._tensors.put(self._name(), tensor)
+            return {"ragged": [self._tensor(part, prefix, numbers) for part in tensor.unbind()]}
+        name = self.put(f"{prefix}.{next(numbers)}", tensor)
         return None if name is None else {"tensor": name}
 
-    def _array(self, value: Any) -> Node | None:
-        kind = value.dtype.kind if hasattr(value, "dtype") else "u"
-        if kind in "US":
+    def _array(self, value: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
+        """The node of an array of NumPy's or of the standard library."""
+        kind = value.dtype.name if hasattr(value, "dtype") else "uint32"
+        if kind.startswith(("str", "bytes")):
             return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
-        name = self._tensors.array(self._name(), value)
+        name = self._names.get(id(value))
+        if name is None and kind in DTYPES:
+            data, wanted = value.tobytes(), f"{prefix}.{next(numbers)}"
+            shape = value.shape if hasattr(value, "shape") else (len(value),)
+            name = self._add(wanted, value, kind, shape, len(data), lambda: data)
         return None if name is None else {"array": name}
 
 
@@ -129,17 +106,16 @@ def _text(item: Any) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
 
 
-class _Reading:
-    """The bytes of a tensor in C order, made when they are written, and held as long as somebody may look at them."""
+def _reader(tensor: Any) -> Callable[[], Any]:
+    """What makes the bytes of a tensor in C order when they are written, and holds them as long as it lives."""
+    held: list[Any] = []
 
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-        self._here: Any = None
+    def read() -> Any:
+        held[:] = [on_this_side(tensor)]
+        size = size_of(held[0])
+        return _view(held[0].data_ptr(), size) if size else b""
 
-    def __call__(self) -> Any:
-        self._here = here = on_this_side(self._tensor)
-        size = size_of(here)
-        return _view(here.data_ptr(), size) if size else b""
+    return read
 
 
 def _view(address: int, size: int) -> memoryview:
@@ -157,11 +133,6 @@ def on_this_side(tensor: Any) -> Any:
     for resolve in ("resolve_conj", "resolve_neg"):
         tensor = getattr(tensor, resolve)() if hasattr(tensor, resolve) else tensor
     return tensor.cpu().contiguous()
-
-
-def size_of(tensor: Any) -> int:
-    """The bytes of a tensor; PyTorch before 2.0 has no nbytes."""
-    return int(tensor.numel() * tensor.element_size())
 
 
 def digest(tensor: Any) -> str:

@@ -7,22 +7,8 @@ import inspect
 import sys
 import weakref
 
-from ..events import (
-    SKIP,
-    ClippingDue,
-    ForwardBegan,
-    GradientsClipped,
-    LossScaled,
-    NotApplied,
-    PartDone,
-    PartDue,
-    ScaledUpdateEnded,
-    ScalerMade,
-    ScheduleMade,
-    UpdateDue,
-    UpdateEnded,
-    tell,
-)
+from .. import events
+from ..events import SKIP, tell
 from . import private_api
 
 TYPE_CHECKING = False
@@ -80,7 +66,7 @@ class DecisionHooks:
 
     def __init__(self, hooks: EventHooks) -> None:
         self._hooks = hooks
-        self._events, self._thread = hooks.events, hooks.thread
+        self._handlers, self._thread = hooks.events, hooks.thread
         torch, clipping = hooks.torch, sys.modules["torch.nn.utils.clip_grad"]
         hooks.replace(clipping, "clip_grad_norm_", self._make_clip)
         torch.nn.utils.clip_grad_norm_ = clipping.clip_grad_norm_
@@ -93,20 +79,17 @@ class DecisionHooks:
         if name == "torch.utils.data.dataloader":
             private_api.watch_indices(private_api.loader_iterator(module), self._hooks.replace)
         elif name.endswith("grad_scaler"):
-            for method, make in [
-                ("__init__", self._make_scaler),
-                ("scale", self._make_scale),
-                ("step", self._make_scaler_step),
-            ]:
-                self._hooks.replace(module.GradScaler, method, make)
+            self._hooks.replace(module.GradScaler, "__init__", self._make_scaler)
+            self._hooks.replace(module.GradScaler, "scale", self._make_scale)
+            self._hooks.replace(module.GradScaler, "step", self._make_scaler_step)
 
     # What is made
 
     def _make_schedule(self, original: Function) -> Function:
-        return _after(original, lambda schedule: tell(self._events.schedule_made, ScheduleMade(schedule)))
+        return _after(original, lambda made: tell(self._handlers.schedule_made, events.ScheduleMade(made)))
 
     def _make_scaler(self, original: Function) -> Function:
-        return _after(original, lambda scaler: tell(self._events.scaler_made, ScalerMade(scaler)))
+        return _after(original, lambda made: tell(self._handlers.scaler_made, events.ScalerMade(made)))
 
     # Compiled functions
 
@@ -128,48 +111,49 @@ class DecisionHooks:
         def call(*arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.call or inside.told or inside.backward:
                 return compiled(*arguments, **keywords)
-            return self._hooks.tell_of_call(compiled, (), ForwardBegan(owner, arguments, keywords, is_compiled=True))
+            began = events.ForwardBegan(owner, arguments, keywords, is_compiled=True)
+            return self._hooks.tell_of_call(compiled, (), began)
 
         return call
 
     # Gradients
 
     def _make_clip(self, original: Function) -> Function:
-        events, is_compiling = self._events, self._hooks.is_compiling
+        handlers, is_compiling = self._handlers, self._hooks.is_compiling
 
         def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling():
                 return original(parameters, *arguments, **keywords)
             if not hasattr(parameters, "data_ptr"):
                 parameters = list(parameters)  # it may be a generator
-            due = ClippingDue(parameters)
-            if tell(events.clipping_due, due) is SKIP:
+            due = events.ClippingDue(parameters)
+            if tell(handlers.clipping_due, due) is SKIP:
                 keywords.pop("error_if_nonfinite", None)
                 return original(parameters, *arguments[:2], **keywords)
             result = original(parameters, *arguments, **keywords)
-            tell(events.gradients_clipped, GradientsClipped(due))
+            tell(handlers.gradients_clipped, events.GradientsClipped(due))
             return result
 
         return clip_grad_norm_
 
     def _make_scale(self, original: Function) -> Function:
-        events, is_compiling = self._events, self._hooks.is_compiling
+        handlers, is_compiling = self._handlers, self._hooks.is_compiling
 
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             if not is_compiling():
-                tell(events.loss_scaled, LossScaled(outputs, scaled))
+                tell(handlers.loss_scaled, events.LossScaled(outputs, scaled))
             return scaled
 
         return scale
 
     def _make_scaler_step(self, original: Function) -> Function:
-        events, inside = self._events, self._thread
+        handlers, inside = self._handlers, self._thread
 
         def step(scaler: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
             inside.has_stepped = False
             result = original(scaler, optimizer, *arguments, **keywords)
-            tell(events.scaled_update_ended, ScaledUpdateEnded(scaler, optimizer, inside.has_stepped))
+            tell(handlers.scaled_update_ended, events.ScaledUpdateEnded(scaler, optimizer, inside.has_stepped))
             return result
 
         return step
@@ -193,19 +177,15 @@ class DecisionHooks:
             optimizer.step = step
 
     def _make_step(self, original: Function) -> Function:
-        inside, events, is_compiling, attempt = (
-            self._thread,
-            self._events,
-            self._hooks.is_compiling,
-            self._hooks.attempt,
-        )
-        update_due, update_done = self._hooks.update_due, self._hooks.update_done
+        inside, handlers, hooks = self._thread, self._handlers, self._hooks
+        is_compiling, attempt = hooks.is_compiling, hooks.attempt
+        update_due, update_done = hooks.update_due, hooks.update_done
 
         def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling():
                 return original(optimizer, *arguments, **keywords)
             closure = _closure_in(arguments, keywords) if arguments or keywords else None
-            due = UpdateDue(None, optimizer, closure, is_nested=inside.steps > 0)
+            due = events.UpdateDue(None, optimizer, closure, is_nested=inside.steps > 0)
             inside.steps += 1
             inside.has_stepped = True
             try:
@@ -216,28 +196,28 @@ class DecisionHooks:
                 result = original(optimizer, *arguments, **keywords)
                 attempt(update_done, due)
                 return result
-            except NotApplied:
+            except events.NotApplied:
                 if due.is_nested:
                     raise
                 return due.result
             finally:
                 inside.steps -= 1
                 if due.closure is not closure:
-                    tell(events.update_ended, UpdateEnded(due))
+                    tell(handlers.update_ended, events.UpdateEnded(due))
 
         return step
 
     def _make_part(self, name: str, original: Function) -> Function:
-        inside, events, is_compiling = self._thread, self._events, self._hooks.is_compiling
+        inside, handlers, is_compiling = self._thread, self._handlers, self._hooks.is_compiling
 
         def part(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.steps:
                 return original(optimizer, *arguments, **keywords)
-            due = PartDue(optimizer, name)
-            if tell(events.part_due, due) is SKIP:
+            due = events.PartDue(optimizer, name)
+            if tell(handlers.part_due, due) is SKIP:
                 return None
             result = original(optimizer, *arguments, **keywords)
-            tell(events.part_done, PartDone(due))
+            tell(handlers.part_done, events.PartDone(due))
             return result
 
         return part
