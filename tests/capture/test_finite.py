@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent import trail_library as trail
-from reprokit.agent.capture.finite import Finite
+from reprokit.agent.capture.checks import Finite
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.native import trail_path
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from reprokit.agent.capture.redo import FINITE
-from reprokit.agent.capture.torch_batches import Batch, Cut, Turn, shares, turns
+from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, shares, turns
+from reprokit.agent.capture.torch_state import Tensors
 from reprokit.agent.capture.torch_trials import ExecutedStep
 from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
 from reprokit.agent.capture.trigger import Trigger
@@ -58,6 +59,16 @@ def test_arrays_mappings_and_dataclasses_keep_their_kind() -> None:
     assert type(found) is OrderedDict
     assert found["names"].tolist() == ["b", "d"]
     assert (found["sample"].inputs.tolist(), found["sample"].names) == ([1, 3], ["b", "d"])
+
+
+def test_numbers_of_numpy_are_kept_as_arrays_are() -> None:
+    given = {"scale": numpy.float32(2), "count": numpy.uint32(3), "array": numpy.array(1.5), "names": numpy.str_("a")}
+    batches, tensors = Batches(torch), Tensors()
+    held = batches.add("loader", given)
+    assert held is not None
+    nodes = [node for _, node in tensors.pack("batch", held.value)["dict"]]
+    assert nodes == [*[{"array": f"batch.{n}"} for n in range(3)], {"strings": [[], ["a"]]}]
+    assert [(part.dtype, tuple(part.shape)) for part in tensors.parts] == [("F32", ()), ("U32", ()), ("F64", ())]
 
 
 def batch(source: str, samples: int | None = 4) -> Batch:

@@ -149,6 +149,21 @@ def notices():
     assert (activation["kind"], activation["name"]) == ("activation", "0"), activation
 
 
+def notices_each():
+    """A jump of an optimizer's gradients is one beside its own mean, not beside another's much larger gradients."""
+    models = [nn.Linear(4, 2), nn.Linear(4, 2)]
+    optimizers = [torch.optim.SGD(model.parameters(), 1e-6) for model in models]
+    directory = DIRECTORY / "notices_each"
+    options = {"directory": directory, "on_nan": "skip", "capture_when": ["gradient-jump>20"]}
+    with reprokit.capture.guard(nn.ModuleList(models), optimizers, **options):
+        for number in range(15):
+            for model, optimizer, factor in zip(models, optimizers, (1e4, 1e2 if number == 13 else 1), strict=True):
+                step(model, optimizer, *batch(number), factor=factor)
+    (path,) = directory.iterdir()
+    header = reprokit.capture.load(path).header
+    assert (header["step"], header["trigger"]["optimizers"]) == (13, ["optimizer#1"]), header["trigger"]
+
+
 def scale_falls():
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -170,7 +185,7 @@ def scale_falls():
 
 def main():
     torch.set_num_threads(1)
-    for check in (restores, rolls_back, rolls_back_less, reads_once, notices, scale_falls):
+    for check in (restores, rolls_back, rolls_back_less, reads_once, notices, notices_each, scale_falls):
         torch.manual_seed(3)
         check()
         print(check.__name__)

@@ -7,8 +7,7 @@ import sys
 from ..tensorflow import private_api
 from ..tensorflow.tensors import view
 from . import checks
-from .checks import MEMORY, WARM
-from .finite import Finite
+from .checks import MEMORY, WARM, Finite
 from .settings import Conditions
 from .tensorflow_snapshot import loss_scale
 from .tensorflow_state import as_array

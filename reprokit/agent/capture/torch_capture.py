@@ -6,13 +6,26 @@ states) or lets go of (batches) is held from its first forward pass on; everythi
 
 from __future__ import annotations
 
+import functools
+import sys
+import weakref
+from _thread import get_ident
+
 from .. import events
+from .. import trail_library as trail
+from ..pytorch import private_api
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules
-from .torch_losses import Losses
-from .torch_steps import StepStarts
-from .torch_training import Training
-from .torch_updates import Updates
+from .checks import NormMean
+from .random_states import RandomStates
+from .torch_checks import FiniteTests, StepChecks
+from .torch_copies import UpdateBackup
+from .torch_policy import Policy
+from .torch_ranks import Ranks
+from .torch_snapshot import Names, Snapshooter
+from .torch_state import parameters_of
+from .torch_steps import StepStarts, Threads, TrainingStep
+from .torch_updates import Losses, Updates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import CaptureSession
+    from .trigger import Trigger
 
 
 class TorchCapture:
@@ -146,3 +160,193 @@ class Guard:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+class Epoch:
+    """A pass of a DataLoader."""
+
+    def __init__(self, loader: Any, number: int) -> None:
+        self.loader = weakref.ref(loader)
+        is_part = type(loader.dataset) is sys.modules["torch.utils.data"].Subset
+        self.subset = weakref.ref(loader.dataset) if is_part else None
+        collating = str(getattr(loader.collate_fn, "__module__", ""))
+        self.may_be_sorted = not collating.startswith("torch.utils.data.")  # by the script's function
+        self.number = number
+        self.steps = 0
+
+
+class OptimizerSteps:
+    """An optimizer and how often it was asked to step."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.reference = weakref.ref(optimizer)
+        self.thread = get_ident()  # that made it, and then that it stepped in
+        self.steps = 0
+        self.round = -1  # the backward pass after which it stepped last
+        self.gap = 0  # backward passes between its last two steps; 0: unknown
+        self.overflows = 0  # in a row
+        self.norms = NormMean()  # of gradients, over all steps
+        self.repeats = True  # its closure is called more than once in a step
+        self.backup: UpdateBackup | None = None  # from its first update on
+
+    def stepped(self, backward: int) -> None:
+        """Count a step, applied or left out, after this backward pass."""
+        self.steps += 1
+        if 0 <= self.round < backward:
+            self.gap = backward - self.round
+        self.round = backward
+
+    def turn(self, backward: int) -> tuple[float, int]:
+        """Sort optimizers by whose turn comes after this backward pass, as far as their rhythm tells."""
+        if self.round < 0:
+            return 0.5, self.round
+        return (abs(backward - self.round - self.gap) if self.gap else 1.0), self.round
+
+    def parameters(self) -> list[Any]:
+        """All of them, group by group; none when the optimizer is gone."""
+        optimizer = self.reference()
+        return [] if optimizer is None else parameters_of(optimizer)
+
+    def gradients(self) -> list[Any]:
+        """Those that there are."""
+        return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
+
+    def drop_gradients(self) -> None:
+        """Take the gradients away that this optimizer would apply."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def is_ruined(self) -> bool:
+        """Whether parameters that were finite before an update are so no more."""
+        return self.backup is not None and self.backup.is_ruined()
+
+
+class Watched:
+    """What this process has."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, OptimizerSteps] = {}  # by id of the optimizer, while it lives
+        self.schedules: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # in the order of making
+        self.scalers: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self.only: set[int] | None = None  # optimizers that the script guards by itself
+        self.steps = 0  # of all optimizers
+        self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def add(self, optimizer: Any) -> OptimizerSteps:
+        """A new optimizer."""
+        records, key = self.records, id(optimizer)
+        record = records[key] = OptimizerSteps(optimizer)
+
+        def end() -> None:
+            if records.get(key) is record:
+                del records[key]
+
+        weakref.finalize(optimizer, end).atexit = False
+        return record
+
+    def note(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
+        """A schedule or GradScaler was made."""
+        if self.only is None:
+            kind[made] = True
+
+    def next_epoch(self, loader: Any) -> Epoch:
+        """A DataLoader begins."""
+        self._epochs[loader] = self._epochs.get(loader, -1) + 1
+        return Epoch(loader, self._epochs[loader])
+
+    def alive(self) -> list[OptimizerSteps]:
+        """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
+        thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
+        own = [record for record in alive if record.thread == thread]
+        return own or [record for record in alive if not record.steps]
+
+    def names(self, records: list[OptimizerSteps]) -> list[str]:
+        """What optimizers are called in a snapshot."""
+        alive = self.alive()
+        return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
+
+    def following(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
+        """The optimizers that are about to apply gradients of the same backward pass, as they did the last time.
+
+        A GAN's two optimizers never do, those of an encoder and its decoder always.
+        """
+        others = [other for other in self.alive() if other is not record]
+        return [other for other in others if other.round == record.round and other.round != backward]
+
+    def with_gradients(self) -> list[OptimizerSteps]:
+        """The optimizers that have any gradient, else all."""
+        records = self.alive()
+        return [record for record in records if record.gradients()] or records
+
+    def due(self, reached: set[int], backward: int) -> list[OptimizerSteps]:
+        """The optimizers whose turn comes after this backward pass: one, and those that step together with it.
+
+        ``reached`` has the ids of the parameters from which the loss was computed, where they are known.
+        """
+        records = self.with_gradients()
+        records = [one for one in records if any(id(p) in reached for p in one.parameters())] or records
+        if not records:
+            return []
+        first = min(records, key=lambda record: record.turn(backward))
+        following = self.following(first, backward)
+        return [first, *[one for one in records if one in following]]
+
+    def versions(self) -> int:
+        """What changes in place of any parameter raise."""
+        return private_api.changes_of(self.parameters())
+
+    def parameters(self) -> list[Any]:
+        """The parameters of all optimizers."""
+        return [parameter for record in self.alive() for parameter in record.parameters()]
+
+
+class Training:
+    """What the listeners of a capture share."""
+
+    def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
+        self.capture = capture
+        self.torch = torch
+        self.modules = modules
+        self.watched = Watched()
+        path = capture.settings.library
+        library = capture.attempt(trail.Library, path) if path else None
+        native = capture.attempt(private_api.compiled, torch, path) if library is not None else None
+        self.tests = FiniteTests(torch, library, native)
+        self.snapshooter = Snapshooter(torch, self.tests, self.watched)
+        self.ranks = Ranks(torch)
+        self.checks = StepChecks(self)
+        self.policy = Policy(self)
+        states = functools.partial(RandomStates, library, torch, native)
+        self._make = lambda: TrainingStep(torch, states)
+        self.threads = Threads(self._make)
+
+    def forget(self) -> None:
+        """In a forked child: what the parent held is the parent's."""
+        self.threads = Threads(self._make)
+        self.threads.held.armed = bool(self.watched.records)
+
+    def is_recorded(self) -> bool:
+        """Whether operators get into a CUDA graph, into which nothing of ours may."""
+        return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
+
+    def backs_up(self, held: TrainingStep, record: OptimizerSteps) -> bool:
+        """Hold the state before an update where it is time; whether the parameters are to be tested after it."""
+        if record.backup is None:
+            record.backup = UpdateBackup(self.torch, self.tests, record.reference())
+        return record.backup.keep(record.steps, held.losses.last[-1] if held.losses.last else 0.0)
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of all optimizers by their names."""
+        return Names(self.models(), self.watched).parameters
+
+    def models(self) -> list[Any]:
+        """The models that have parameters of any optimizer."""
+        return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
+
+    def gradient_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
+        """Which gradients of these optimizers are not finite."""
+        return self.snapshooter.gradient_triggers(self.models(), records)
+
+    def parameter_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
+        """Which parameters of these optimizers are not finite."""
+        return self.snapshooter.parameter_triggers(self.models(), records)

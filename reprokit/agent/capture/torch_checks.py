@@ -13,7 +13,7 @@ from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor
 from ..trail_library import FORMATS
 from . import checks
-from .finite import Finite
+from .checks import Finite
 from .trigger import ACTIVATION, Trigger
 from .trigger import LOSS as OF_LOSS
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..trail_library import Library
+    from .torch_capture import OptimizerSteps, Training
     from .torch_steps import StepFindings, TrainingStep
-    from .torch_training import OptimizerSteps, Training
 
 
 class FiniteTests:
@@ -156,20 +156,20 @@ class StepChecks:
             elif len(records) > 1:
                 seen.note_clean(gradients, set(map(id, records)))
         if self._conditions.gradient_jump is not None:
-            for some in filter(None, all_gradients):
-                found += self._jump(seen, some)
+            for record, some in zip(records, all_gradients):
+                found += self._jump(record.norms, some) if some else []
         if is_far and not found and (not is_tested or self._conditions.loss_above is not None):
             found += self.on_devices(seen)
         return found
 
-    def _jump(self, seen: StepFindings, gradients: list[Any]) -> list[Trigger]:
-        """Whether the norm of the gradients is far above its mean so far."""
+    def _jump(self, norms: checks.NormMean, gradients: list[Any]) -> list[Trigger]:
+        """Whether the norm of an optimizer's gradients is far above its mean so far."""
         factor, norm = self._conditions.gradient_jump or 0.0, self._tests.norm(gradients)
         if norm - norm != 0:
             return []
-        found = checks.jump(norm, factor, seen.norms.mean) if seen.norms.count >= checks.WARM else None
+        found = checks.jump(norm, factor, norms.mean) if norms.count >= checks.WARM else None
         if found is None:
-            seen.norms.add(norm)
+            norms.add(norm)
         return [] if found is None else [found]
 
     # On devices

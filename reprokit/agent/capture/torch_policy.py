@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .torch_capture import OptimizerSteps, Training
     from .torch_steps import TrainingStep
-    from .torch_training import OptimizerSteps, Training
     from .trigger import Trigger
 
 

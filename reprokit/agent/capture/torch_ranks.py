@@ -45,15 +45,10 @@ class RankMarks:
         """Have the backward pass that comes tell the others of this."""
         if self._hooks:
             return
-        kind = KINDS.index(trigger.kind) if trigger.kind in KINDS else 0
-        mark = MARK | kind << 12 | int(self._torch.distributed.get_rank()) % RANKS
-        self._hooks = [
-            parameter.register_hook(self._marking(mark)) for parameter in parameters if parameter.requires_grad
-        ]
+        torch, kind = self._torch, KINDS.index(trigger.kind) if trigger.kind in KINDS else 0
+        mark = MARK | kind << 12 | int(torch.distributed.get_rank()) % RANKS
 
-    def _marking(self, mark: int) -> Any:
         def hook(gradient: Any) -> Any:
-            torch = self._torch
             is_fit = gradient.layout is torch.strided and gradient.is_floating_point() and gradient.numel()
             if not self._hooks or not is_fit:
                 return None
@@ -68,7 +63,7 @@ class RankMarks:
                 place.fill_(float("nan"))
             return marked
 
-        return hook
+        self._hooks = [parameter.register_hook(hook) for parameter in parameters if parameter.requires_grad]
 
     def be_silent(self) -> None:
         """No gradient is marked from now on."""
@@ -123,14 +118,9 @@ class Ranks:
     @property
     def are_several(self) -> bool:
         """Whether there are others."""
-        distributed = getattr(self._torch, "distributed", None)
-        return distributed is not None and distributed.is_available() and self._count(distributed) > 1
-
-    @staticmethod
-    def _count(distributed: Any) -> int:
-        return int(distributed.get_world_size()) if distributed.is_initialized() else 1
-
-    # Telling
+        distributed: Any = getattr(self._torch, "distributed", None)
+        is_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        return is_begun and int(distributed.get_world_size()) > 1
 
     def have_heard(self, model: Any) -> bool:
         """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""

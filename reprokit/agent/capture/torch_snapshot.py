@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
+    from .torch_capture import OptimizerSteps, Watched
     from .torch_checks import FiniteTests
     from .torch_steps import TrainingStep
-    from .torch_training import OptimizerSteps, Watched
     from .trigger import Trigger
 
 MAX_TRIGGERS = 1000

@@ -7,7 +7,6 @@ from _thread import _local, get_ident
 from collections import deque
 
 from ..pytorch.private_api import changes
-from .checks import NormMean
 from .torch_batches import Batches
 from .torch_copies import BufferCopies
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from ..events import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
     from .random_states import RandomReader, RandomStates
+    from .torch_capture import Epoch, Training
     from .torch_copies import StateCopy
-    from .torch_training import Epoch, Training
     from .trigger import Trigger
 
 LOSSES = 100
@@ -82,7 +81,6 @@ class StepFindings:
         self.skipped: set[int] = set()  # optimizers whose next step is not applied
         self.clean: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
         self.clean_for: set[int] = set()  # optimizers whose turn with these comes yet
-        self.norms = NormMean()  # of gradients, over all steps
 
     def note_clean(self, gradients: list[Any], owners: set[int]) -> None:
         """These were tested, and are finite: no GPU is waited for again."""
