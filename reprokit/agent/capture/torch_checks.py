@@ -6,6 +6,7 @@ On the CPU the library reads them where they lie. On any other device all of the
 from __future__ import annotations
 
 import functools
+import math
 
 from ..pytorch import private_api
 from ..pytorch.series import size_of
@@ -40,16 +41,17 @@ class FiniteTests:
             self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
         self._ones: dict[Any, Any] = {}
 
-    def are_applicable(self, optimizers: Iterable[Any], gradients: list[Any], signals: list[Any]) -> bool:
+    def are_applicable(self, records: list[OptimizerSteps], signals: list[Any]) -> bool:
         """Whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
         if not signals:
             try:
+                optimizers: list[Any] = [record.reference() for record in records]
                 found = [self.of_groups(optimizer.param_groups) for optimizer in optimizers]
                 if None not in found:
                     return all(found)
             except Exception:  # whatever it is, the slower way knows it, or says so
                 pass
-        return self.are_finite([*gradients, *signals])
+        return self.are_finite([*gradients_of(records), *signals])
 
     def are_finite(self, tensors: list[Any]) -> bool:
         """Whether all of these are finite; a GPU is waited for once."""
@@ -122,6 +124,11 @@ def _unknown(_groups: Any) -> bool | None:
     return None
 
 
+def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
+    """The gradients that these optimizers would apply."""
+    return [gradient for record in records for gradient in record.gradients()]
+
+
 def values_of(tensor: Any) -> Any:
     """The plain tensor that holds all numbers of a sparse or distributed one."""
     if hasattr(tensor, "to_local"):
@@ -143,28 +150,28 @@ class StepChecks:
 
     def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
-        found, is_tested, seen = [], False, held.findings
-        is_far = bool(seen.far or seen.counts)
-        all_gradients = [] if is_scaled else [record.gradients() for record in records]
-        gradients = [gradient for some in all_gradients for gradient in some]
-        if gradients and (is_far or not seen.are_clean(gradients)):
-            is_tested = True
-            optimizers = [record.reference() for record in records]
-            if not self._tests.are_applicable(optimizers, gradients, self.signals(seen)):
-                found += self.on_devices(seen)
-                found += self._training.gradient_triggers(records)
-            elif len(records) > 1:
-                seen.note_clean(gradients, set(map(id, records)))
-        if self._conditions.gradient_jump is not None:
-            for record, some in zip(records, all_gradients):
-                found += self._jump(record.norms, some) if some else []
-        if is_far and not found and (not is_tested or self._conditions.loss_above is not None):
+        seen, found, is_fine = held.findings, [], True
+        signals = self.signals(seen) if seen.far or seen.counts else []
+        if is_scaled:
+            is_fine = not signals
+        elif signals or not (seen.clean and seen.are_clean(gradients_of(records))):
+            is_fine = self._tests.are_applicable(records, signals)
+            if is_fine and len(records) > 1:
+                seen.note_clean(gradients_of(records), set(map(id, records)))
+        if not is_fine:
+            found += self.on_devices(seen)
+            found += [] if is_scaled else self._training.gradient_triggers(records)
+        if self._conditions.gradient_jump is not None and not is_scaled:
+            for record in records:
+                found += self._jump(record)
+        if signals and not found and self._conditions.loss_above is not None:
             found += self.on_devices(seen)
         return found
 
-    def _jump(self, norms: checks.NormMean, gradients: list[Any]) -> list[Trigger]:
+    def _jump(self, record: OptimizerSteps) -> list[Trigger]:
         """Whether the norm of an optimizer's gradients is far above its mean so far."""
-        factor, norm = self._conditions.gradient_jump or 0.0, self._tests.norm(gradients)
+        factor, norms, gradients = self._conditions.gradient_jump or 0.0, record.norms, record.gradients()
+        norm = self._tests.norm(gradients) if gradients else math.nan
         if norm - norm != 0:
             return []
         found = checks.jump(norm, factor, norms.mean) if norms.count >= checks.WARM else None

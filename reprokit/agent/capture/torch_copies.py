@@ -38,6 +38,9 @@ class BuffersState(enum.Enum):
     UNKNOWN, WATCHED, KEPT = range(3)
 
 
+UNKNOWN, WATCHED, KEPT = BuffersState
+
+
 class BufferCopies:
     """Copies of models' buffers, made before the forward pass moves them.
 
@@ -53,36 +56,36 @@ class BufferCopies:
         self._small: list[Any] = []
         self._copies: list[Any] = []  # of the small ones
         self._large: dict[int, tuple[int, Any]] = {}  # by id: the version that was copied, and the copy
-        self.state = BuffersState.UNKNOWN
+        self.state = UNKNOWN
 
     @property
     def is_known(self) -> bool:
         """Whether it is known which there are."""
-        return self.state is not BuffersState.UNKNOWN
+        return self.state is not UNKNOWN
 
     @property
     def is_kept(self) -> bool:
         """Whether they are held as they were before the step."""
-        return self.state is BuffersState.KEPT
+        return self.state is KEPT
 
     def forget(self) -> None:
         """There may be others."""
-        self.state = BuffersState.UNKNOWN
+        self.state = UNKNOWN
 
     def end(self) -> None:
         """What is held is of a step that is over."""
-        if self.is_kept:
-            self.state = BuffersState.WATCHED
+        if self.state is KEPT:
+            self.state = WATCHED
 
     def watch(self, modules: list[Any]) -> None:
         """From now on hold the buffers of these models."""
         self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
         self._slots, self._tensors, self._small, self._copies, self._large = [], [], [], [], {}
-        self.state = BuffersState.WATCHED
+        self.state = WATCHED
 
     def keep(self) -> None:
         """Copy the buffers as they are now."""
-        self.state = BuffersState.KEPT
+        self.state = KEPT
         if not self._containers:
             return
         self._slots = [(buffers, name, tensor) for buffers in self._containers for name, tensor in buffers.items()]

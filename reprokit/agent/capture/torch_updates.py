@@ -81,12 +81,14 @@ class Losses:
             return
         held.round += 1
         held.start.root = None
-        if self._watched.records and not held.update.in_closure:
+        if held.findings.triggers or held.update.is_compiled:
             self._judge(held)
         held.rearm()
 
     def _judge(self, held: TrainingStep) -> None:
         seen, update = held.findings, held.update
+        if update.in_closure or not self._watched.records:
+            return
         if update.is_compiled and not seen.triggers:
             self.test_compiled(held)
         if update.is_refused:
