@@ -5,6 +5,7 @@ python pytorch_guarded.py DIRECTORY
 
 import copy
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -116,6 +117,27 @@ def rolls_back_less():
     rolls_back(every=2, back=2)
 
 
+def rolls_back_its_own():
+    """A thread goes back to a state of its own model, and leaves another thread's training alone."""
+    models = [network(), network()]
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    before, directory = copy.deepcopy(models[1].state_dict()), DIRECTORY / "rolls_back_its_own"
+
+    def train(number, values):
+        for place, value in enumerate(values):
+            step(models[number], optimizers[number], *batch(place, value))
+
+    with reprokit.capture.guard(nn.ModuleList(models), optimizers, directory=directory, on_nan="rollback"):
+        for number, values in enumerate([(1.0, 1.0, 1.0), (1.0, 1.0, float("nan"))]):
+            thread = threading.Thread(target=train, args=(number, values))
+            thread.start()
+            thread.join()
+            if number == 0:
+                trained = copy.deepcopy(models[0].state_dict())
+    assert same(models[0].state_dict(), trained)
+    assert same(models[1].state_dict(), before)
+
+
 def reads_once():
     """Optimizers that apply gradients of one backward pass need one test in a step, which a GPU would wait for."""
     tests, test = [], FiniteTests.are_applicable
@@ -185,7 +207,16 @@ def scale_falls():
 
 def main():
     torch.set_num_threads(1)
-    for check in (restores, rolls_back, rolls_back_less, reads_once, notices, notices_each, scale_falls):
+    for check in (
+        restores,
+        rolls_back,
+        rolls_back_less,
+        rolls_back_its_own,
+        reads_once,
+        notices,
+        notices_each,
+        scale_falls,
+    ):
         torch.manual_seed(3)
         check()
         print(check.__name__)

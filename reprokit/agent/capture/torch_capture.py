@@ -316,14 +316,18 @@ class Training:
         self.ranks = Ranks(torch)
         self.checks = StepChecks(self)
         self.policy = Policy(self)
-        states = functools.partial(RandomStates, library, torch, native)
-        self._make = lambda: TrainingStep(torch, states)
-        self.threads = Threads(self._make)
+        self._make_random = functools.partial(RandomStates, library, torch, native)
+        self.threads = Threads(self._new_step)
+
+    def _new_step(self) -> TrainingStep:
+        """The first step of a thread; its optimizers may have been made by another."""
+        step = TrainingStep(self.torch, self._make_random)
+        step.armed = bool(self.watched.records)
+        return step
 
     def forget(self) -> None:
         """In a forked child: what the parent held is the parent's."""
-        self.threads = Threads(self._make)
-        self.threads.held.armed = bool(self.watched.records)
+        self.threads = Threads(self._new_step)
 
     def is_recorded(self) -> bool:
         """Whether operators get into a CUDA graph, into which nothing of ours may."""

@@ -28,8 +28,6 @@ class Policy:
         self._training = training
         self._capture = training.capture
         self._action = training.capture.settings.action
-        self._copy: StateCopy | None = None  # the state to roll back to
-        self._copied_at = 0  # steps that were made before
 
     # Before an update, and after it
 
@@ -105,8 +103,8 @@ class Policy:
         if self._action == STOP:
             attempt(ranks.wait)
         self._capture.captured(step, in_words(first), path)
-        if self._copy is not None:
-            attempt(self._copy.put_back)
+        if held.earlier is not None:
+            attempt(held.earlier.put_back)
 
     def _before_ruin(
         self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
@@ -134,16 +132,16 @@ class Policy:
         if held.buffers.is_kept and self._action != ROLLBACK:
             self._capture.attempt(held.buffers.put_back)
 
-    def keep_copy(self) -> None:
+    def keep_copy(self, held: TrainingStep) -> None:
         """Hold the state to go back to, now and then, where training is to be rolled back."""
         if self._action == ROLLBACK:
-            self._capture.attempt(self._keep_copy)
+            self._capture.attempt(self._keep_copy, held)
 
-    def _keep_copy(self) -> None:
+    def _keep_copy(self, held: TrainingStep) -> None:
         training, watched = self._training, self._training.watched
-        if self._copy is not None and watched.steps - self._copied_at < self._capture.settings.rollback_every:
+        if held.earlier is not None and watched.steps - held.earlier_at < self._capture.settings.rollback_every:
             return
         tensors = {id(t): t for model in training.models() for _, t in named_tensors(parts_of(model))}
         optimizers = [record.reference() for record in watched.alive()]
         others = [*watched.scalers, *watched.schedules]
-        self._copy, self._copied_at = StateCopy(training.torch, optimizers, tensors.values(), others), watched.steps
+        held.earlier, held.earlier_at = StateCopy(training.torch, optimizers, tensors.values(), others), watched.steps

@@ -151,6 +151,8 @@ class TrainingStep:
         self.findings = StepFindings()
         self.losses = StepLosses()
         self.update = UpdateCalls()
+        self.earlier: StateCopy | None = None  # the state to roll back to
+        self.earlier_at = 0  # updates that were made before
 
     def end(self, owner: object) -> None:
         """A step of this optimizer is over, and the next module's call may begin another."""
@@ -244,7 +246,7 @@ class StepStarts:
         held.state = BEGUN
         self._training.ranks.forget()
         held.start.began_at = held.round, module, module is None or bool(module.training)
-        self._training.policy.keep_copy()
+        self._training.policy.keep_copy(held)
         held.start.keep_random()
         if not held.buffers.is_kept:
             self._keep_buffers(held, module)
