@@ -403,7 +403,7 @@ def test_a_training_that_goes_on_is_not_drowned_in_lines(place: Path, capfd: pyt
     assert (
         lines[0] == "reprokit: captured: step 0: the loss is nan; there is no snapshot of it; the step was not applied"
     )
-    assert (len(lines), lines[-1]) == (21, "reprokit: further captured steps are not told, as there are many")
+    assert (len(lines), lines[-1]) == (21, "reprokit: further captures are not reported (limit 20)")
     with pytest.raises(SystemExit) as raised:
         CaptureSession(CaptureSettings(str(place))).captured(1, "the loss is nan", None)
     assert raised.value.code == 123

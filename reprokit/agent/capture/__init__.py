@@ -151,7 +151,7 @@ class CaptureSession:
             where = f"snapshot: {path}" if path else "there is no snapshot of it"
             self.say(f"captured: step {step}: {what}; {where}; the step was not applied")
         else:
-            self.say_once("further captured steps are not told, as there are many")
+            self.say_once(f"further captures are not reported (limit {MAX_TOLD})")
         if self.settings.action == STOP:
             raise Captured
 

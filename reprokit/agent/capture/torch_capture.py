@@ -60,14 +60,13 @@ class TorchCapture:
             self._hooks.watch(name, module)
 
     def guard(self, model: Any, optimizers: Iterable[Any]) -> Guard:
-        """Watch these optimizers, and none that was not given; under the launcher all are watched as it is."""
-        if self._capture.agent is not None or self._watch is None:
-            return Guard(None, [])
+        """Watch these optimizers of a script that captures by itself, and none that was not given."""
+        assert self._watch is not None
         optimizers = list(optimizers)
         self._watch.take(model, optimizers)
         for optimizer in optimizers:
             self._hooks.attach(optimizer)
-        return Guard(self._watch, optimizers)
+        return Guard(self._hooks.events, self._watch)
 
 
 def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
@@ -126,34 +125,22 @@ class TorchWatch:
 
     def take(self, model: Any, optimizers: list[Any]) -> None:
         """Watch these optimizers, and none that was not given."""
-        self._watched.only = (self._watched.only or set()) | set(map(id, optimizers))
+        self._watched.only = set(map(id, optimizers))
         self._training.modules.registered(model, "", None)
         for optimizer in optimizers:
             self._updates.watch(optimizer)
-
-    def release(self, optimizers: Iterable[Any]) -> None:
-        """Watch these no longer."""
-        for optimizer in optimizers:
-            if self._watched.only is not None:
-                self._watched.only.discard(id(optimizer))
-            self._watched.records.pop(id(optimizer), None)
-        if not self._watched.records:
-            held = self._training.threads.held
-            held.end(None)
-            held.armed = False
 
 
 class Guard:
     """Watches a script's own optimizers until it is closed; also as a context."""
 
-    def __init__(self, watch: TorchWatch | None, optimizers: list[Any]) -> None:
+    def __init__(self, told: events.Events, watch: TorchWatch) -> None:
+        self._told = told
         self._watch = watch
-        self._optimizers = optimizers
 
     def close(self) -> None:
         """Watch no longer."""
-        if self._watch is not None:
-            self._watch.release(self._optimizers)
+        self._told.remove(self._watch)
 
     def __enter__(self) -> Guard:
         return self
