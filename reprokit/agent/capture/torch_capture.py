@@ -20,7 +20,7 @@ from .checks import NormMean
 from .random_states import RandomStates
 from .torch_checks import FiniteTests, StepChecks
 from .torch_copies import UpdateBackup
-from .torch_policy import Policy
+from .torch_policy import CapturePolicy
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_state import parameters_of
@@ -302,7 +302,7 @@ class Training:
         self.snapshooter = Snapshooter(torch, self.tests, self.watched)
         self.ranks = Ranks(torch)
         self.checks = StepChecks(self)
-        self.policy = Policy(self)
+        self.policy = CapturePolicy(self)
         self._make_random = functools.partial(RandomStates, library, torch, native)
         self.threads = Threads(self._new_step)
 

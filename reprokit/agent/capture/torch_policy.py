@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .trigger import Trigger
 
 
-class Policy:
+class CapturePolicy:
     """Decides whether updates are made."""
 
     def __init__(self, training: Training) -> None:
