@@ -89,7 +89,10 @@ class ModelCalled(TrainingEvent):
 
 @dataclass(eq=False)
 class ForwardBegan(TrainingEvent):
-    """A module within no other, or a compiled function, is about to compute; a handler may give it other arguments."""
+    """A module within no other, or a compiled function, is about to compute; a handler may give it other arguments.
+
+    In TensorFlow a gradient tape is about to watch what is computed.
+    """
 
     module: Any  # of a compiled function the one whose method it is, or None
     arguments: Any
@@ -197,6 +200,47 @@ class GradientsDue(TrainingEvent):
 
     optimizer: Any
     pairs: list[tuple[Any, Any]]
+    update: Callable[[], Any] | None = None  # applies them; a handler may put another in its place, with conditions
+
+
+@dataclass(eq=False)
+class FunctionDue(TrainingEvent):
+    """A function that may be compiled is about to be called, be it in a graph that is being built."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    call: Callable[..., Any]  # calls the function with its arguments; a handler may put another in its place
+    model: Any = None  # whose steps it takes, if it is of one
+    notes: Any = None  # an object with attributes that lives as long as it; by default the function
+
+    def __post_init__(self) -> None:
+        if self.notes is None:
+            self.notes = self.function
+
+
+@dataclass(eq=False)
+class ReplicasDue(TrainingEvent):
+    """A strategy is about to have its replicas call a function."""
+
+    strategy: Any
+    function: Callable[..., Any]
+    call: Callable[..., Any]  # has replicas call a function; a handler may put another in its place
+
+
+@dataclass(eq=False)
+class VariableChanges(TrainingEvent):
+    """A variable is about to be written to, be it in a graph that is being built."""
+
+    variable: Any
+
+
+@dataclass(eq=False)
+class RandomDrawn(TrainingEvent):
+    """An operation with a random state of its own, which nobody can read, drew numbers; a handler may give others."""
+
+    kind: str  # of the operation
+    drawn: Any
 
 
 @dataclass(eq=False)

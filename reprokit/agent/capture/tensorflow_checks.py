@@ -9,21 +9,40 @@ from ..tensorflow.tensors import view
 from . import checks
 from .checks import MEMORY, WARM, Finite
 from .settings import Conditions
-from .tensorflow_snapshot import loss_scale
-from .tensorflow_state import as_array
-from .tensorflow_steps import StepValues
+from .tensorflow_state import as_array, loss_scale
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .tensorflow_calls import WatchedOptimizer
+    from .tensorflow_steps import WatchedOptimizer
 
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradient and variable
 
 LAST_LOSSES = 100
+
+
+class StepValues:
+    """What a step worked on and came to, in tensors of a graph or in values."""
+
+    def __init__(self, batches: Iterable[tuple[str, Any]] = ()) -> None:
+        self.batches = list(batches)
+        self.losses: list[Any] = []
+        self.unscaled: Any = None  # the loss before a loss scale
+        self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite
+        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
+
+    @property
+    def tested(self) -> list[Any]:
+        """The losses that must be finite."""
+        return self.losses if self.unscaled is None else [self.unscaled]
+
+    @property
+    def loss(self) -> Any:
+        """The loss: of several the last, before a loss scale where there is one."""
+        return self.tested[-1] if self.tested else None
 
 
 class OptimizerMemory:

@@ -12,20 +12,18 @@ import math
 import sys
 from contextlib import contextmanager
 
+from ..events import BatchFetched, GradientsDue, RandomDrawn
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .snapshot_reader import SnapshotError
-from .tensorflow_calls import OutermostCall
-from .tensorflow_capture import TensorFlowCapture
+from .tensorflow_capture import TensorFlowCapture, old_version
 from .tensorflow_explain import OperationWatcher
-from .tensorflow_graph import in_xla
-from .tensorflow_random import RandomReplay
-from .tensorflow_restore import StateRestorer
+from .tensorflow_restore import RandomReplay, StateRestorer
 from .tensorflow_snapshot import RejectedStep, dense
-from .tensorflow_state import FIT, FUNCTION, LOADER, SCRIPT
+from .tensorflow_state import FIT, LOADER, SCRIPT
 from .trigger import ACTIVATION, CONDITION, Trigger
 from .variables import put, user_functions
 
@@ -35,9 +33,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
+    from ..events import Handler, TrainingEvent
     from . import CaptureSession
     from .snapshot_reader import SnapshotFile
-    from .tensorflow_steps import TensorFlowStep
+    from .tensorflow_steps import OutermostCall, TensorFlowStep
 
 
 BY_ITSELF = "executed operation by operation, the step is finite: what began it is how it was compiled"
@@ -49,50 +48,68 @@ FINITE = "the step was finite this time; its gradients are not known then"
 
 
 class TensorFlowRedo:
-    """Waits for the first step of the script."""
+    """Waits for the first step of the script, which it takes in another way."""
 
     def __init__(self, capture: CaptureSession) -> None:
+        self._capture = capture
         self.driver = RedoDriver(capture)
-        self._conditions = capture.settings.conditions
+        self._test_likewise()
+        self.drawn = RandomReplay()
         self._watch = TensorFlowCapture(capture, self)
+        self._watch.rejections.reject = self._rejected
+        self._watch.updates.applied.append(self._applied)
+        self._watch.calls.run = self._outermost
         self._training = self._watch.training
+        self._training.begun.append(self._begins)
         self.state = StateRestorer(self.driver, self._training)
         self._doing = False
         self._loop: EagerLoop | None = None  # of the script's own, in eager code
         self.summed: list[OutermostCall] = []  # calls of functions, up to the first update
         self.last: RejectedStep | None = None  # the step that was found last
-        self.drawn = RandomReplay(in_xla)
-        self._test_likewise()
 
     def begin(self, name: str, module: ModuleType) -> None:
-        """Attach to a module that has just been executed."""
+        """Attach to a module that has just been executed; ends the process where steps cannot be executed again."""
+        version = old_version()
+        if version:
+            what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
+            self.driver.trouble(f"steps of tensorflow {version} cannot be executed again: {what}")
         self._watch.begin(name, module)
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {RandomDrawn: self._random_drawn, BatchFetched: self._batch_fetched, GradientsDue: self._gradients_due}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        """Say so; the step is executed all the same."""
+        self._capture.failed(handler, error)
 
     def forget(self) -> None:
         """Drop what a parent process noted, in a forked child."""
         self._watch.forget()
 
-    def drew(self, kind: str, drawn: Any) -> Any:
-        """Return what it drew in the captured step."""
-        return self.drawn.given(kind, drawn)
+    def _random_drawn(self, event: RandomDrawn) -> None:
+        """Give an operation what it drew in the captured step."""
+        event.drawn = self.drawn.given(event.kind, event.drawn)
 
-    def builds(self, graph: Any) -> None:
+    def _gradients_due(self, _event: GradientsDue) -> None:
         """Give the random operations of a step's graph what they drew in the captured step."""
-        self.drawn.belongs(graph)
+        step = self._training.step()
+        graph = step.graph if step is not None else private_api.default_graph()
+        if graph is not None:
+            self.drawn.belongs(graph)
 
-    def unavailable(self, version: str) -> None:
-        """End the process, as its steps cannot be executed again."""
-        what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
-        self.driver.trouble(f"steps of tensorflow {version} cannot be executed again: {what}")
+    def _batch_fetched(self, event: BatchFetched) -> None:
+        """Give a loop of the script's the captured batch in the place of what a data set gave."""
+        if self._loop is not None and self._is_in_loop():
+            event.batch = self._loop.fetched(event.batch)
 
-    def outermost(self, call: OutermostCall) -> Any:
+    def _outermost(self, call: OutermostCall) -> Any:
         """Execute the captured step in the place of the script's first step."""
         if self._doing:
             return call.run()
-        if call.origin == FUNCTION or not _is_built(call.model):
+        if call.model is None or not _is_built(call.model):
             result = call.run()  # which makes all variables, and tells whether it trains
-            trains = call.origin == FIT if call.traced.trains is None else call.traced.trains
-            if call.origin == FUNCTION and (trains or call.traced.differentiates):
+            trains = call.traced.trains or (call.model is not None and call.traced.trains is None)
+            if call.model is None and (trains or call.traced.differentiates):
                 self.summed.append(call)
             if not trains and self.last is None:
                 return result
@@ -100,18 +117,18 @@ class TensorFlowRedo:
         calls = self.summed if count_of(self.driver.file) > 1 else [call]
         return self.driver.attempt(lambda: StepExecutor(self, calls, self.driver.file)).run()
 
-    def rejected(self, found: RejectedStep) -> None:
+    def _rejected(self, found: RejectedStep) -> None:
         """Note a step that is not applied, which is what was looked for."""
         self.last = found
         if self._is_in_loop():
             self._stepped(found)
 
-    def applied(self, optimizer: Any) -> None:
+    def _applied(self, optimizer: Any) -> None:
         """Note a step in eager code that was finite."""
         if self._is_in_loop() and (self._loop is None or self.state.is_wanted(optimizer)):
             self._stepped(None)
 
-    def begins(self, _step: TensorFlowStep) -> None:
+    def _begins(self, _step: TensorFlowStep) -> None:
         """Begin a step in eager code on the captured state."""
         if self._loop is not None and self._is_in_loop():
             self._loop.begins()
@@ -126,25 +143,22 @@ class TensorFlowRedo:
             return
         self._loop = self.driver.attempt(lambda: EagerLoop(self, self.driver.file))
 
-    def fetched(self, value: Any) -> Any:
-        """Return the captured batch in the place of what a data set gave to a loop of the script's."""
-        return value if self._loop is None or not self._is_in_loop() else self._loop.fetched(value)
-
     def _test_likewise(self) -> None:
         """Have steps tested for what the snapshot was written for."""
+        conditions = self._capture.settings.conditions
         try:
             wanted = self.driver.header.trigger
         except SnapshotError:  # which the first step tells
             return
         if wanted.kind == ACTIVATION:
-            self._conditions.activations = True
+            conditions.activations = True
         if wanted.kind == CONDITION:  # of a jump of gradients, these are then always shown
             is_loss = wanted.condition == LOSS_ABOVE and wanted.limit is not None
-            self._conditions.loss_above = wanted.limit if is_loss else -math.inf
+            conditions.loss_above = wanted.limit if is_loss else -math.inf
 
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
-        self.last, call = None, self._training.current()
+        self.last, call = None, self._training.call()
         if call is not None:
             call.captured = None
 
@@ -161,7 +175,7 @@ class StepExecutor:
         self._owner = owner
         self._calls = _repeated(calls, count_of(file))
         given = [call for call in self._calls if call.arguments or call.keywords]
-        likes = [_like(call) if call.origin == FUNCTION else None for call in given]
+        likes = [call.value if call.model is None else None for call in given]
         self._batches = batches_of(file, likes, owner.driver.mode)
         self._drawn = restore.drawn(file)
         self.samples = self._batches[0][2]
@@ -200,15 +214,9 @@ class StepExecutor:
         return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches], self.samples)
 
 
-def _like(call: OutermostCall) -> Any:
-    if call.keywords:
-        return [*call.arguments, call.keywords]
-    return call.arguments[0] if len(call.arguments) == 1 else call.arguments
-
-
 def _run(call: OutermostCall, batch: Any, origin: str) -> None:
     """Make a call with this batch."""
-    if call.origin == FIT or origin == LOADER:
+    if call.model is not None or origin == LOADER:
         call.run(tuple(_replaced(argument, batch) for argument in call.arguments))
         return
     if call.keywords:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import re
 import sys
+import weakref
 
 from ..tensorflow import private_api
+from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .snapshot_reader import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
+from .tensorflow_graphs import drawing, in_xla
 from .tensorflow_snapshot import all_owners
 from .tensorflow_state import (
     VARIABLES,
     besides,
     distinct_names,
     keras_generator,
-    known_generators,
     model_variables,
     plain,
     put_variable,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from .redo import RedoDriver
     from .snapshot_reader import SavedTensor, SnapshotFile
-    from .tensorflow_calls import OutermostCall, TrainingState
+    from .tensorflow_steps import OutermostCall, TrainingState
     from .trees import Node
 
 
@@ -222,7 +224,7 @@ def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
     if private_api.context() is not None and operations is not None:
         generator = private_api.set_eager_seed(value.get("seed"))
         generator.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
-    for generator, (_, state) in zip(known_generators(), value.get("generators") or ()):
+    for generator, (_, state) in zip(generators(), value.get("generators") or ()):
         put_variable(private_api.state(generator), state)
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:
@@ -291,3 +293,54 @@ def _models(variables: list[Any], others: list[Any]) -> list[Any]:
     models = all_owners(variables, others)
     others = besides(models, [], [*variables, *others])
     return [*models, *([others] if others else [])]
+
+
+class RandomReplay:
+    """Gives the operations of a step that is done again what they drew before."""
+
+    def __init__(self) -> None:
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # those of steps
+        self._kept: Sequence[tuple[str, Any]] | None = None  # types, and what each drew; None: the script's own step
+        self._samples: Sequence[int] | None = None
+        self._of = 0
+        self._eager = 0  # operations executed so far, one after the other
+
+    def belongs(self, graph: Any) -> None:
+        """A step's update is in this graph."""
+        self._graphs.add(graph)
+
+    def begins(self, kept: Sequence[tuple[str, Any]] | None, samples: Sequence[int] | None, of: int) -> None:
+        """From now on these are given, of a part of the batch the rows of its samples."""
+        self._kept, self._samples, self._of, self._eager = kept, samples, of, 0
+
+    def given(self, kind: str, drawn: Any) -> Any:
+        """What is known in the place of what an operation drew just now."""
+        if private_api.has_value(drawn):
+            return drawn if self._kept is None else self._in_eager_code(kind, drawn)
+        return drawn if in_xla() else self._in_graph(kind, drawn)
+
+    def _in_eager_code(self, kind: str, drawn: Any) -> Any:
+        """Of a loop in eager code, or of a function that is executed operation by operation."""
+        self._eager += 1
+        return sys.modules["tensorflow"].convert_to_tensor(self._given(kind, self._eager - 1, private_api.value(drawn)))
+
+    def _in_graph(self, kind: str, drawn: Any) -> Any:
+        graph = weakref.ref(drawn.graph)
+        place = len(drawing(drawn.graph)) - 1
+
+        def given(drawn: Any) -> Any:
+            return self._given(kind, place, drawn) if graph() in self._graphs else drawn
+
+        tensorflow = sys.modules["tensorflow"]
+        result = tensorflow.numpy_function(given, [drawn], drawn.dtype)
+        return tensorflow.ensure_shape(result, drawn.shape)  # what optimises the graph is to know it as before
+
+    def _given(self, kind: str, place: int, drawn: Any) -> Any:
+        """What is known of this place, where it is of the same type and shape."""
+        kept = self._kept or ()
+        if place >= len(kept):
+            return drawn
+        kind_then, then = kept[place]
+        if self._samples is not None and then.shape[:1] == (self._of,) and then.shape != drawn.shape:
+            then = then[list(self._samples)]
+        return then if (kind_then, then.dtype, then.shape) == (kind, drawn.dtype, drawn.shape) else drawn

@@ -9,6 +9,7 @@ from itertools import chain
 from ..tensorflow import private_api
 from . import checks
 from .header import SnapshotHeader
+from .tensorflow_checks import StepValues
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
@@ -17,6 +18,7 @@ from .tensorflow_state import (
     digest,
     distinct_names,
     is_float,
+    loss_scale,
     model_variables,
     numbers,
     plain,
@@ -25,7 +27,6 @@ from .tensorflow_state import (
     take_optimizers,
     take_random,
 )
-from .tensorflow_steps import StepValues
 from .trigger import ACTIVATION, CONDITION, GRADIENT, Trigger
 from .variables import user_functions
 
@@ -238,14 +239,6 @@ def _not_finite(gradient: Any) -> tuple[int, int]:
 def _norm(gradient: Any) -> float:
     values = numbers(_values(gradient)).astype("float64").reshape(-1)
     return float(sys.modules["numpy"].linalg.norm(values))
-
-
-def loss_scale(optimizer: Any) -> Any:
-    """The scale of the loss that an optimizer changes by itself, None of one that has none."""
-    scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3
-    if scale is None and getattr(optimizer, "dynamic", False):
-        scale = getattr(optimizer, "loss_scale", None)
-    return scale
 
 
 def all_owners(variables: list[Any], others: list[Any]) -> list[Any]:

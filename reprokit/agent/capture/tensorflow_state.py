@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import weakref
 
 from ..core.digests import tensor_digest
 from ..tensorflow import private_api
+from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .store import DTYPES, Part
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 FIT, FUNCTION, SCRIPT, LOADER = "fit", "function", "script", "loader"  # makes a call, or gives a batch
 VARIABLES = "Variables"  # the class of those of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
-
-generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generator since the capture began
 
 
 class TensorCollector:
@@ -188,7 +186,7 @@ def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> l
     """Of these variables those that are no model's, no optimizer's and no random state, each once."""
     known = {resource_id(variable) for model in models for variable in model_variables(model)}
     known.update(resource_id(variable) for optimizer in optimizers for variable in optimizer_variables(optimizer))
-    known.update(resource_id(private_api.state(generator)) for generator in known_generators())
+    known.update(resource_id(private_api.state(generator)) for generator in generators())
     keras = keras_generator()
     if keras is not None:
         known.add(resource_id(keras.state))
@@ -305,7 +303,7 @@ def take_random(
         value["seed"] = seed
         if state is not None:
             value["operations"] = (state[0], numpy.array(state[1], "uint32"), state[2])
-    states = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in known_generators()]
+    states = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in generators()]
     value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in states]
     keras = keras_generator()
     if keras is not None:
@@ -314,12 +312,6 @@ def take_random(
         value["drawn"] = drawn
     nodes["tensorflow"] = taking.value("random.tensorflow", value)
     return nodes
-
-
-def known_generators() -> list[Any]:
-    """The generators of the script in the order of their making."""
-    initialized = [one for one in generators if private_api.state(one) is not None]
-    return sorted(initialized, key=lambda one: one._reprokit_number)
 
 
 def keras_generator() -> Any:
@@ -341,3 +333,11 @@ def put_variable(variable: Any, value: Any) -> None:
     variable = plain(variable)
     with private_api.ops().init_scope():
         variable.assign(value)
+
+
+def loss_scale(optimizer: Any) -> Any:
+    """The scale of the loss that an optimizer changes by itself, None of one that has none."""
+    scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3
+    if scale is None and getattr(optimizer, "dynamic", False):
+        scale = getattr(optimizer, "loss_scale", None)
+    return scale

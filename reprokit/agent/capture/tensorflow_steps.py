@@ -1,56 +1,34 @@
-"""What is known of the step that is being taken: in eager code one a thread, in graphs one a graph that is being built.
+"""What is known of a training of TensorFlow 2 and Keras: its steps, the calls that it makes, and its optimizers.
 
-A step begins where a gradient tape is entered, or where Keras or a strategy runs one. Until its update, each variable
-that is written to is held as it was before: the running statistics, seeds and metrics that a forward pass moves.
+A step begins where a gradient tape is entered, or where Keras or a strategy runs one: in eager code one a thread, in
+graphs one a graph that is being built. Until its update, each variable that is written to is held as it was before:
+the running statistics, seeds and metrics that a forward pass moves.
 """
 
 from __future__ import annotations
 
 import sys
-from _thread import _local
+import weakref
+from _thread import _local, get_ident
 
-from ..core.patching import replace
 from ..tensorflow import private_api
-from .tensorflow_random import MARK
-from .tensorflow_state import generators, known_generators, plain, resource_id
+from ..tensorflow.decisions import generators
+from ..tensorflow.state import optimizer_variables
+from .checks import NormMean
+from .tensorflow_checks import OptimizerMemory, StepValues
+from .tensorflow_graphs import drawing, has_numbers, hidden
+from .tensorflow_state import as_array, digest, held_or_now, plain, read, resource_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    Function = Callable[..., Any]
+    from ..events import FunctionDue
 
-MAX_BATCHES = 64  # of one step that accumulates gradients
-MAX_LOSSES = 16
-MAX_DRAWN = 10_000
-_WRITES = (
-    "assign",
-    "assign_add",
-    "assign_sub",
-    *[f"scatter_{nd}{name}" for nd in ("", "nd_") for name in ("sub", "add", "max", "min", "mul", "div", "update")],
-)
-
-
-class StepValues:
-    """What a step worked on and came to, in tensors of a graph or in values."""
-
-    def __init__(self, batches: Iterable[tuple[str, Any]] = ()) -> None:
-        self.batches = list(batches)
-        self.losses: list[Any] = []
-        self.unscaled: Any = None  # the loss before a loss scale
-        self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite
-        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
-
-    @property
-    def tested(self) -> list[Any]:
-        """The losses that must be finite."""
-        return self.losses if self.unscaled is None else [self.unscaled]
-
-    @property
-    def loss(self) -> Any:
-        """The loss: of several the last, before a loss scale where there is one."""
-        return self.tested[-1] if self.tested else None
+ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
+MAX_FETCHED = 64
+MAX_CALLS = 64
 
 
 class StepVariables:
@@ -69,7 +47,7 @@ class StepVariables:
         if key not in self.held:
             self.held[key] = variable, self._read(variable)
 
-    def hold_updated(self, variables: list[Any]) -> None:
+    def hold_updated(self, variables: Iterable[Any]) -> None:
         """Keep what an optimizer is about to update, for a further one in the same step."""
         for variable in map(plain, variables):
             key = resource_id(variable)
@@ -110,24 +88,246 @@ class TensorFlowStep:
         """Whether the next tape begins another step."""
         return not self.pinned and not self.tapes and (self.applied or not self.differentiated)
 
+    def hold(self, variable: Any) -> None:
+        """Keep the value of a variable that is about to be written to, but not by the update."""
+        if not self.passes:
+            try:
+                self.variables.hold(variable)
+            except Exception:  # a variable without a value, as at its first assignment
+                pass
 
-class ThreadStep(_local):
-    """The step of a thread's eager code."""
 
-    step: TensorFlowStep | None = None
+# ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-class StepTracker:
-    """The steps under way."""
+class FunctionRecord:
+    """What is known of a function that eager code calls, or that XLA compiles, since its graphs were built."""
 
     def __init__(self) -> None:
-        self.here = ThreadStep()
-        self.begins: Function = _nobody  # called with each eager step
-        self.differentiates: Function = _nobody  # called where a step asks for gradients
+        self.trains: bool | None = None  # whether it has an update; None: it was not called yet
+        self.differentiates = False  # computes gradients
+        self.updates: str | None = None  # when
+        self.graph: Callable[[], Any] = _none  # that computes the gradients
+        self.written: dict[int, Any] = {}  # by resource_id: variables that it writes to before an update
+        self.sites: list[Any] | None = None  # the updates in it, where XLA compiles it; None: they are not known yet
+        self.moved: list[Any] | None = None  # what these write to; None: it is not known yet
+        self.reveals: Any = None  # a function that gives the gradients of its steps
 
-    # Which step
+    @classmethod
+    def of(cls, noted_at: Any) -> FunctionRecord:
+        """Return what is known of a function, as noted at this object."""
+        try:
+            record: FunctionRecord = noted_at._reprokit_record
+        except AttributeError:
+            record = noted_at._reprokit_record = cls()
+        return record
 
-    def current(self) -> TensorFlowStep | None:
+    @property
+    def adds_up(self) -> bool:
+        """Whether there are calls whose gradients wait for the update of another."""
+        return self.differentiates and self.updates != ALWAYS
+
+    def has_update(self, *, sometimes: bool) -> None:
+        """An update was built into it."""
+        self.trains = True
+        self.updates = SOMETIMES if sometimes else self.updates or ALWAYS
+
+
+class OutermostCall:
+    """An outermost call of a training from eager code: a Keras train_function, or a function of the script's."""
+
+    def __init__(self, due: FunctionDue) -> None:
+        self.model = due.model  # whose step it takes, of Keras' fit
+        self.arguments = due.arguments
+        self.keywords = due.keywords
+        self.thread = get_ident()
+        self.traced = FunctionRecord.of(due.notes)
+        self.pending: BaseException | None = None  # what ends the training when the call has come back
+        self.captured: TensorFlowStep | None = None  # a step of it that was not applied
+        self.steps: Sequence[TensorFlowStep] = ()  # that were built in it
+        self.window: AccumulationWindow | None = None
+        self.rolls_back = False
+        self._function = due.function
+        self._call = due.call
+
+    @property
+    def trains(self) -> bool:
+        """Whether it may take a part of a step."""
+        return self.model is not None or self.traced.trains is not False or self.traced.differentiates
+
+    @property
+    def value(self) -> Any:
+        """Its arguments as one value: the only one as it is."""
+        return one_of(self.arguments, self.keywords)
+
+    def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
+        """Make the call, with other arguments where there are some."""
+        given = self.arguments if arguments is None else arguments
+        return self._call(self._function, *given, **(self.keywords if keywords is None else keywords))
+
+
+def one_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The arguments of a call as one value: the only one as it is."""
+    if len(arguments) == 1 and not keywords:
+        return arguments[0]
+    return [*arguments, keywords] if keywords else tuple(arguments)
+
+
+class AccumulationWindow:
+    """The calls of one thread since the last update, and what they write to as it was before the first of them."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count  # all updates so far
+        self._counted = 0
+        self.calls: list[OutermostCall] = []
+        self.before: dict[int, Any] = {}
+
+    def opens(self, call: OutermostCall) -> None:
+        """A call begins."""
+        traced = call.traced
+        if not traced.adds_up:
+            return
+        if not self.calls:
+            self.before = {key: read(variable) for key, variable in traced.written.items()}
+        if traced.updates == SOMETIMES:
+            self._counted = self._count()
+
+    def closes(self, call: OutermostCall) -> None:
+        """It is over: with the update, or one more to wait for it."""
+        traced = call.traced
+        if traced.adds_up and call.captured is None and (traced.updates is None or self._counted == self._count()):
+            self.calls = [*self.calls, call][-MAX_CALLS:]
+        elif self.calls and (call.captured is not None or traced.updates is not None):
+            self.calls, self.before = [], {}
+
+    @property
+    def unread(self) -> list[str]:
+        """The operations of its calls that draw from states which nobody can read."""
+        graphs = {call.traced.graph() for call in self.calls} - {None}
+        return [name for graph in graphs for name in [*[each.name for each in drawing(graph)], *hidden(graph)]]
+
+
+class FetchedBatches:
+    """What data sets gave for the step in eager code that is under way, or comes next."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Any, Any]] = []  # by which iterator
+        self._after: Callable[[], TensorFlowStep | None] = _none  # the last step when the first of them was given
+
+    @property
+    def values(self) -> list[Any]:
+        """In the order of time."""
+        return [value for _, value in self._given]
+
+    def add(self, iterator: Any, value: Any, last: TensorFlowStep | None) -> None:
+        """An iterator gave this; a step has one batch of each iterator, unless it adds gradients up."""
+        is_again = any(one is iterator for one, _ in self._given)
+        if not _accumulates(last) and (last is not self._after() or is_again):
+            self._given = []
+        if not self._given:
+            self._after = _none if last is None else weakref.ref(last)
+        self._given = [*self._given, (iterator, value)][-MAX_FETCHED:]
+
+    def ended(self, iterator: Any, last: TensorFlowStep | None) -> None:
+        """An iterator is at its end: what comes now is no step of its last batch."""
+        if not _accumulates(last):
+            self._given = [one for one in self._given if one[0] is not iterator]
+
+
+def _accumulates(step: TensorFlowStep | None) -> bool:
+    return step is not None and step.differentiated and not step.applied
+
+
+# ---- optimizers ------------------------------------------------------------------------------------------------------
+
+
+class WatchedOptimizer:
+    """What is known of an optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.first: int | None = None  # its count of steps when it was first seen
+        self.skipped = 0
+        self.variables: list[Any] = []  # what it trains
+        self.losses: list[Any] = []  # the last, of eager code
+        self.finite: tuple[Any, Any] = (None, None)
+        self.shares = False  # its eager steps with another optimizer, which updates behind it
+        self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
+        self.norms = NormMean()
+        self._memory: OptimizerMemory | None = None
+
+    @property
+    def memory(self) -> OptimizerMemory:
+        """The variables of ours in its graphs."""
+        if self._memory is None:
+            self._memory = OptimizerMemory()
+        return self._memory
+
+    @property
+    def alive(self) -> list[Any]:
+        """What it trains, while it is there."""
+        return [] if self.optimizer() is None else self.variables
+
+    @property
+    def remembering(self) -> list[Any]:
+        """The variables of ours in its graphs, as far as there are some."""
+        return [] if self._memory is None else self._memory.variables
+
+    @property
+    def updated(self) -> list[Any]:
+        """What its update writes to."""
+        return [*self.variables, *optimizer_variables(self.optimizer())]
+
+    def last_losses(self) -> list[float]:
+        """Of its good steps."""
+        if self._memory is not None:
+            return self._memory.last_losses()
+        return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
+
+
+def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None:
+    """How many updates an optimizer has made, or had where its counter was held; None before it is built."""
+    try:
+        counter = private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
+        return int(as_array(held_or_now(counter, held or {})))
+    except Exception:  # not built, or gone
+        return None
+
+
+# ---- all of it -------------------------------------------------------------------------------------------------------
+
+
+class ThreadState(_local):
+    """What is under way in a thread."""
+
+    call: OutermostCall | None = None  # outermost
+    step: TensorFlowStep | None = None  # of its eager code
+    compiled: Any = None  # the record of a function that is being called
+    window: AccumulationWindow | None = None
+
+    def __init__(self) -> None:
+        self.fetched = FetchedBatches()
+
+
+class TrainingState:
+    """The steps and calls under way, and the optimizers, of one process."""
+
+    def __init__(self) -> None:
+        self.here = ThreadState()
+        self.calls: list[OutermostCall] = []
+        self.order: list[WatchedOptimizer] = []  # as they were first seen
+        self.begun: list[Callable[[TensorFlowStep], object]] = []  # called with each step in eager code that begins
+        self._known: weakref.WeakKeyDictionary[Any, WatchedOptimizer] = weakref.WeakKeyDictionary()
+
+    def forget(self) -> None:
+        """Drop what a parent process noted, in a forked child."""
+        self.calls.clear()
+        self.order.clear()
+        self._known = weakref.WeakKeyDictionary()
+
+    # Steps and calls
+
+    def step(self) -> TensorFlowStep | None:
         """The step of this thread or of the graph that is being built."""
         if private_api.executing_eagerly():
             return self.here.step
@@ -139,136 +339,63 @@ class StepTracker:
             graph = getattr(graph, "outer_graph", None)
         return None
 
-    def begin(self) -> TensorFlowStep:
-        """A new step here."""
+    def begin_step(self) -> TensorFlowStep:
+        """Begin a step here."""
         if private_api.executing_eagerly():
             step = self.here.step = TensorFlowStep(None)
-            self.begins(step)
+            for told in self.begun:
+                told(step)
         else:
             graph = private_api.default_graph()
             last = getattr(graph, "_reprokit_step", None)
             step = graph._reprokit_step = TensorFlowStep(graph)
             step.variables.earlier = {} if last is None else last.variables.before
-        for generator in known_generators():
+        for generator in generators():
             step.variables.hold(private_api.state(generator))
         return step
 
-    def end(self) -> None:
-        """No step is under way here."""
-        if private_api.executing_eagerly():
-            self.here.step = None
-        else:
-            private_api.default_graph()._reprokit_step = None
+    def call(self) -> OutermostCall | None:
+        """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
+        call = self.here.call
+        return call if call is not None or not self.calls else self.calls[-1]
 
-    # Where steps are seen
+    def call_with(self, given: list[Any]) -> OutermostCall | None:
+        """The call under way that was given these numbers: threads may call the same graph at once."""
+        if self.here.call is None and len(self.calls) > 1:
+            wanted = [digest(one) for one in given]
+            for call in self.calls:
+                flat = sys.modules["tensorflow"].nest.flatten([call.arguments, call.keywords], expand_composites=True)
+                if wanted == [digest(one) for one in flat if has_numbers(one)]:
+                    return call
+        return self.call()
 
-    def watch_tapes(self, tape: Any) -> None:
-        """Steps begin with tapes, and losses are what gradients are asked of."""
-        put(tape, "__enter__", self._make_enter)
-        put(tape, "__exit__", self._make_exit)
-        put(tape, "gradient", self._make_gradient)
+    # Optimizers
 
-    def _make_enter(self, original: Function) -> Function:
-        def enter(tape: Any) -> Any:
-            step = self.current()
-            if step is None or (step.over and (step.graph is None or step.graph is private_api.default_graph())):
-                step = self.begin()
-            step.tapes += 1
-            return original(tape)
+    def know(self, optimizer: Any, pairs: list[tuple[Any, Any]]) -> WatchedOptimizer:
+        """Return what is known of an optimizer, which applies these gradients to these variables."""
+        known = self._known.get(optimizer)
+        if known is None:
+            known = self._known[optimizer] = WatchedOptimizer(optimizer)
+            self.order.append(known)
+        if not known.variables:
+            known.variables = [variable for _, variable in pairs]
+        if known.first is None:
+            known.first = iterations(optimizer)
+        return known
 
-        return enter
+    def updates(self) -> int:
+        """Count the updates that all optimizers have made."""
+        return sum(iterations(known.optimizer()) or 0 for known in self.order)
 
-    def _make_exit(self, original: Function) -> Function:
-        def leave(tape: Any, *arguments: Any) -> Any:
-            step = self.current()
-            if step is not None:
-                step.tapes = max(0, step.tapes - 1)
-            return original(tape, *arguments)
+    def optimizers(self) -> list[Any]:
+        """Return all optimizers that are still there."""
+        return [one for one in (known.optimizer() for known in self.order) if one is not None]
 
-        return leave
-
-    def _make_gradient(self, original: Function) -> Function:
-        def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
-            step = self.current()
-            if step is not None and _any_variable(sources):
-                step.differentiated = True
-                self.differentiates(step)
-                step.values.losses = [*step.values.losses, *_floats(target)][-MAX_LOSSES:]
-            return original(tape, target, sources, *arguments, **keywords)
-
-        return gradient
-
-    def drew(self, kind: str, drawn: Any) -> Any:
-        """An operation of this type drew what no state tells; graphs hand it out themselves."""
-        step = self.current() if private_api.has_value(drawn) else None
-        if step is not None and not step.over and len(step.values.drawn) < MAX_DRAWN:
-            step.values.drawn.append((kind, drawn))
-        return drawn
-
-    def watch_scaling(self, owner: Any, name: str) -> None:
-        """What scales a loss is given the loss itself."""
-
-        def make(original: Function) -> Function:
-            def scale(optimizer: Any, loss: Any) -> Any:
-                step = self.current()
-                if step is not None and hasattr(loss, "dtype"):
-                    step.values.unscaled = loss
-                return original(optimizer, loss)
-
-            return scale
-
-        put(owner, name, make)
-
-    def watch_writes(self, owner: Any) -> None:
-        """Variables are held before they are written to."""
-        for name in _WRITES:
-            put(owner, name, self._make_write)
-
-    def _make_write(self, original: Function) -> Function:
-        def write(variable: Any, *arguments: Any, **keywords: Any) -> Any:
-            step = self.current()
-            if step is not None and not step.passes:
-                self._hold(step, variable)
-            return original(variable, *arguments, **keywords)
-
-        return write
-
-    def _hold(self, step: TensorFlowStep, variable: Any) -> None:
-        try:
-            step.variables.hold(variable)
-        except Exception:  # a variable without a value, as at its first assignment
-            pass
-
-    def watch_generators(self, owner: Any) -> None:
-        """Know every tf.random.Generator."""
-
-        def make(original: Function) -> Function:
-            def begin(generator: Any, *arguments: Any, **keywords: Any) -> None:
-                original(generator, *arguments, **keywords)
-                generator._reprokit_number = self._number = getattr(self, "_number", 0) + 1
-                generators.add(generator)
-
-            return begin
-
-        put(owner, "__init__", make)
+    def variables(self) -> list[Any]:
+        """Return what all optimizers train, and their own variables."""
+        alive = [known for known in self.order if known.optimizer() is not None]
+        return list({resource_id(one): plain(one) for known in alive for one in known.updated}.values())
 
 
-def _nobody(_step: TensorFlowStep) -> None:
-    """Nobody wants to know that a step begins."""
-
-
-def put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-    """Put make(original) in the place of a method, once; autograph is to leave it as it is."""
-    replace(owner, name, make, MARK)
-    if name in vars(owner):
-        vars(owner)[name].autograph_info__ = None
-
-
-def _any_variable(sources: Any) -> bool:
-    flat = sys.modules["tensorflow"].nest.flatten(sources)
-    return any(hasattr(one, "assign") or hasattr(one, "path") for one in flat)
-
-
-def _floats(target: Any) -> list[Any]:
-    flat = sys.modules["tensorflow"].nest.flatten(target)
-    return [one for one in flat if getattr(getattr(one, "dtype", None), "is_floating", False)]
+def _none() -> None:
+    """What there is none of: a graph, or a step."""

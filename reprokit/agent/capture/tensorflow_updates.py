@@ -1,77 +1,307 @@
-"""Lets the updates of TensorFlow's optimizers happen, in eager code and in graphs, where all is finite."""
+"""Lets the updates of TensorFlow's optimizers happen where all is finite, in eager code and in graphs.
+
+What is known of a step that must not be applied is completed here, and handed on to be saved, or compared.
+"""
 
 from __future__ import annotations
 
 import sys
 
 from ..tensorflow import private_api
-from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import is_eager
-from .settings import STOP
-from .tensorflow_calls import UpdateSite
-from .tensorflow_checks import LAST_LOSSES, UpdateTest
-from .tensorflow_graph import building, call_host, conditional, flagged, in_xla, put_back
-from .tensorflow_rejection import RollbackState, variables_of
-from .tensorflow_replicas import replica
-from .tensorflow_snapshot import RejectedStep, local_batch, loss_scale
-from .tensorflow_state import LOADER, plain
-from .tensorflow_steps import StepValues
+from .settings import ROLLBACK, STOP
+from .tensorflow_checks import LAST_LOSSES, StepValues, UpdateTest
+from .tensorflow_graphs import (
+    OF_THE_FIRST,
+    ReplicaRound,
+    batch_in_graph,
+    call_host,
+    conditional,
+    drawing,
+    flagged,
+    hidden,
+    in_loop,
+    in_xla,
+    numbers_given_to,
+    put_back,
+    replica,
+    wait_for_workers,
+    worker,
+)
+from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
+from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
+from .tensorflow_steps import OutermostCall, WatchedOptimizer, iterations
+from .trigger import in_words
+from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_calls import TrainingState, WatchedOptimizer
+    from ..events import GradientsDue
+    from . import CaptureSession
+    from .random_states import RandomStates
     from .tensorflow_checks import EagerTest
-    from .tensorflow_rejection import StepHandler
-    from .tensorflow_steps import StepTracker, TensorFlowStep
+    from .tensorflow_steps import TensorFlowStep, TrainingState
     from .tensorflow_xla import XlaCalls
 
     Function = Callable[..., Any]
+    Pairs = list[tuple[Any, Any]]  # of gradients, or values, and variables
+
+
+class UpdateSite:
+    """A place where a graph applies gradients."""
+
+    def __init__(
+        self, known: WatchedOptimizer, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
+    ) -> None:
+        self.known = known
+        self.step = step
+        self.variables = variables
+        self.model = None if call is None else call.model
+        self.activations = [name for name, _ in step.values.activations]
+        self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
+        self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
+
+    def drawn(self) -> list[Any]:
+        """The numbers of operations with a random state of their own, to be handed out."""
+        draws = drawing(self.step.graph)
+        self.draws = [draw.type for draw in draws]
+        return [draw.outputs[0] for draw in draws]
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Operations with a random state of their own whose numbers nobody is handed."""
+        graph = self.step.graph
+        return [operation.name for operation in drawing(graph)[len(self.draws) :]] + hidden(graph)
+
+
+class Rejections:
+    """Completes what is known of steps that must not be applied, and hands them on."""
+
+    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
+        self.capture = capture
+        self.training = training
+        self.random: RandomStates | None = None  # of Python and NumPy, once TensorFlow is there
+        self.reject: Callable[[RejectedStep], None] = self._save  # takes a step that must not be applied
+        self._conditions = capture.settings.conditions
+        training.begun.append(self._begins)
+
+    def _begins(self, _step: TensorFlowStep) -> None:
+        if self.training.here.call is None:
+            self.keep_random()
+
+    def keep_random(self) -> None:
+        """Hold the random states as they are now."""
+        if self.random is not None:
+            self.random.keep()
+
+    def _save(self, step: RejectedStep) -> None:
+        """Save a step that must not be applied, and say so; raises SystemExit where the training is to end."""
+        triggers = step.triggers(self._conditions)
+        saved = self.capture.attempt(step.contents, self._conditions)
+        path = None if saved is None else self.capture.save(saved[0].line(), saved[1])
+        self.capture.captured(step.place.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+
+    def handle(
+        self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any
+    ) -> BaseException | None:
+        """Complete what was found and have it captured; what is to end the training, if that is to happen."""
+        self.capture.attempt(self._complete, found, known, call, frame)
+        try:
+            self.reject(found)
+        except SystemExit as error:
+            return error
+        except Exception as error:
+            self.capture.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
+        finally:
+            known.skipped += 1
+        if call is not None:
+            call.rolls_back = True
+        return None
+
+    def _complete(self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any) -> None:
+        models, place = found.models, found.place
+        updates = iterations(found.optimizer, models.held)
+        place.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
+        place.losses = known.last_losses()
+        found.random.kept, found.random.eager = ({} if self.random is None else self.random.kept()), eager_state()
+        models.optimizers = self.training.optimizers()
+        models.model = None if call is None else call.model
+        if models.model is None:
+            others = [entry for entry in self.training.order if entry is not known]
+            models.others = [plain(variable) for entry in others for variable in entry.alive]
+            if call is not None:
+                self._add_window(found, call)
+        place.where = places_of(frame)
+        place.epoch, place.steps_in_epoch = in_fit(frame)
+        if not found.values.batches:
+            found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
+
+    def _add_window(self, found: RejectedStep, call: OutermostCall) -> None:
+        """The batches whose gradients were added up, and the state before the first of them."""
+        window = call.window
+        earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
+        models, values = found.models, found.values
+        if not values.batches and (call.arguments or call.keywords or not earlier):
+            values.batches = [(SCRIPT, call.value)]
+        values.batches = [*[(SCRIPT, one.value) for one in earlier], *values.batches]
+        if window is not None and window.calls:
+            models.held = {**models.held, **window.before}
+            models.moved = [*models.moved, *[one for call in window.calls for one in call.traced.written.values()]]
+            found.random.unreadable = [*found.random.unreadable, *window.unread]
+
+    # In graphs
+
+    def for_host(
+        self, site: UpdateSite, step: TensorFlowStep, gradients: list[Any], before: dict[int, tuple[Any, Any]]
+    ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
+        """In a graph: a function on the host for a step that must not be applied, and all that a snapshot needs."""
+        site.moved = before
+        batches = step.values.batches or batch_in_graph()
+        seen = {
+            **_seen(site, step, gradients, batches, before),
+            "loss": step.values.loss,
+            "given": numbers_given_to(step.graph),
+        }
+        origins = [origin for origin, _ in batches]
+        loops = in_loop()
+
+        def on_host(seen: dict[str, Any]) -> None:
+            found = self.of_site(site, seen, origins)
+            self.end_behind(site, found, loops=loops, call=self.training.call_with(seen["given"]))
+
+        return on_host, seen
+
+    def call_host_together(self, strategy: Any, together: ReplicaRound) -> None:
+        """The same behind the run of several replicas, with the batches of those of this process."""
+        step, site, number, loops = together.step, together.site, worker(strategy), in_loop()
+        if step is None or site is None:
+            return
+        batches, share = step.values.batches, together.shares[0]
+        origins = [origin for origin, _ in batches]
+        seen = {
+            **_seen(site, step, together.gradients, batches, step.variables.held),
+            "loss": share.loss,
+            "where": share.where,
+        }
+
+        def on_host(seen: dict[str, Any]) -> None:
+            found = self.of_site(site, seen, origins)
+            found.norm_mean, found.replicas.worker = None, number
+            found.notes.append(OF_THE_FIRST)
+            found.replicas.only_in = int(seen["where"])
+            found.replicas.numbers = [share.number for share in together.shares]
+            self.end_behind(site, found, loops=loops)
+
+        call_host(on_host, seen)
+
+    def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
+        """What was seen of a step in a graph, in values."""
+        values = StepValues(zip(origins, seen["batches"]))
+        values.losses = [] if seen["loss"] is None else [seen["loss"]]
+        values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]
+        values.drawn = list(zip(site.draws, seen.get("drawn", ())))
+        found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
+        found.random.unreadable = self.capture.attempt(lambda: site.unreadable) or []
+        found.models.held = {int(key): value for key, value in seen.get("held", {}).items()}
+        found.models.moved = [variable for variable, _ in site.moved.values()]
+        if self._conditions.gradient_jump is not None:
+            found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
+        return found
+
+    def end_behind(
+        self, site: UpdateSite, found: RejectedStep, *, loops: bool, call: OutermostCall | None = None
+    ) -> None:
+        """Handle what was found; the training ends when its call has come back, or at once where a graph loops."""
+        call = call or self.training.call()
+        if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
+            return
+        if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
+            site.known.skipped += 1
+            return
+        if call is not None:
+            call.captured = site.step
+        frame = None if call is None else sys._current_frames().get(call.thread)
+        pending = self.handle(found, site.known, call, frame)
+        if pending is None:
+            return
+        if found.replicas.worker is not None:
+            wait_for_workers()
+        if call is None:
+            raise pending
+        call.pending = pending
+        if loops:
+            raise RuntimeError("the step was captured, and no further one is taken")
+
+
+def _seen(
+    site: UpdateSite, step: TensorFlowStep, gradients: list[Any], batches: Any, held: dict[int, tuple[Any, Any]]
+) -> dict[str, Any]:
+    """What a snapshot needs of a step in a graph."""
+    return {
+        "gradients": gradients,
+        "batches": [value for _, value in batches],
+        "held": {str(key): value for key, (_, value) in held.items()},
+        "activations": [finite for _, finite in step.values.activations],
+        "drawn": site.drawn(),
+    }
+
+
+class RollbackState:
+    """A state to go back to, of what all optimizers update."""
+
+    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
+        self.is_on = capture.settings.action == ROLLBACK
+        self._every = capture.settings.rollback_every
+        self._training = training
+        self._since = 0
+        self._optimizers = 0
+        self._good: list[tuple[Any, Any]] = []  # variables and values
+
+    def forget(self) -> None:
+        """Drop what a parent process kept, in a forked child."""
+        self._good = []
+
+    def keep_or_go_back(self, goes_back: bool) -> None:
+        """Go back to the state that was kept last, or keep the present one where it is time to."""
+        if len(self._training.order) != self._optimizers:  # of a further one nothing was kept
+            self._optimizers, self._good = len(self._training.order), []
+        if goes_back:
+            for variable, value in self._good:
+                put_variable(variable, value)
+            return
+        self._since += 1
+        if not self._good or self._since >= self._every:
+            self._since = 0
+            self._good = [(variable, read(variable)) for variable in self._training.variables()]
 
 
 class UpdateGuard:
     """The updates of all optimizers of a process."""
 
-    def __init__(self, steps: StepTracker, training: TrainingState, xla: XlaCalls, handler: StepHandler) -> None:
-        self._rejections = xla.rejections
-        self.capture = xla.rejections.capture
-        self._settings = self.capture.settings
-        self._conditions = self.capture.settings.conditions
-        self._steps = steps
-        self._training = training
-        self._compiled = xla
-        self._handler = handler
+    def __init__(self, rejections: Rejections, xla: XlaCalls) -> None:
+        self.rejections = rejections
+        self.rollback = RollbackState(rejections.capture, rejections.training)
         self.test: EagerTest | None = None  # once TensorFlow is there
-        self.rollback: RollbackState = RollbackState(self.capture, training)
+        self.applied: list[Callable[[Any], object]] = []  # called with the optimizer of each eager step that is applied
+        self._capture = rejections.capture
+        self._training = rejections.training
+        self._settings = self._capture.settings
+        self._conditions = self._settings.conditions
+        self._xla = xla
 
-    def make_apply(self, original: Function) -> Function:
-        by_pairs = original.__name__ == "apply_gradients"
+    def gradients_due(self, due: GradientsDue) -> None:
+        """Put in the place of an update one that is made where all is finite."""
+        optimizer, pairs, update = due.optimizer, due.pairs, due.update
+        due.update = lambda: self._apply(optimizer, pairs, update)  # type: ignore[arg-type]
 
-        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
-            gradients = list(gradients)
-            if self._training.here.applies:
-                return original(optimizer, gradients, *arguments, **keywords)
-            self._training.here.applies = True
-            try:
-                pairs = self.capture.attempt(_pairs, optimizer, gradients, by_pairs, arguments, keywords)
-                if not pairs:
-                    return original(optimizer, gradients, *arguments, **keywords)
-                done = self._apply(optimizer, pairs, lambda: original(optimizer, gradients, *arguments, **keywords))
-            finally:
-                self._training.here.applies = False
-            return done if done is not None or not by_pairs else getattr(optimizer, "iterations", None)
-
-        return apply
-
-    def _apply(self, optimizer: Any, pairs: list[tuple[Any, Any]], update: Function) -> Any:
-        step = self._steps.current() or self._steps.begin()
-        if self._compiled.reveals.tracing is not None:
-            self._compiled.reveals.tracing.take(step, optimizer, pairs)
+    def _apply(self, optimizer: Any, pairs: Pairs, update: Function) -> Any:
+        step = self._training.step() or self._training.begin_step()
+        if self._xla.tracing is not None:
+            self._xla.take(step, optimizer, pairs)
             return None
-        if step.graph is not None:
-            self._handler.builds(step.graph)
         known, one_of_several = self._training.know(optimizer, pairs), replica()
         if one_of_several is not None:
             return self._apply_together(one_of_several, step, known, pairs, update)
@@ -80,78 +310,66 @@ class UpdateGuard:
         try:
             self._apply_in_graph(step, known, pairs, update)
         except Exception as error:
-            self.capture.say_once(f"warning: steps are not captured: {type(error).__name__}: {error}")
+            self._capture.say_once(f"warning: steps are not captured: {type(error).__name__}: {error}")
             return update()
         return None
 
-    def _apply_in_graph(
-        self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]], update: Function
-    ) -> None:
-        optimizer, gradients = known.optimizer(), [gradient for gradient, _ in pairs]
-        _build(optimizer, [variable for _, variable in pairs])
-        call = self._training.current()
-        site = UpdateSite(known, [variable for _, variable in pairs], step, call)
-        if call is not None:
-            call.traced.has_update(sometimes=building() is not step.graph)
-        scale = loss_scale(optimizer)
-        allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
-        test = UpdateTest(step.values, gradients, self._conditions, known.memory, allowed)
+    # In graphs
+
+    def _apply_in_graph(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, update: Function) -> None:
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        private_api.build(known.optimizer(), variables)
+        site = self._site(step, known, variables, sometimes=private_api.default_graph() is not step.graph)
+        test = UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
         step.variables.count = len(step.variables.held)
         if in_xla():
-            self._compiled.expect(site, step)
+            self._xla.expect(site, step)
             flagged(step, test, update, known.memory)
         else:
-            if site.model is not None:
-                self._hold_metrics(step, site.model)
-            stops = self._settings.action == STOP
-            before = step.variables.before
+            for metric in getattr(site.model, "metrics", ()):  # which are moved while the host looks at a step
+                for variable in metric.variables:
+                    self._capture.attempt(step.variables.hold, plain(variable))
+            stops, before = self._settings.action == STOP, step.variables.before
             moved = [*step.variables.held.values(), *step.variables.updated.values()]
             if stops:  # the call begins at the state that the snapshot holds
                 moved = list(before.values())
             known.moved.update({key: variable for key, (variable, _) in before.items()})
-            self.capture.attempt(step.variables.hold_updated, _updated(known))
-            on_host, seen = self._rejections.for_host(site, step, gradients, before)
+            self._capture.attempt(step.variables.hold_updated, known.updated)
+            on_host, seen = self.rejections.for_host(site, step, gradients, before)
             conditional(step, test, update, lambda: call_host(on_host, seen), moved, stops=stops)
         step.applied = True
 
-    def _hold_metrics(self, step: TensorFlowStep, model: Any) -> None:
-        """Metrics are moved while the host looks at a step."""
-        for metric in getattr(model, "metrics", ()):
-            for variable in metric.variables:
-                self.capture.attempt(step.variables.hold, plain(variable))
+    def _site(self, step: TensorFlowStep, known: WatchedOptimizer, variables: list[Any], sometimes: bool) -> UpdateSite:
+        call = self._training.call()
+        if call is not None:
+            call.traced.has_update(sometimes=sometimes)
+        return UpdateSite(known, variables, step, call)
 
     def _apply_together(
-        self,
-        replica: Any,
-        step: TensorFlowStep,
-        known: WatchedOptimizer,
-        pairs: list[tuple[Any, Any]],
-        update: Function,
+        self, replica: Any, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, update: Function
     ) -> Any:
         """One of several replicas applies gradients that are summed over them."""
         if step.together is None:
-            self.capture.say_once("warning: eager steps of several replicas are not captured, only a tf.function's")
+            self._capture.say_once("warning: eager steps of several replicas are not captured, only a tf.function's")
             return update()
         if self._conditions.gradient_jump is not None:
-            self.capture.say_once("warning: jumps of gradients are not looked for where there are several replicas")
-        call, optimizer = self._training.current(), known.optimizer()
-        if call is not None:
-            call.traced.has_update(sometimes=False)
-        step.together.site = UpdateSite(known, [variable for _, variable in pairs], step, call)
-        scale = loss_scale(optimizer)
-        allowed = None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0
-        step.together.take(replica, [gradient for gradient, _ in pairs], self._conditions, allowed)
+            self._capture.say_once("warning: jumps of gradients are not looked for where there are several replicas")
+        step.together.site = self._site(step, known, [variable for _, variable in pairs], sometimes=False)
+        gradients = [gradient for gradient, _ in pairs]
+        step.together.take(replica, gradients, self._conditions, _may_overflow(known))
         step.applied = True
         return update()
 
-    def _apply_eagerly(
-        self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]], update: Function
-    ) -> Any:
+    # In eager code
+
+    def _apply_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, update: Function) -> Any:
         if step.finite is False and step.applied:  # it was captured where another optimizer was to update
             known.skipped += 1
             return None
-        finite = None if self.test is None else self.capture.attempt(self.test.passes, step.values, known, pairs)
-        self._shares(step, known)
+        finite = None if self.test is None else self._capture.attempt(self.test.passes, step.values, known, pairs)
+        for other in step.optimizers:  # what those before it update is held from now on
+            other.shares = other.shares or other is not known
+        step.optimizers.append(known)
         known.moved.update({key: variable for key, (variable, _) in step.variables.held.items()})
         step.variables.count = len(step.variables.held)
         step.applied = True
@@ -160,7 +378,7 @@ class UpdateGuard:
             self._found_eagerly(step, known, pairs)
             return None
         if known.shares:
-            self.capture.attempt(step.variables.hold_updated, _updated(known))
+            self._capture.attempt(step.variables.hold_updated, known.updated)
         step.passes = True
         try:
             result = update()
@@ -169,59 +387,34 @@ class UpdateGuard:
         if step.values.loss is not None:
             known.losses = [*known.losses, step.values.loss][-LAST_LOSSES:]
         if self.rollback.is_on and self._training.here.call is None:
-            self.capture.attempt(self.rollback.keep_or_go_back, False)
-        self._handler.applied(known.optimizer())
+            self._capture.attempt(self.rollback.keep_or_go_back, False)
+        for told in self.applied:
+            told(known.optimizer())
         return result
 
-    def _shares(self, step: TensorFlowStep, known: WatchedOptimizer) -> None:
-        """Where a further optimizer updates in the same step, what those before it update is held from then on."""
-        for other in step.optimizers:
-            if other is not known:
-                other.shares = True
-        step.optimizers.append(known)
-
-    def _found_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: list[tuple[Any, Any]]) -> None:
+    def _found_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs) -> None:
         values = StepValues(step.values.batches or [(LOADER, value) for value in self._training.here.fetched.values])
         values.losses, values.drawn = [] if step.values.loss is None else [step.values.loss], step.values.drawn
         values.activations = [(name, bool(finite)) for name, finite in step.values.activations]
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         found = RejectedStep(known.optimizer(), variables, gradients, values)
         found.models.held = {key: value for key, (_, value) in step.variables.before.items()}
-        found.models.moved = variables_of(step.variables.before)
+        found.models.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:
             values.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms.count:
             found.norm_mean = known.norms.mean
-        pending = self._rejections.handle(found, known, self._training.current(), sys._getframe(1))
+        pending = self.rejections.handle(found, known, self._training.call(), sys._getframe(1))
         step.passes = True
         put_back([*step.variables.held.values(), *step.variables.updated.values()])
         step.passes = False
         if pending is not None:
             raise pending
         if self.rollback.is_on and self._training.here.call is None:
-            self.capture.attempt(self.rollback.keep_or_go_back, True)
+            self._capture.attempt(self.rollback.keep_or_go_back, True)
 
 
-def _updated(known: WatchedOptimizer) -> list[Any]:
-    """What an optimizer's update writes to."""
-    return [*known.variables, *optimizer_variables(known.optimizer())]
-
-
-def _pairs(
-    optimizer: Any, gradients: list[Any], by_pairs: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> list[tuple[Any, Any]]:
-    """The gradients that there are, each with its variable."""
-    if by_pairs:
-        return [(gradient, variable) for gradient, variable in gradients if gradient is not None]
-    variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or private_api.trained(optimizer)
-    return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]
-
-
-def _build(optimizer: Any, variables: list[Any]) -> None:
-    """Have an optimizer of Keras 3 make its variables, where it would itself: outside of the condition."""
-    backend = private_api.module("keras3")
-    if backend is None or getattr(optimizer, "built", True) or not private_api.tracks(optimizer):
-        return
-    with backend.name_scope(optimizer.name, caller=optimizer):
-        optimizer.build(variables)
-    optimizer.built = True
+def _may_overflow(known: WatchedOptimizer) -> Any:
+    """In a graph: whether gradients may overflow, as those of a scaled loss; None where they never may."""
+    scale = loss_scale(known.optimizer())
+    return None if scale is None else sys.modules["tensorflow"].convert_to_tensor(scale) > 1.0

@@ -9,19 +9,17 @@ from __future__ import annotations
 import sys
 
 from ..tensorflow import private_api
-from ..tensorflow.state import optimizer_variables
-from .tensorflow_calls import one_of
-from .tensorflow_graph import building, call_host, in_loop, put_back
+from .tensorflow_graphs import call_host, in_loop, put_back
 from .tensorflow_state import FIT, SCRIPT, plain, put_variable, resource_id
+from .tensorflow_steps import FunctionRecord, one_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tensorflow_calls import TrainingState, UpdateSite
-    from .tensorflow_rejection import Rejections
-    from .tensorflow_steps import StepTracker, TensorFlowStep
+    from .tensorflow_steps import TensorFlowStep
+    from .tensorflow_updates import Rejections, UpdateSite
 
     Function = Callable[..., Any]
     Arguments = tuple[Any, ...]
@@ -35,69 +33,57 @@ NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 class XlaCalls:
     """The functions of a training that XLA compiles."""
 
-    def __init__(self, rejections: Rejections, training: TrainingState, steps: StepTracker) -> None:
-        self.rejections = rejections
-        self.reveals = GradientRecomputation(steps)
-        self.bare: Function = _not_there  # calls a function as TensorFlow does
+    def __init__(self, rejections: Rejections) -> None:
+        self.tracing: dict[str, Any] | None = None  # of a function that gives gradients: by the id of the optimizer
+        self._rejections = rejections
         self._capture = rejections.capture
-        self._here = training.here
+        self._training = rejections.training
 
     # ---- calls of compiled functions ---------------------------------------------------------------------------------
 
-    def call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Call a function that XLA compiles."""
-        if self._here.compiled is not None:
-            return self.bare(function, *arguments, **keywords)
-        if self.reveals.tracing is not None or getattr(function, "_reprokit_reveals", None) is function:
-            return self.bare(function, *arguments, **keywords)
-        return self._call_outermost(function, arguments, keywords)
-
-    def _call_outermost(self, function: Any, arguments: Arguments, keywords: Keywords) -> Any:
-        """No other function that XLA compiles calls this one."""
-        before = self._capture.attempt(self._before, function, arguments, keywords)
-        self._here.compiled = function
+    def call(self, bare: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call a function that XLA compiles, by what calls it as TensorFlow does."""
+        record, here = FunctionRecord.of(function), self._training.here
+        if here.compiled is not None or self.tracing is not None or record.reveals is function:
+            return bare(function, *arguments, **keywords)
+        before = self._capture.attempt(self._before, record, function, arguments, keywords)
+        here.compiled = record
         try:
-            result = self.bare(function, *arguments, **keywords)
+            result = bare(function, *arguments, **keywords)
         finally:
-            self._here.compiled = None
+            here.compiled = None
         if before is not None:
-            is_eager = private_api.executing_eagerly()
-            look = self._look if is_eager else self._look_in_graph
+            look = self._look if private_api.executing_eagerly() else self._look_in_graph
             self._capture.attempt(look, function, arguments, keywords, before)
         return result
 
     def expect(self, site: UpdateSite, step: TensorFlowStep) -> None:
         """Behind the call of the outermost function that is being built, its flag is to be looked at."""
-        compiled = self._here.compiled
-        if compiled is None:
+        record = self._training.here.compiled
+        if record is None:
             raise RuntimeError("a function compiled by XLA was built by no call of it")
         site.moved = step.variables.held
-        sites = vars(compiled).setdefault("_reprokit_sites", [])
-        sites[:] = [one for one in sites if one.known is not site.known] + [site]
-        compiled._reprokit_moved = None
+        record.sites = [*[one for one in record.sites or () if one.known is not site.known], site]
+        record.moved = None
 
-    def _before(self, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
+    def _before(self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
         """What the variables that a compiled function updates have before it is called."""
-        if "_reprokit_sites" not in vars(function):
-            self._capture.attempt(self._trace, function, arguments, keywords)
-            function.__dict__.setdefault("_reprokit_sites", [])
-        if vars(function).get("_reprokit_moved") is None:
-            function._reprokit_moved = _moved_by(function)
-        return [(variable, variable.read_value()) for variable in function._reprokit_moved]
-
-    def _trace(self, function: Any, arguments: Arguments, keywords: Keywords) -> None:
-        """Have a function's graph built before it is called, so that it is known what it updates."""
-        self._here.compiled = function
-        try:
-            function.get_concrete_function(*arguments, **keywords)
-        finally:
-            self._here.compiled = None
+        if record.sites is None:  # its graph is built before, so that it is known what it updates
+            self._training.here.compiled = record
+            self._capture.attempt(lambda: function.get_concrete_function(*arguments, **keywords))
+            self._training.here.compiled = None
+            record.sites = record.sites or []
+        if record.moved is None:
+            moved = [variable for site in record.sites for variable, _ in site.moved.values()]
+            updated = [variable for site in record.sites for variable in [*site.variables, *site.known.updated]]
+            record.moved = list({resource_id(one): plain(one) for one in [*updated, *moved]}.values())
+        return [(variable, variable.read_value()) for variable in record.moved]
 
     # ---- behind them -------------------------------------------------------------------------------------------------
 
     def _look(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
         """Behind a call of a compiled function from eager code."""
-        for site in function._reprokit_sites:
+        for site in FunctionRecord.of(function).sites or ():
             if site.known.memory.is_flagged():
                 for variable, value in before:
                     put_variable(variable, value)
@@ -106,14 +92,15 @@ class XlaCalls:
     def _look_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
         """Behind a call of a compiled function from a graph that is being built."""
         tensorflow, loops = sys.modules["tensorflow"], in_loop()
-        for site in function._reprokit_sites:
+        for site in FunctionRecord.of(function).sites or ():
 
             def host(site: UpdateSite = site) -> Any:
                 def on_host(seen: dict[str, Any]) -> None:
                     self._revealed(site, function, tuple(seen["arguments"]), seen["keywords"], loops=loops)
 
                 put_back(before)
-                put = [one for one in building().get_operations() if one.type == "AssignVariableOp"]
+                graph = private_api.default_graph()
+                put = [one for one in graph.get_operations() if one.type == "AssignVariableOp"]
                 with tensorflow.control_dependencies(put):
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords})
                 return tensorflow.constant(0)
@@ -124,85 +111,55 @@ class XlaCalls:
         self, site: UpdateSite, function: Any, arguments: Arguments, keywords: Keywords, *, loops: bool
     ) -> None:
         put_variable(site.known.memory.good, True)
-        seen = self._capture.attempt(self.reveals.of, function, arguments, keywords, site.known.optimizer())
+        key = str(id(site.known.optimizer()))
+        seen = self._capture.attempt(lambda: self._reveal(function)(*arguments, **keywords)[key])
         note = COMPUTED_AGAIN
         if seen is None:
             seen = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
             note = NOT_COMPUTED_AGAIN
-        batch = (FIT if site.model is not None else SCRIPT, one_of(arguments, keywords))
-        found = self.rejections.of_site(site, seen, [batch])
+        seen["batches"] = [one_of(arguments, keywords)]
+        found = self._rejections.of_site(site, seen, [FIT if site.model is not None else SCRIPT])
         found.notes.append(note)
-        self.rejections.end_behind(site, found, loops=loops)
+        self._rejections.end_behind(site, found, loops=loops)
 
-
-def _not_there(*_arguments: Any, **_keywords: Any) -> None:
-    """Before TensorFlow is."""
-
-
-def _moved_by(function: Any) -> list[Any]:
-    """All variables that a compiled function writes to."""
-    found: dict[int, Any] = {}
-    for site in function._reprokit_sites:
-        moved = [variable for variable, _ in site.moved.values()]
-        updated = [*site.variables, *optimizer_variables(site.known.optimizer()), *moved]
-        found.update({resource_id(variable): plain(variable) for variable in updated})
-    return list(found.values())
-
-
-class GradientCollector:
-    """What one tracing of a step's function takes out, by the id of the optimizer."""
-
-    def __init__(self) -> None:
-        self.sites: dict[int, dict[str, Any]] = {}
+    # ---- gradients ---------------------------------------------------------------------------------------------------
 
     def take(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
-        """In the place of an update."""
-        self.sites[id(optimizer)] = {
+        """Note gradients in the place of an update."""
+        assert self.tracing is not None
+        self.tracing[str(id(optimizer))] = {
             "gradients": [gradient for gradient, _ in pairs],
             "loss": step.values.loss,
             "activations": [finite for _, finite in step.values.activations],
         }
 
-
-class GradientRecomputation:
-    """The functions that take gradients out, one for each function of the script's."""
-
-    def __init__(self, steps: StepTracker) -> None:
-        self._steps = steps
-        self.tracing: GradientCollector | None = None
-
-    def of(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-        """Gradients, loss and activations of the step that this function takes with these arguments."""
-        revealing = getattr(function, "_reprokit_reveals", None)
-        if revealing is None:
+    def _reveal(self, function: Any) -> Any:
+        """Return the function that gives the gradients, loss and activations of the step that another takes."""
+        record = FunctionRecord.of(function)
+        if record.reveals is None:
             make = sys.modules["tensorflow"].function
-            revealing = make(self._revealing(function), jit_compile=private_api.is_compiled(function), autograph=False)
-            function._reprokit_reveals = revealing._reprokit_reveals = revealing
-        sites: dict[str, dict[str, Any]] = revealing(*arguments, **keywords)
-        return sites[str(id(optimizer))]
+            is_compiled = private_api.is_compiled(function)
+            record.reveals = make(self._revealing(function), jit_compile=is_compiled, autograph=False)
+            FunctionRecord.of(record.reveals).reveals = record.reveals
+        return record.reveals
 
-    def _revealing(self, function: Any) -> Callable[..., Any]:
-        python = _converted(function)
+    def _revealing(self, function: Any) -> Function:
+        python, is_converted = private_api.python_function(function)
+        if is_converted:  # as autograph makes it
+            status = private_api.module("autograph_status")
+            enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
+            python = private_api.module("autograph").tf_convert(python, enabled)
 
-        def reveal(*arguments: Any, **keywords: Any) -> dict[str, dict[str, Any]]:
-            reveal = self.tracing = GradientCollector()
-            step = self._steps.begin()
+        def reveal(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+            found = self.tracing = {}
+            step = self._training.begin_step()
             step.pinned = True
             try:
                 python(*arguments, **keywords)
             finally:
                 self.tracing = None
                 step.passes = True
-                for variable, value in step.variables.held.values():
-                    variable.assign(value)
-            return {str(key): site for key, site in reveal.sites.items()}
+                put_back(list(step.variables.held.values()))
+            return found
 
         return reveal
-
-
-def _converted(function: Any) -> Any:
-    """The Python function, as autograph makes it where it is asked to."""
-    python, is_converted = private_api.python_function(function)
-    status = private_api.module("autograph_status")
-    enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
-    return private_api.module("autograph").tf_convert(python, enabled) if is_converted else python

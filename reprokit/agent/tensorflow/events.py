@@ -24,7 +24,7 @@ from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
-from .state import OptimizerStep, VariableRecords
+from .state import OptimizerStep, VariableRecords, pairs_of
 from .tensors import is_eager
 
 TYPE_CHECKING = False
@@ -97,16 +97,11 @@ class OptimizerHooks:
 
     def _make_apply(self, original: Function) -> Function:
         """An optimizer's apply or apply_gradients, of which only the outermost is a step."""
-        events, records = self.events, self.records
+        events, records, by_pairs = self.events, self.records, original.__name__ == "apply_gradients"
 
         def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
             gradients = list(gradients)
-            if original.__name__ == "apply_gradients":
-                pairs = gradients
-            else:
-                given = (arguments and arguments[0]) or keywords.get("trainable_variables")
-                pairs = list(zip(gradients, given or private_api.trained(optimizer)))
-            pairs = [pair for pair in pairs if pair[0] is not None]
+            pairs = pairs_of(optimizer, gradients, arguments, keywords, by_pairs=by_pairs)
             if events.gradients_due:
                 tell(events.gradients_due, GradientsDue(optimizer, pairs))
             if records.nested:

@@ -408,3 +408,19 @@ def keras_classes(name: str) -> list[Any]:
     packages = ("keras.src", "keras", "tf_keras.src", "tensorflow.python.keras")
     found = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
     return list({id(owner): owner for owner in found if isinstance(owner, type)}.values())
+
+
+def has_variables(sources: Any) -> bool:
+    """Whether a nested value has variables, of TensorFlow or of Keras 3, in it."""
+    flat = sys.modules["tensorflow"].nest.flatten(sources)
+    return any(hasattr(one, "assign") or hasattr(one, "path") for one in flat)
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Have an optimizer of Keras 3 make its variables, where it would itself: outside of any condition."""
+    backend = module("keras3")
+    if backend is None or getattr(optimizer, "built", True) or not tracks(optimizer):
+        return
+    with backend.name_scope(optimizer.name, caller=optimizer):
+        optimizer.build(variables)
+    optimizer.built = True

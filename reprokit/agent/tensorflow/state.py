@@ -205,3 +205,13 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     if callable(found):
         found = found()
     return list(optimizer.weights if found is None else found)
+
+
+def pairs_of(
+    optimizer: Any, gradients: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any], *, by_pairs: bool
+) -> list[tuple[Any, Any]]:
+    """Return the gradients that there are, each with its variable, of a call of apply or apply_gradients."""
+    if by_pairs:
+        return [(gradient, variable) for gradient, variable in gradients if gradient is not None]
+    variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or private_api.trained(optimizer)
+    return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]

@@ -1,0 +1,288 @@
+"""The graph that is being built: where in it we are, calls from it to the host, and updates only where all is finite.
+
+In a graph the update becomes the branch of a condition, and the other branch calls a function on the host. XLA knows
+no such functions, conditions cost it much, and what is added to values that are written changes their last bits. There
+a flag is written beside the update, and who called the compiled function puts back what he held.
+
+Several replicas learn by one number, which is summed over them, whether the step that they take together may be
+applied. An update that merges them cannot be the branch of a condition, so behind the strategy's run each variable gets
+back what it had where it may not; there the shares of all replicas of this process are known to the host.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..tensorflow import private_api
+from ..tensorflow.decisions import RANDOM_OPERATIONS
+from .settings import Conditions
+from .tensorflow_checks import UpdateTest
+from .tensorflow_state import LOADER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .tensorflow_checks import OptimizerMemory
+    from .tensorflow_steps import TensorFlowStep
+    from .tensorflow_updates import UpdateSite
+
+    Function = Callable[..., Any]
+
+OF_THE_FIRST = "of what each replica has for itself, as BatchNormalization's statistics, the first one's is kept"
+PATIENCE = 60_000  # milliseconds for which the other workers are waited for, before this process ends
+_OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # graphs of loops over a data set
+
+
+def in_xla() -> bool:
+    """Whether the graph that is being built is compiled by XLA."""
+    return bool(private_api.module("control_flow").GraphOrParentsInXlaContext(private_api.default_graph()))
+
+
+def in_loop() -> bool:
+    """Whether the graph that is being built is, or is within, the body of a loop or of a data set's reduction."""
+    graph = private_api.default_graph()
+    while graph is not None:
+        name = str(getattr(graph, "name", ""))
+        if "while" in name or "educe" in name or "While" in type(graph).__name__:
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def batch_in_graph() -> list[tuple[str, Any]]:
+    """What was fetched last in the graph that is being built or in those around it."""
+    graph = private_api.default_graph()
+    while graph is not None:
+        if hasattr(graph, "_reprokit_batch"):
+            return [(LOADER, graph._reprokit_batch)]
+        if any(word in str(getattr(graph, "name", "")).lower() for word in _OVER_DATA):
+            captured = set(map(id, graph.internal_captures))
+            return [(LOADER, [one for one in graph.inputs if id(one) not in captured])]
+        graph = getattr(graph, "outer_graph", None)
+    return []
+
+
+def numbers_given_to(graph: Any) -> list[Any]:
+    """The tensors of numbers that a function's graph is called with."""
+    captured = set(map(id, graph.internal_captures))
+    return [one for one in graph.inputs if id(one) not in captured and has_numbers(one)]
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether it is a tensor or an array of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        hasattr(value, "shape")
+        and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
+    ) or getattr(dtype, "kind", "") in "iufc"
+
+
+def call_host(on_host: Callable[..., None], seen: Any) -> None:
+    """In a graph: call a function on the host with the values of all tensors in a nested value."""
+    tensorflow = sys.modules["tensorflow"]
+    nest = tensorflow.nest
+    flat = nest.flatten(seen, expand_composites=True)
+    places = [place for place, one in enumerate(flat) if _can_be_handed(tensorflow, one)]
+
+    def call(*given: Any) -> None:
+        values = list(flat)
+        for place, value in zip(places, given):
+            values[place] = value
+        on_host(nest.pack_sequence_as(seen, values, expand_composites=True))
+
+    tensorflow.py_function(call, [flat[place] for place in places], [])
+
+
+def _can_be_handed(tensorflow: Any, one: Any) -> bool:
+    is_tensor = isinstance(one, tensorflow.Tensor) or hasattr(one, "handle")
+    return is_tensor and one.dtype not in (tensorflow.resource, tensorflow.variant)
+
+
+def drawing(graph: Any) -> list[Any]:
+    """The operations of a graph that draw from a state of their own, in the order of their making."""
+    return [operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS.values()]
+
+
+def hidden(graph: Any) -> list[str]:
+    """The names of those in functions that a graph calls, as branches and loops, which hand nothing out."""
+    functions = graph.as_graph_def().library.function
+    names = [node.name for function in functions for node in function.node_def if node.op in RANDOM_OPERATIONS.values()]
+    return list(dict.fromkeys(names))
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+
+def conditional(
+    step: TensorFlowStep,
+    test: UpdateTest,
+    update: Function,
+    host: Function,
+    moved: list[tuple[Any, Any]],
+    *,
+    stops: bool,
+) -> None:
+    """In a graph: the update, or the call on the host and then what the step had moved before put back.
+
+    Where training stops at such a step, later steps of the graph are not applied either.
+    """
+    tensorflow, graph = sys.modules["tensorflow"], private_api.default_graph()
+
+    def applied() -> Any:
+        for variable, value in test.remember():
+            variable.assign(value)
+        update()
+        return tensorflow.constant(0)
+
+    def kept() -> Any:
+        host()
+        put_back(moved)
+        return tensorflow.constant(0)
+
+    finite = test.passes()
+    if stops:
+        earlier = getattr(graph, "_reprokit_finite", None)
+        finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
+    step.finite = finite if graph is step.graph else None
+    step.passes = True
+    try:
+        tensorflow.cond(finite, applied, kept)
+    finally:
+        step.passes = False
+
+
+def put_back(moved: list[tuple[Any, Any]]) -> None:
+    """Give variables the values that they had."""
+    for variable, value in moved:
+        variable.assign(value)
+
+
+def flagged(step: TensorFlowStep, test: UpdateTest, update: Function, memory: OptimizerMemory) -> None:
+    """In a graph for XLA: the update as it is, and a flag that tells whether it should not have happened."""
+    tensorflow = sys.modules["tensorflow"]
+    finite = test.passes()
+    step.passes = True
+    try:
+        update()
+        for variable, value in test.remember():
+            variable.assign(tensorflow.where(finite, value, variable.read_value()))
+        memory.good.assign(tensorflow.logical_and(memory.good.read_value(), finite))
+    finally:
+        step.passes = False
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def replica() -> Any:
+    """The context of the replica that is being built, where there are several; else None."""
+    found = sys.modules["tensorflow"].distribute.get_replica_context()
+    return found if found is not None and found.num_replicas_in_sync > 1 else None
+
+
+class ReplicaShare:
+    """What one replica adds to a step."""
+
+    def __init__(self, number: int, gradients: list[Any], loss: Any, finite: Any, where: Any) -> None:
+        self.number = number
+        self.gradients = gradients
+        # Tensors, the same for all replicas:
+        self.loss = loss  # the sum of all, of which each has a part
+        self.finite = finite  # whether all are
+        self.where = where  # the number of the one that is not, where it is only one; else -1
+
+
+class ReplicaRound:
+    """The replicas of this process while a strategy runs them in a graph: they share a step."""
+
+    def __init__(self) -> None:
+        self.step: TensorFlowStep | None = None
+        self.site: UpdateSite | None = None
+        self.shares: list[ReplicaShare] = []
+
+    def add(self, step: TensorFlowStep, batch: tuple[str, Any]) -> None:
+        """A replica begins."""
+        self.step, step.together = step, self
+        step.differentiated = False  # as another replica has done, whose threads take turns
+        step.values.batches = [*step.values.batches, batch]
+
+    def take(self, replica: Any, gradients: list[Any], conditions: Conditions, allowed: Any) -> None:
+        """The part of one replica, in its own thread: the threads run one at a time, and change where they merge."""
+        assert self.step is not None
+        test = UpdateTest(self.step.values, gradients, Conditions(), None, allowed)
+        losses = self.step.values.tested[-1:]
+        finite, loss, where = everywhere(replica, test.passes(), losses)
+        if conditions.loss_above is not None and losses:
+            finite = sys.modules["tensorflow"].logical_and(finite, loss <= conditions.loss_above)
+        number = sys.modules["tensorflow"].get_static_value(replica.replica_id_in_sync_group)
+        number = len(self.shares) if number is None else int(number)
+        self.shares.append(ReplicaShare(number, gradients, loss if losses else None, finite, where))
+
+    def end(self, host: Function) -> None:
+        """Behind the run: have what is wrong handled on the host, and put back what the forward passes moved."""
+        tensorflow, step = sys.modules["tensorflow"], self.step
+        if step is None:
+            return
+        step.pinned = False
+        if not self.shares or self.site is None:
+            return
+        finite = self.shares[0].finite
+
+        def not_applied() -> Any:
+            host()
+            return tensorflow.constant(0)
+
+        tensorflow.cond(finite, lambda: tensorflow.constant(0), not_applied)
+        step.passes = True
+        try:
+            for variable, value in step.variables.held.values():
+                variable.assign(tensorflow.where(finite, variable.read_value(), value))
+            if self.shares[0].loss is not None:  # that of a good step goes behind those before it
+                losses = self.site.known.memory.losses
+                known = losses.read_value()
+                losses.assign(tensorflow.where(finite, tensorflow.concat([known[1:], [self.shares[0].loss]], 0), known))
+        finally:
+            step.passes = False
+
+    @property
+    def gradients(self) -> list[Any]:
+        """The sums of this process's replicas' gradients."""
+        convert, add = sys.modules["tensorflow"].convert_to_tensor, sys.modules["tensorflow"].add_n
+        return [add([convert(one) for one in ones]) for ones in zip(*[share.gradients for share in self.shares])]
+
+
+def everywhere(replica: Any, good: Any, losses: list[Any]) -> tuple[Any, Any, Any]:
+    """Whether it is good on all replicas, the sum of their losses, and the number of the only one that is not good."""
+    tensorflow = sys.modules["tensorflow"]
+    bad = tensorflow.cast(tensorflow.logical_not(good), tensorflow.float32)
+    number = tensorflow.cast(replica.replica_id_in_sync_group, tensorflow.float32)
+    loss = tensorflow.add_n(
+        [tensorflow.reduce_sum(tensorflow.cast(one, tensorflow.float32)) for one in losses] or [0.0]
+    )
+    sums = replica.all_reduce(tensorflow.distribute.ReduceOp.SUM, tensorflow.stack([bad, bad * number, loss]))
+    return sums[0] < 0.5, sums[2], tensorflow.where(tensorflow.equal(sums[0], 1.0), sums[1], -1.0)
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+def worker(strategy: Any) -> tuple[int, int] | None:
+    """Which worker this is, and of how many; None where there is only one."""
+    if not private_api.has_workers(strategy):
+        return None
+    resolver = strategy.cluster_resolver
+    workers = resolver.cluster_spec().as_dict()
+    count = len(workers.get("worker", ())) + len(workers.get("chief", ()))
+    is_after_chief = resolver.task_type == "worker" and "chief" in workers
+    return int(resolver.task_id) + (len(workers["chief"]) if is_after_chief else 0), count
+
+
+def wait_for_workers() -> None:
+    """Until all of them have saved: when the first one ends, TensorFlow ends the others."""
+    context = private_api.module("context").context()
+    try:
+        context.wait_at_barrier("reprokit/captured", PATIENCE)
+    except Exception:  # one of them has ended, or does not come
+        pass

@@ -1,0 +1,323 @@
+"""Where TensorFlow 2 and Keras ask before updates, and tell what else captures need, be it in graphs that are built.
+
+Whoever listens may put a function of his own in the place of an update or a call, as one that makes it on a condition.
+"""
+
+from __future__ import annotations
+
+import weakref
+from _thread import _local
+
+from ..core.patching import replace
+from ..events import (
+    BackwardBegan,
+    BatchFetched,
+    ForwardBegan,
+    ForwardEnded,
+    FunctionDue,
+    GradientsDue,
+    LoaderBegan,
+    LoaderExhausted,
+    LossScaled,
+    OutputComputed,
+    RandomDrawn,
+    ReplicasDue,
+    VariableChanges,
+    tell,
+)
+from . import private_api
+from .state import pairs_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+    from typing import Any
+
+    from ..events import Events
+
+    Function = Callable[..., Any]
+
+MARK = "_reprokit_captures"  # of what is wrapped here, once, beside what events.py wraps
+OURS = "reprokit_"  # begins the name of each variable of ours
+_WRITES = (
+    "assign",
+    "assign_add",
+    "assign_sub",
+    *[f"scatter_{nd}{name}" for nd in ("", "nd_") for name in ("sub", "add", "max", "min", "mul", "div", "update")],
+)
+# Functions that make operations which draw from a state of their own, and the types of these.
+RANDOM_OPERATIONS = {
+    "multinomial": "Multinomial",
+    "parameterized_truncated_normal": "ParameterizedTruncatedNormal",
+    "random_gamma": "RandomGamma",
+    "random_poisson": "RandomPoisson",
+    "random_poisson_v2": "RandomPoissonV2",
+    "random_shuffle": "RandomShuffle",
+    "random_standard_normal": "RandomStandardNormal",
+    "random_uniform": "RandomUniform",
+    "random_uniform_int": "RandomUniformInt",
+    "truncated_normal": "TruncatedNormal",
+}
+_generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generator that was made since
+
+
+def generators() -> list[Any]:
+    """Return the random generators of the script in the order of their making."""
+    initialized = [one for one in _generators if private_api.state(one) is not None]
+    return sorted(initialized, key=lambda one: one._reprokit_number)
+
+
+class _Thread(_local):
+    """What a thread is in the middle of."""
+
+    applies = False  # gradients
+
+
+class DecisionHooks:
+    """Asks before updates and calls, and tells of what they are made."""
+
+    def __init__(self, events: Events, own_variables: Callable[[], Iterable[Any]]) -> None:
+        self._events = events
+        self._thread = _Thread()
+        self._saving = _Saving(own_variables)
+        self._count = 0  # of generators
+
+    def watch(self, name: str, module: ModuleType) -> None:
+        """Watch TensorFlow, or a module of Keras, that has just been executed."""
+        if name == "tensorflow":
+            self._watch_tensorflow()
+        elif "optimizer" in name:
+            self._watch_optimizers(module)
+        else:
+            for owner in _classes(module):
+                _put(owner, "make_train_function", self._make_make_train_function)
+                if self._events.output_computed and owner.__name__ == "Layer":
+                    _put(owner, "__call__", self._make_layer)
+
+    def _watch_tensorflow(self) -> None:
+        tape, variables = private_api.module("backprop").GradientTape, private_api.module("variables")
+        _put(tape, "__enter__", self._make_enter)
+        _put(tape, "__exit__", self._make_exit)
+        _put(tape, "gradient", self._make_gradient)
+        for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
+            for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
+                _put(owner, name, self._make_write)
+        _put(private_api.module("generators").Generator, "__init__", self._make_generator)
+        for name in RANDOM_OPERATIONS:
+            replace(private_api.module("random_calls"), name, self._make_draw, MARK)
+        _put(private_api.module("polymorphic").Function, "__call__", self._make_call)
+        if private_api.module("concrete") is not None:  # TensorFlow 2.13
+            _put(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call)
+        _put(private_api.module("distribute").StrategyBase, "run", self._make_run)
+        for name in ("__next__", "get_next"):
+            _put(private_api.module("iterators").OwnedIterator, name, self._make_next)
+        self._watch_optimizers(private_api.module("optimizers"))
+        saving, view = private_api.saving()
+        if view is not None and hasattr(saving, "save_and_return_nodes"):
+            _put(saving, "save_and_return_nodes", self._saving.make_save)
+            _put(view, "list_children", self._saving.make_list_children)
+
+    def _watch_optimizers(self, module: ModuleType) -> None:
+        for owner in _classes(module):
+            _put(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply)
+            for name in ("scale_loss", "get_scaled_loss"):
+                if "LossScale" in owner.__name__:
+                    _put(owner, name, self._make_scale)
+
+    # Gradients
+
+    def _make_enter(self, original: Function) -> Function:
+        def enter(tape: Any) -> Any:
+            tell(self._events.forward_began, ForwardBegan(tape, (), {}))
+            return original(tape)
+
+        return enter
+
+    def _make_exit(self, original: Function) -> Function:
+        def leave(tape: Any, *arguments: Any) -> Any:
+            tell(self._events.forward_ended, ForwardEnded(ForwardBegan(tape, (), {}), None))
+            return original(tape, *arguments)
+
+        return leave
+
+    def _make_gradient(self, original: Function) -> Function:
+        def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
+            if private_api.has_variables(sources):
+                tell(self._events.backward_began, BackwardBegan(target))
+            return original(tape, target, sources, *arguments, **keywords)
+
+        return gradient
+
+    def _make_scale(self, original: Function) -> Function:
+        def scale(optimizer: Any, loss: Any) -> Any:
+            scaled = original(optimizer, loss)
+            tell(self._events.loss_scaled, LossScaled(loss, scaled))
+            return scaled
+
+        return scale
+
+    def _make_apply(self, original: Function) -> Function:
+        """Ask before updates of the outermost optimizer: one may stand around another, as one that scales losses."""
+        thread, by_pairs = self._thread, original.__name__ == "apply_gradients"
+
+        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
+            gradients = list(gradients)
+            if thread.applies:
+                return original(optimizer, gradients, *arguments, **keywords)
+            thread.applies = True
+            try:
+                pairs = pairs_of(optimizer, gradients, arguments, keywords, by_pairs=by_pairs)
+                due = GradientsDue(optimizer, pairs, lambda: original(optimizer, gradients, *arguments, **keywords))
+                if pairs:
+                    tell(self._events.gradients_due, due)
+                done = due.update() if due.update else None
+            finally:
+                thread.applies = False
+            return done if done is not None or not by_pairs else getattr(optimizer, "iterations", None)
+
+        return apply
+
+    # Variables and numbers
+
+    def _make_write(self, original: Function) -> Function:
+        def write(variable: Any, *arguments: Any, **keywords: Any) -> Any:
+            tell(self._events.variable_changes, VariableChanges(variable))
+            return original(variable, *arguments, **keywords)
+
+        return write
+
+    def _make_generator(self, original: Function) -> Function:
+        def begin(generator: Any, *arguments: Any, **keywords: Any) -> None:
+            original(generator, *arguments, **keywords)
+            generator._reprokit_number = self._count = self._count + 1
+            _generators.add(generator)
+
+        return begin
+
+    def _make_draw(self, original: Function) -> Function:
+        kind = RANDOM_OPERATIONS[original.__name__]
+
+        def draw(*arguments: Any, **keywords: Any) -> Any:
+            event = RandomDrawn(kind, original(*arguments, **keywords))
+            tell(self._events.random_drawn, event)
+            return event.drawn
+
+        return draw
+
+    def _make_layer(self, original: Function) -> Function:
+        def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = original(layer, *arguments, **keywords)
+            tell(self._events.output_computed, OutputComputed(layer, result))
+            return result
+
+        return call
+
+    def _make_next(self, original: Function) -> Function:
+        def get_next(iterator: Any, *arguments: Any) -> Any:
+            began = vars(iterator).get("_reprokit_began")
+            if began is None:
+                began = iterator._reprokit_began = LoaderBegan(None, ("", 0), None)
+            try:
+                event = BatchFetched(original(iterator, *arguments), began)
+            except Exception:
+                tell(self._events.loader_exhausted, LoaderExhausted(began))
+                raise
+            tell(self._events.batch_fetched, event)
+            return event.batch
+
+        return get_next
+
+    # Calls. TensorFlow takes down at each call who called whom from which line: few functions of ours stand between.
+
+    def _make_call(self, original: Function) -> Function:
+        def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
+            due = FunctionDue(function, arguments, keywords, original)
+            tell(self._events.function_due, due)
+            return due.call(function, *arguments, **keywords)
+
+        return call
+
+    def _make_make_train_function(self, original: Function) -> Function:
+        """Watch the train functions that Keras makes from now on."""
+
+        def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            made = original(model, *arguments, **keywords)
+            function = model.train_function
+            if function is None or hasattr(function, "_reprokit_captured"):
+                return made
+
+            def train_function(*given: Any) -> Any:
+                due = FunctionDue(function, given, {}, _call, model, train_function)
+                tell(self._events.function_due, due)
+                return due.call(function, *given)
+
+            train_function._reprokit_captured = True  # type: ignore[attr-defined]
+            if hasattr(function, "_reprokit_model"):
+                train_function._reprokit_model = True  # type: ignore[attr-defined]
+            model.train_function = train_function
+            return made if made is None else train_function
+
+        return make_train_function
+
+    def _make_run(self, original: Function) -> Function:
+        """Ask before a strategy runs a step, be it the strategy that Keras uses where there is none."""
+
+        def run(strategy: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+            due = ReplicasDue(strategy, fn, lambda function: original(strategy, function, args, kwargs, options))
+            tell(self._events.replicas_due, due)
+            return due.call(due.function)
+
+        return run
+
+
+class _Saving:
+    """Lets graphs be saved by tf.saved_model, which refuses those with variables of ours that nobody has saved."""
+
+    def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
+        self._variables = variables
+        self._are_needed = False
+
+    def make_save(self, original: Function) -> Function:
+        """Save once more with them, where TensorFlow names one of them; it has written nothing then."""
+
+        def save(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return original(*arguments, **keywords)
+            except AssertionError as error:
+                if OURS not in str(error):
+                    raise
+            self._are_needed = True
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._are_needed = False
+
+        return save
+
+    def make_list_children(self, original: Function) -> Function:
+        """Take them for children of what is saved."""
+
+        def list_children(view: Any, saved: Any) -> Any:
+            if self._are_needed and saved is view.root:
+                list(original(view, saved))  # has graphs built, for which there may be variables since
+                children = private_api.children(view)[saved]
+                children.update({f"_{OURS}{place}": one for place, one in enumerate(self._variables())})
+            return original(view, saved)
+
+        return list_children
+
+
+def _call(function: Function, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _classes(module: ModuleType) -> list[type]:
+    return [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+
+
+def _put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+    """Put make(original) in the place of a method, once; autograph is to leave it as it is."""
+    replace(owner, name, make, MARK)
+    if name in vars(owner):
+        vars(owner)[name].autograph_info__ = None
