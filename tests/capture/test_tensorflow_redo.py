@@ -82,7 +82,7 @@ def line_of(text: str) -> int:
             "tf.where(x > 0",
             "log of 0 has an infinite gradient; 1 of 2 inputs is",
         ),
-        ("given", "forward", "Mul", "x * np.array", "what Mul was given was not finite, and no operator of"),
+        ("given", "forward", None, "x * np.array", "what Mul was given came not finite from the line"),
         (
             "cast_overflow",
             "forward",
@@ -94,7 +94,7 @@ def line_of(text: str) -> int:
     ],
 )
 def test_the_operation_that_began_it(
-    causes: dict[str, Any], name: str, phase: str, operation: str, line: str, words: str
+    causes: dict[str, Any], name: str, phase: str, operation: str | None, line: str, words: str
 ) -> None:
     found = causes[name]
     assert (found["phase"], found["operation"]) == (phase, operation)

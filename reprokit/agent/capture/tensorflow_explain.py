@@ -8,16 +8,18 @@ user's lines.
 from __future__ import annotations
 
 import sys
-import threading
 
 from ..core import user_frames
 from ..tensorflow import private_api
+from ..tensorflow.operations import OperationHooks
+from .assignments import lines_that_made
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
-from .tensorflow_state import is_finite, limits_of, numbers
+from .tensorflow_state import as_array, is_finite, limits_of, numbers
+from .variables import user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
     from typing import Any
 
@@ -31,10 +33,6 @@ _OF_FORWARD = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
 _OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
 
 
-class OperationsNotToldError(Exception):
-    """This TensorFlow tells of no operations."""
-
-
 class OperationWatcher:
     """While it is entered, sees what this thread executes eagerly."""
 
@@ -45,27 +43,16 @@ class OperationWatcher:
         self._given: dict[tuple[str, int], Origin] = {}  # by name and input, where the results are let go
         self._gradient: list[Origin] = []  # whose gradient is being computed
         self._names: list[str] = []  # of the layers that are being called
-        self._thread = threading.get_ident()
-        self._undo: list[Callable[[], object]] = []
+        self._hooks = OperationHooks(self)
 
     def __enter__(self) -> OperationWatcher:
-        callbacks: Any = private_api.module("callbacks")
-        if callbacks is None:
-            raise OperationsNotToldError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
-        callbacks.add_op_callback(self._executed)
-        self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
-        self._watch_gradients()
-        for owner in private_api.keras_classes("Layer"):
-            self._watch_calls(owner, "")
-        for owner in private_api.keras_classes("Loss"):
-            self._watch_calls(owner, "loss ")
+        self._hooks.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._hooks.end()
 
     def cause(
         self, roots: Sequence[Any], batch: Sequence[Any] = (), samples: int | None = None
@@ -79,17 +66,13 @@ class OperationWatcher:
             return None
         if not (found.is_origin or found.parents):
             bad = [_statistics("", array) for array in batch if not is_finite(array)]
-            found.given = [("the batch", one) for one in bad] or found.given
+            if bad:
+                found.given, found.lines = [("the batch", one) for one in bad], None
         return line(found, samples)
 
     # What is executed
 
-    def _executed(
-        self, name: Any, inputs: Sequence[Any], _attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
-    ) -> None:
-        if threading.get_ident() != self._thread or any(not private_api.has_value(tensor) for tensor in outputs):
-            return  # of a graph that is being built
-        name = name.decode() if isinstance(name, bytes) else str(name)
+    def executed(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         phase, origin = FORWARD, None
         if self._gradient:
             phase, origin = BACKWARD, self._gradient[-1]
@@ -115,6 +98,13 @@ class OperationWatcher:
                 event.parents.append(maker)
             elif event.inputs[-1].nonfinite:
                 event.given.append(("", event.inputs[-1]))
+        if (
+            phase == FORWARD and event.given and not event.parents
+        ):  # neither an operation nor, as far as it is finite, the batch
+            try:
+                event.lines = lines_that_made(user_functions(sys._getframe(1)), _has_finite_numbers)
+            except Exception:  # of what the script's own classes do when they are asked
+                event.lines = []
         return event
 
     def _tell(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
@@ -129,57 +119,26 @@ class OperationWatcher:
         names = self._names[1:] if len(self._names) > 1 and self._names[0][:5] != "loss " else self._names
         return "/".join(names)
 
+    def layer_begins(self, name: str) -> None:
+        self._names.append(name)
+
+    def layer_ends(self) -> None:
+        self._names.pop()
+
     # Gradients
 
-    def _watch_gradients(self) -> None:
-        door = private_api.module("eager")
-        original, take = private_api.gradient_function(), door.TFE_Py_TapeGradient
+    def differentiated(self, targets: Sequence[Any]) -> None:
+        self.targets += targets
 
-        def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
-            self._gradient.append(self._origin_of(name, outputs, inputs))
-            try:
-                return original(name, attributes, count, inputs, outputs, *rest)
-            finally:
-                self._gradient.pop()
+    def gradient_begins(self, name: str, inputs: Any, outputs: Any) -> None:
+        """Note the operation of the forward pass that had one of these tensors."""
+        made = next((self._made[key] for key in _present(outputs) if key in self._made), None)
+        given = (self._given[name, key] for key in _present(inputs) if (name, key) in self._given)
+        found = made or next(given, None) or Origin(_where())
+        self._gradient.append(Origin(found.where, found.layer, name))
 
-        def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
-            self.targets += [target for target in targets if private_api.has_value(target)]
-            return take(tape, targets, *arguments)
-
-        door.TFE_Py_RegisterGradientFunction(gradient_function)
-        self._undo.append(lambda: door.TFE_Py_RegisterGradientFunction(original))
-        door.TFE_Py_TapeGradient = tape_gradient
-        self._undo.append(lambda: setattr(door, "TFE_Py_TapeGradient", take))
-
-    def _origin_of(self, name: Any, *sides: Any) -> Origin:
-        """The operation of the forward pass that had one of these tensors."""
-        name = name.decode() if isinstance(name, bytes) else str(name)
-        outputs, inputs = (list(_present(side)) for side in sides)
-        found = next((self._made[key] for key in outputs if key in self._made), None)
-        found = found or next(
-            (self._given[name, key] for key in inputs if (name, key) in self._given), Origin(_where())
-        )
-        return Origin(found.where, found.layer, name)
-
-    # Layers
-
-    def _watch_calls(self, owner: Any, prefix: str) -> None:
-        original = vars(owner).get("__call__")
-        if original is None:
-            return
-        names, thread = self._names, self._thread
-
-        def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
-            if threading.get_ident() != thread:
-                return original(layer, *arguments, **keywords)
-            names.append(prefix + str(getattr(layer, "name", type(layer).__name__)))
-            try:
-                return original(layer, *arguments, **keywords)
-            finally:
-                names.pop()
-
-        owner.__call__ = call
-        self._undo.append(lambda: setattr(owner, "__call__", original))
+    def gradient_ends(self) -> None:
+        self._gradient.pop()
 
 
 def _where() -> list[user_frames.Place]:
@@ -207,6 +166,14 @@ def _array(tensor: Any) -> Any:
         return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
     except Exception:  # a device, or a kind of value, that cannot be read; it is left out
         return None
+
+
+def _has_finite_numbers(value: Any) -> bool:
+    """Whether a tensor or an array has finite numbers only."""
+    try:
+        return is_finite(as_array(value))
+    except Exception:  # it holds no numbers, or shows none
+        return True
 
 
 def _statistics(name: str, array: Any) -> Statistics:

@@ -15,21 +15,21 @@ import sys
 
 from ..tensorflow import private_api
 from ..tensorflow.decisions import RANDOM_OPERATIONS
+from .checks import MEMORY, WARM
 from .settings import Conditions
-from .tensorflow_checks import UpdateTest
-from .tensorflow_state import LOADER
+from .tensorflow_state import LOADER, as_array, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .tensorflow_checks import OptimizerMemory
-    from .tensorflow_steps import TensorFlowStep
+    from .tensorflow_steps import StepValues, TensorFlowStep
     from .tensorflow_updates import UpdateSite
 
     Function = Callable[..., Any]
 
+LAST_LOSSES = 100
 OF_THE_FIRST = "of what each replica has for itself, as BatchNormalization's statistics, the first one's is kept"
 PATIENCE = 60_000  # milliseconds for which the other workers are waited for, before this process ends
 _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # graphs of loops over a data set
@@ -112,6 +112,124 @@ def hidden(graph: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+
+class OptimizerMemory:
+    """Variables of ours that one optimizer's graphs keep from step to step."""
+
+    def __init__(self) -> None:
+        tensorflow = sys.modules["tensorflow"]
+        variable = private_api.module("variables").ResourceVariable  # one, under any strategy
+        with private_api.ops().init_scope():
+            nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
+            self.losses = variable(nothing, trainable=False, name="reprokit_losses")
+            self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean, and of how many
+            self.good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
+        self._read = private_api.module("variable_calls").read_variable_op
+
+    @property
+    def variables(self) -> list[Any]:
+        """All of them."""
+        return [self.losses, self.norms, self.good]
+
+    def last_losses(self) -> list[float]:
+        """All that are remembered."""
+        numbers = as_array(self.losses).tolist()
+        return [number for number in numbers if number == number][-LAST_LOSSES:]
+
+    def is_flagged(self) -> bool:
+        """In eager code: whether a compiled step should not have happened."""
+        return not bool(self._read(self.good.handle, self.good.dtype))
+
+
+def values(gradients: Sequence[Any]) -> list[Any]:
+    """The numbers of gradients that can be not finite; of sparse ones those of the rows they have."""
+    dense = [getattr(one, "values", one) if hasattr(one, "indices") else one for one in gradients if one is not None]
+    return [one for one in dense if one.dtype.is_floating or one.dtype.is_complex]
+
+
+class UpdateTest:
+    """Whether a step may be applied, as a tensor of the graph that is being built."""
+
+    def __init__(
+        self,
+        seen: StepValues,
+        gradients: Sequence[Any],
+        conditions: Conditions,
+        memory: Any,
+        allowed: Any = None,
+    ) -> None:
+        self._tensorflow: Any = sys.modules["tensorflow"]
+        self._memory = memory
+        self._gradients = values(gradients)
+        self._allowed = allowed  # whether gradients may overflow, as those of a scaled loss
+        self._losses = seen.tested
+        self._conditions = conditions
+        self._flags = [flag for _, flag in seen.activations]
+        self.norm: Any = None
+
+    def passes(self) -> Any:
+        """Look at each number: whether the step is good."""
+        if self._allowed is None:
+            return self._with_conditions(self._each(self._gradients + self._losses))
+        gradients = self._tensorflow.logical_or(self._allowed, self._each(self._gradients))
+        return self._with_conditions(self._tensorflow.logical_and(gradients, self._each(self._losses)))
+
+    def _each(self, tensors: list[Any]) -> Any:
+        tensorflow = self._tensorflow
+        if not tensors:
+            return tensorflow.constant(True)
+        return tensorflow.reduce_all(tensorflow.stack([all_finite(one) for one in tensors]))
+
+    def _with_conditions(self, good: Any) -> Any:
+        tensorflow, conditions = self._tensorflow, self._conditions
+        if conditions.loss_above is not None and self._losses:
+            worst = tensorflow.reduce_max([tensorflow.reduce_max(_wide(tensorflow, one)) for one in self._losses])
+            good = tensorflow.logical_and(good, worst <= conditions.loss_above)
+        if conditions.gradient_jump is not None and self._gradients:
+            squares = [tensorflow.reduce_sum(tensorflow.square(_wide(tensorflow, one))) for one in self._gradients]
+            self.norm = tensorflow.sqrt(tensorflow.add_n(squares))
+            mean, count = tensorflow.unstack(self._memory.norms.read_value())
+            small = tensorflow.logical_or(count < WARM, self.norm <= conditions.gradient_jump * mean)
+            good = tensorflow.logical_and(good, small)
+        return tensorflow.reduce_all(tensorflow.stack([good, *self._flags])) if self._flags else good
+
+    def remember(self) -> list[tuple[Any, Any]]:
+        """What a good step writes into the memory: variable and value."""
+        if not self._losses:
+            return self._norms()
+        known = self._memory.losses.read_value()
+        losses = self._tensorflow.concat([known[1:], [self._loss()]], 0)
+        return [(self._memory.losses, losses), *self._norms()]
+
+    def _loss(self) -> Any:
+        return _wide(self._tensorflow, self._tensorflow.reduce_mean(self._losses[-1]))
+
+    def _norms(self) -> list[tuple[Any, Any]]:
+        tensorflow = self._tensorflow
+        if self.norm is None:
+            return []
+        mean, count = tensorflow.unstack(self._memory.norms.read_value())
+        mean = tensorflow.where(count < 1, self.norm, MEMORY * mean + (1 - MEMORY) * self.norm)
+        return [(self._memory.norms, tensorflow.stack([mean, count + 1]))]
+
+
+def _wide(tensorflow: Any, value: Any) -> Any:
+    value = tensorflow.abs(value) if value.dtype.is_complex else value
+    return tensorflow.cast(value, tensorflow.float32)
+
+
+def all_finite(value: Any) -> Any:
+    """Whether all numbers of a tensor are finite, as a tensor."""
+    tensorflow = sys.modules["tensorflow"]
+    if value.dtype.is_complex:
+        value = tensorflow.stack([tensorflow.math.real(value), tensorflow.math.imag(value)])
+    elif value.dtype.size == 1:
+        value = tensorflow.cast(value, tensorflow.float32)
+    return tensorflow.reduce_all(tensorflow.math.is_finite(value))
+
+
 # ---- updates --------------------------------------------------------------------------------------------------------
 
 
@@ -121,12 +239,14 @@ def conditional(
     update: Function,
     host: Function,
     moved: list[tuple[Any, Any]],
+    updated: list[Any],
     *,
     stops: bool,
 ) -> None:
     """In a graph: the update, or the call on the host and then what the step had moved before put back.
 
-    Where training stops at such a step, later steps of the graph are not applied either.
+    The host is called too where the update has made variables not finite, of those that are named here. Where training
+    stops at such a step, later steps of the graph are not applied either.
     """
     tensorflow, graph = sys.modules["tensorflow"], private_api.default_graph()
 
@@ -134,23 +254,31 @@ def conditional(
         for variable, value in test.remember():
             variable.assign(value)
         update()
-        return tensorflow.constant(0)
+        return are_finite(updated)
 
     def kept() -> Any:
         host()
         put_back(moved)
         return tensorflow.constant(0)
 
-    finite = test.passes()
-    if stops:
-        earlier = getattr(graph, "_reprokit_finite", None)
-        finite = graph._reprokit_finite = finite if earlier is None else tensorflow.logical_and(finite, earlier)
-    step.finite = finite if graph is step.graph else None
+    good, earlier = test.passes(), getattr(graph, "_reprokit_good", None)
+    if stops and earlier is not None:
+        good = tensorflow.logical_and(good, earlier)
     step.passes = True
     try:
-        tensorflow.cond(finite, applied, kept)
+        good = tensorflow.cond(good, applied, lambda: tensorflow.constant(False))
+        tensorflow.cond(good, lambda: tensorflow.constant(0), kept)
     finally:
         step.passes = False
+    graph._reprokit_good = good
+    step.finite = good if graph is step.graph else None
+
+
+def are_finite(variables: list[Any]) -> Any:
+    """Whether all of these variables are finite now, as a tensor."""
+    tensorflow = sys.modules["tensorflow"]
+    finite = [all_finite(plain(variable).read_value()) for variable in variables]
+    return tensorflow.reduce_all(tensorflow.stack(finite)) if finite else tensorflow.constant(True)
 
 
 def put_back(moved: list[tuple[Any, Any]]) -> None:

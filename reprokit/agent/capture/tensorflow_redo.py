@@ -247,7 +247,8 @@ class EagerLoop:
         self._batch, self._from, self._samples = self._batches[0]
         self._fetched = 0
         self._wanted = owner.driver.next(self._samples)
-        self._watching: OperationWatcher | None = None
+        is_explained = owner.driver.mode == EXPLAIN  # from here on, as the script may change the batch before the tape
+        self._watching = OperationWatcher().__enter__() if is_explained else None
         self._begun = False
         atexit.register(self._script_ends)
 
@@ -289,8 +290,6 @@ class EagerLoop:
         self._owner.state.put(None, self._owner.summed)
         self._owner.drawn.begins(self._drawn, None if self._is_whole else self._wanted, self._samples)
         self._begun = True
-        if self._owner.driver.mode == EXPLAIN and self._watching is None:
-            self._watching = OperationWatcher().__enter__()
 
     def ends(self, found: RejectedStep | None) -> None:
         """A step was taken."""
@@ -413,9 +412,10 @@ def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any
 def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
     """What a step came to, which was not applied, or else was finite."""
     if found is None:
-        driver.problem(FINITE)
+        if not driver.is_begun:  # parts of a batch are often finite
+            driver.problem(FINITE)
         return StepOutcome()
-    triggers, wanted = [*found.not_finite(), found.bad_loss(None)], driver.header.trigger
+    triggers, wanted = [*found.not_finite(), found.bad_loss(None), *found.ruined()], driver.header.trigger
     named = [_named_as_then(one, wanted) for one in triggers if one is not None]
     gradients = zip(found.names, found.gradients)
     digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}

@@ -9,7 +9,6 @@ from itertools import chain
 from ..tensorflow import private_api
 from . import checks
 from .header import SnapshotHeader
-from .tensorflow_checks import StepValues
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
@@ -17,6 +16,7 @@ from .tensorflow_state import (
     besides,
     digest,
     distinct_names,
+    held_or_now,
     is_float,
     loss_scale,
     model_variables,
@@ -27,7 +27,8 @@ from .tensorflow_state import (
     take_optimizers,
     take_random,
 )
-from .trigger import ACTIVATION, CONDITION, GRADIENT, Trigger
+from .tensorflow_steps import StepValues
+from .trigger import ACTIVATION, CONDITION, GRADIENT, PARAMETER, Trigger
 from .variables import user_functions
 
 TYPE_CHECKING = False
@@ -93,6 +94,7 @@ class RejectedStep:
         self.names = distinct_names(variables)
         self.gradients = list(gradients)
         self.values = values or StepValues()
+        self.after: list[Any] = []  # the variables as the update has made them, or left them
         self.norm_mean: float | None = None  # of steps before
         self.place = StepPlace()
         self.models = StepModels(optimizer)
@@ -102,8 +104,9 @@ class RejectedStep:
 
     def triggers(self, conditions: Conditions) -> list[Trigger]:
         """Why it must not be applied, the most telling first."""
-        found = [*self.not_finite(), self.bad_loss(conditions.loss_above)]
+        found = [*self._ruined_before(), *self.not_finite(), self.bad_loss(conditions.loss_above)]
         found = [trigger for trigger in found if trigger is not None]
+        found = found or [trigger for trigger in self.ruined() if trigger is not None]
         if self.norm_mean is not None and not found:
             found.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
         if not found and self.replicas.only_in >= 0:
@@ -118,6 +121,17 @@ class RejectedStep:
                 yield Trigger(ACTIVATION, "not finite", name=name, place=place)
         for name, gradient in zip(self.names, self.gradients):
             yield checks.elements(GRADIENT, name, *_not_finite(gradient))
+
+    def _ruined_before(self) -> Iterator[Trigger | None]:
+        """Judge the variables as they were before the step."""
+        for name, variable in zip(self.names, self.variables):
+            found = checks.elements(PARAMETER, name, *_not_finite(held_or_now(variable, self.models.held)))
+            yield None if found is None else found.with_(was_before=True)
+
+    def ruined(self) -> Iterator[Trigger | None]:
+        """Judge the variables as they are after the update."""
+        for name, value in zip(self.names, self.after):
+            yield checks.elements(PARAMETER, name, *_not_finite(value))
 
     def norm(self) -> float:
         """Of all gradients."""

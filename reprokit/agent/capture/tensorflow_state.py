@@ -270,6 +270,12 @@ def plain(variable: Any) -> Any:
     return private_api.plain(variable) if hasattr(variable, "path") else variable
 
 
+def size_of(variable: Any) -> int:
+    """How many bytes a variable has."""
+    one = plain(variable)
+    return int(one.shape.num_elements() or 0) * int(one.dtype.size)
+
+
 def model_variables(model: Any) -> list[Any]:
     """What a model of Keras, or a module of TensorFlow, keeps, with its metrics."""
     variables = list(model.variables)

@@ -14,10 +14,13 @@ from _thread import _local, get_ident
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
-from .checks import NormMean
-from .tensorflow_checks import OptimizerMemory, StepValues
-from .tensorflow_graphs import drawing, has_numbers, hidden
-from .tensorflow_state import as_array, digest, held_or_now, plain, read, resource_id
+from ..tensorflow.tensors import view
+from . import checks
+from .checks import WARM, NormMean
+from .checks import Finite
+from .settings import Conditions
+from .tensorflow_graphs import OptimizerMemory, UpdateTest, drawing, has_numbers, hidden
+from .tensorflow_state import as_array, digest, held_or_now, loss_scale, plain, read, resource_id, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +29,33 @@ if TYPE_CHECKING:
 
     from ..events import FunctionDue
 
+    Pairs = list[tuple[Any, Any]]  # of gradient and variable
+
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
 MAX_FETCHED = 64
 MAX_CALLS = 64
+LARGEST = 1 << 16  # bytes that an update writes to, as they are copied at each step
+
+
+class StepValues:
+    """What a step worked on and came to, in tensors of a graph or in values."""
+
+    def __init__(self, batches: Iterable[tuple[str, Any]] = ()) -> None:
+        self.batches = list(batches)
+        self.losses: list[Any] = []
+        self.unscaled: Any = None  # the loss before a loss scale
+        self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite
+        self.drawn: list[tuple[str, Any]] = []  # by operations whose random states nobody can read: type and numbers
+
+    @property
+    def tested(self) -> list[Any]:
+        """The losses that must be finite."""
+        return self.losses if self.unscaled is None else [self.unscaled]
+
+    @property
+    def loss(self) -> Any:
+        """The loss: of several the last, before a loss scale where there is one."""
+        return self.tested[-1] if self.tested else None
 
 
 class StepVariables:
@@ -255,6 +282,7 @@ class WatchedOptimizer:
         self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
         self.norms = NormMean()
         self._memory: OptimizerMemory | None = None
+        self._is_held: bool | None = None
 
     @property
     def memory(self) -> OptimizerMemory:
@@ -278,6 +306,13 @@ class WatchedOptimizer:
         """What its update writes to."""
         return [*self.variables, *optimizer_variables(self.optimizer())]
 
+    @property
+    def is_held(self) -> bool:
+        """Whether all that its update writes to is held before, and its variables are tested behind."""
+        if self._is_held is None:
+            self._is_held = sum(map(size_of, self.updated)) <= LARGEST
+        return self._is_held
+
     def last_losses(self) -> list[float]:
         """Of its good steps."""
         if self._memory is not None:
@@ -292,6 +327,51 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
         return int(as_array(held_or_now(counter, held or {})))
     except Exception:  # not built, or gone
         return None
+
+
+class EagerTest:
+    """Looks at the loss, the activations and the gradients where they lie."""
+
+    def __init__(self, library: Any, conditions: Conditions) -> None:
+        self._library = library
+        self._conditions = conditions
+
+    def passes(self, seen: StepValues, known: WatchedOptimizer, pairs: Pairs) -> bool:
+        """Whether all that is asked for holds."""
+        if not all(map(self._is_fine, seen.tested)) or not all(bool(finite) for _, finite in seen.activations):
+            return False
+        scale = loss_scale(known.optimizer())
+        if scale is not None and float(as_array(scale)) > 1.0:
+            return True  # its gradients may overflow
+        return self.are_finite(known, [gradient for gradient, _ in pairs]) and not self._jumps(known, pairs)
+
+    def _is_fine(self, loss: Any) -> bool:
+        array, above = as_array(loss), self._conditions.loss_above
+        total = float(array) if not array.shape else float(array.astype("float64").sum())
+        if total - total != 0 and not sys.modules["numpy"].isfinite(array.astype("float64")).all():
+            return False
+        return above is None or not array.size or not float(array.max()) > above
+
+    def are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
+        """Whether all gradients of an optimizer, or values of its variables, are finite."""
+        arrays = [view(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
+        if self._library is None or any(array is None for array in arrays):
+            return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
+        sizes = [array.nbytes for array in arrays]
+        if known.finite[0] != sizes:
+            known.finite = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])
+        addresses = [array.__array_interface__["data"][0] for array in arrays]
+        return known.finite[1].first(addresses) is None
+
+    def _jumps(self, known: WatchedOptimizer, pairs: Pairs) -> bool:
+        factor = self._conditions.gradient_jump
+        if factor is None:
+            return False
+        norm = float(sys.modules["tensorflow"].linalg.global_norm([gradient for gradient, _ in pairs]))
+        if known.norms.count >= WARM and checks.jump(norm, factor, known.norms.mean) is not None:
+            return True
+        known.norms.add(norm)
+        return False
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------

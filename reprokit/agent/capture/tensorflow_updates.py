@@ -10,10 +10,11 @@ import sys
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
 from .settings import ROLLBACK, STOP
-from .tensorflow_checks import LAST_LOSSES, StepValues, UpdateTest
 from .tensorflow_graphs import (
+    LAST_LOSSES,
     OF_THE_FIRST,
     ReplicaRound,
+    UpdateTest,
     batch_in_graph,
     call_host,
     conditional,
@@ -30,21 +31,20 @@ from .tensorflow_graphs import (
 )
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
-from .tensorflow_steps import OutermostCall, WatchedOptimizer, iterations
+from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
 from .trigger import in_words
 from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..events import GradientsDue
     from . import CaptureSession
     from .random_states import RandomStates
-    from .tensorflow_checks import EagerTest
-    from .tensorflow_steps import TensorFlowStep, TrainingState
-    from .tensorflow_xla import XlaCalls
+    from .tensorflow_capture import XlaCalls
+    from .tensorflow_steps import EagerTest, TensorFlowStep, TrainingState
 
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradients, or values, and variables
@@ -206,6 +206,7 @@ class Rejections:
         found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
         found.random.unreadable = self.capture.attempt(lambda: site.unreadable) or []
         found.models.held = {int(key): value for key, value in seen.get("held", {}).items()}
+        found.after = list(seen.get("after", ()))
         found.models.moved = [variable for variable, _ in site.moved.values()]
         if self._conditions.gradient_jump is not None:
             found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
@@ -329,14 +330,22 @@ class UpdateGuard:
             for metric in getattr(site.model, "metrics", ()):  # which are moved while the host looks at a step
                 for variable in metric.variables:
                     self._capture.attempt(step.variables.hold, plain(variable))
+            known.moved.update({key: variable for key, (variable, _) in step.variables.before.items()})
+            updated = variables if known.is_held else []
+            if updated:
+                self._capture.attempt(step.variables.hold_updated, known.updated)
             stops, before = self._settings.action == STOP, step.variables.before
             moved = [*step.variables.held.values(), *step.variables.updated.values()]
             if stops:  # the call begins at the state that the snapshot holds
                 moved = list(before.values())
-            known.moved.update({key: variable for key, (variable, _) in before.items()})
-            self._capture.attempt(step.variables.hold_updated, known.updated)
+            if not updated:  # for a further optimizer in the same step
+                self._capture.attempt(step.variables.hold_updated, known.updated)
             on_host, seen = self.rejections.for_host(site, step, gradients, before)
-            conditional(step, test, update, lambda: call_host(on_host, seen), moved, stops=stops)
+
+            def host() -> None:
+                call_host(on_host, {**seen, "after": [plain(variable).read_value() for variable in updated]})
+
+            conditional(step, test, update, host, moved, updated, stops=stops)
         step.applied = True
 
     def _site(self, step: TensorFlowStep, known: WatchedOptimizer, variables: list[Any], sometimes: bool) -> UpdateSite:
@@ -377,13 +386,19 @@ class UpdateGuard:
             step.finite = False
             self._found_eagerly(step, known, pairs)
             return None
-        if known.shares:
+        is_tested = finite is not None and known.is_held
+        if known.shares or is_tested:
             self._capture.attempt(step.variables.hold_updated, known.updated)
         step.passes = True
         try:
             result = update()
         finally:
             step.passes = False
+        after = [read(variable) for _, variable in pairs] if is_tested else []
+        if self.test is not None and self._capture.attempt(self.test.are_finite, known, after) is False:
+            step.finite = False
+            self._found_eagerly(step, known, pairs, after)
+            return None
         if step.values.loss is not None:
             known.losses = [*known.losses, step.values.loss][-LAST_LOSSES:]
         if self.rollback.is_on and self._training.here.call is None:
@@ -392,12 +407,15 @@ class UpdateGuard:
             told(known.optimizer())
         return result
 
-    def _found_eagerly(self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs) -> None:
+    def _found_eagerly(
+        self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, after: Sequence[Any] = ()
+    ) -> None:
         values = StepValues(step.values.batches or [(LOADER, value) for value in self._training.here.fetched.values])
         values.losses, values.drawn = [] if step.values.loss is None else [step.values.loss], step.values.drawn
         values.activations = [(name, bool(finite)) for name, finite in step.values.activations]
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         found = RejectedStep(known.optimizer(), variables, gradients, values)
+        found.after = list(after)
         found.models.held = {key: value for key, (_, value) in step.variables.before.items()}
         found.models.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MAX_FRAMES = 8
 MAX_ITEMS = 10_000  # of one variable
-_KINDS = {("torch", "Tensor"), ("numpy", "ndarray")}
+_KINDS = {("torch", "Tensor"), ("numpy", "ndarray"), ("tensorflow", "EagerTensor")}
 
 
 def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
@@ -97,7 +97,7 @@ def parts(value: Any) -> list[Any]:
             if left < 0:
                 return []
             waiting += reversed(items)
-        elif (kind.__module__, kind.__name__) in _KINDS:
+        elif (kind.__module__.partition(".")[0], kind.__name__) in _KINDS:
             found.append(part)
     return found
 

@@ -1,0 +1,111 @@
+"""Where TensorFlow 2 and Keras tell, while someone listens, what a thread executes operation by operation."""
+
+from __future__ import annotations
+
+import threading
+
+from . import private_api
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    class OperationListener(Protocol):
+        """Whoever is told of operations."""
+
+        def executed(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+            """An operation was executed, be it of a gradient."""
+
+        def gradient_begins(self, name: str, inputs: Any, outputs: Any) -> None:
+            """The gradient of an operation is about to be computed, which had these inputs and outputs."""
+
+        def gradient_ends(self) -> None:
+            """It is computed."""
+
+        def differentiated(self, targets: Sequence[Any]) -> None:
+            """Gradients of these tensors are about to be computed."""
+
+        def layer_begins(self, name: str) -> None:
+            """A layer, or a loss ("loss NAME"), is about to be called."""
+
+        def layer_ends(self) -> None:
+            """It was called."""
+
+
+class OperationsNotToldError(Exception):
+    """This TensorFlow tells of no operations."""
+
+
+class OperationHooks:
+    """Tells a listener what the thread that begins it executes in eager code, until it ends."""
+
+    def __init__(self, listener: OperationListener) -> None:
+        self._listener = listener
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        """Tell from here on; raises OperationsNotToldError."""
+        callbacks: Any = private_api.module("callbacks")
+        if callbacks is None:
+            raise OperationsNotToldError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
+        callbacks.add_op_callback(self._executed)
+        self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
+        self._watch_gradients()
+        for kind, prefix in (("Layer", ""), ("Loss", "loss ")):
+            for owner in private_api.keras_classes(kind):
+                self._watch_calls(owner, prefix)
+
+    def end(self) -> None:
+        """Tell no more."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _executed(
+        self, name: Any, inputs: Sequence[Any], _attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
+    ) -> None:
+        if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # else a graph is built
+            self._listener.executed(_text(name), inputs, outputs)
+
+    def _watch_gradients(self) -> None:
+        door, listener = private_api.module("eager"), self._listener
+        original, take = private_api.gradient_function(), door.TFE_Py_TapeGradient
+
+        def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
+            listener.gradient_begins(_text(name), inputs, outputs)
+            try:
+                return original(name, attributes, count, inputs, outputs, *rest)
+            finally:
+                listener.gradient_ends()
+
+        def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
+            listener.differentiated(list(filter(private_api.has_value, targets)))
+            return take(tape, targets, *arguments)
+
+        door.TFE_Py_RegisterGradientFunction(gradient_function)
+        self._undo.append(lambda: door.TFE_Py_RegisterGradientFunction(original))
+        door.TFE_Py_TapeGradient = tape_gradient
+        self._undo.append(lambda: setattr(door, "TFE_Py_TapeGradient", take))
+
+    def _watch_calls(self, owner: Any, prefix: str) -> None:
+        original = vars(owner).get("__call__")
+        if original is None:
+            return
+        listener, thread = self._listener, self._thread
+
+        def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            if threading.get_ident() != thread:
+                return original(layer, *arguments, **keywords)
+            listener.layer_begins(prefix + str(getattr(layer, "name", type(layer).__name__)))
+            try:
+                return original(layer, *arguments, **keywords)
+            finally:
+                listener.layer_ends()
+
+        owner.__call__ = call
+        self._undo.append(lambda: setattr(owner, "__call__", original))
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
