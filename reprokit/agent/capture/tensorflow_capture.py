@@ -28,7 +28,7 @@ from ..events import (
     VariableChanges,
 )
 from ..tensorflow import private_api
-from ..tensorflow.decisions import DecisionHooks
+from ..tensorflow.decisions import TensorFlowDecisions
 from .random_states import RandomStates
 from .settings import NEEDS_TENSORFLOW_2, STOP
 from .tensorflow_graphs import ReplicaRound, are_finite, call_host, in_loop, put_back, replica
@@ -76,13 +76,13 @@ class TensorFlowCapture:
         xla = XlaCalls(self.rejections)
         self.updates = UpdateGuard(self.rejections, xla)
         self._steps = StepEvents(self.training)
-        self.calls = Calls(self.updates, xla)
+        self.calls = OutermostCalls(self.updates, xla)
         self._events = Events()
         for listener in (first, self):
             if listener is not None:
                 self._events.add(listener)
         order = self.training.order
-        self._hooks = DecisionHooks(self._events, lambda: [one for known in order for one in known.remembering])
+        self._hooks = TensorFlowDecisions(self._events, lambda: [one for known in order for one in known.remembering])
 
     def begin(self, name: str, module: ModuleType) -> None:
         """Attach to a module that has just been executed."""
@@ -217,7 +217,7 @@ class StepEvents:
             step.values.drawn.append((event.kind, event.drawn))
 
 
-class Calls:
+class OutermostCalls:
     """Outermost calls of a training from eager code, and the steps that a strategy runs in them."""
 
     def __init__(self, updates: UpdateGuard, xla: XlaCalls) -> None:

@@ -259,15 +259,18 @@ def conditional(
     def kept() -> Any:
         host()
         put_back(moved)
-        return tensorflow.constant(0)
+        return tensorflow.constant(False)
 
     good, earlier = test.passes(), getattr(graph, "_reprokit_good", None)
     if stops and earlier is not None:
         good = tensorflow.logical_and(good, earlier)
     step.passes = True
     try:
-        good = tensorflow.cond(good, applied, lambda: tensorflow.constant(False))
-        tensorflow.cond(good, lambda: tensorflow.constant(0), kept)
+        if updated:
+            good = tensorflow.cond(good, applied, lambda: tensorflow.constant(False))
+            tensorflow.cond(good, lambda: tensorflow.constant(True), kept)
+        else:
+            tensorflow.cond(good, applied, kept)
     finally:
         step.passes = False
     graph._reprokit_good = good

@@ -319,14 +319,9 @@ def put_locals(values: Any) -> None:
     put(function, {name: value for name, value in values.items() if name in known})
 
 
-def entries(file: SnapshotFile) -> list[dict[str, Any]]:
-    """What a snapshot says of the step's batches."""
-    return list(file.facts.batches)
-
-
 def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[Any, str, int]]:
     """The batches of the step, where each comes from, and how many samples it has."""
-    known = entries(file)
+    known = file.facts.batches
     if not known:
         raise SnapshotError("the snapshot holds no batch of the step")
     if _of_replicas(known):
@@ -347,17 +342,17 @@ def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[An
     ]
 
 
-def _of_replicas(known: list[dict[str, Any]]) -> bool:
+def _of_replicas(known: Sequence[dict[str, Any]]) -> bool:
     return any("replica" in entry for entry in known)
 
 
 def count_of(file: SnapshotFile) -> int:
     """How many batches the step had, one after the other."""
-    known = entries(file)
+    known = file.facts.batches
     return 1 if _of_replicas(known) else len(known)
 
 
-def _together(file: SnapshotFile, known: list[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
+def _together(file: SnapshotFile, known: Sequence[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
     """The batches of several replicas as one, which their strategy takes apart again."""
     if mode != REPRODUCE or any(entry.get("from") != FIT for entry in known) or file.facts.world:
         raise SnapshotError(NOT_AGAIN)

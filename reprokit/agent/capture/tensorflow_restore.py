@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import weakref
@@ -72,14 +71,6 @@ def put_models(file: SnapshotFile, models: list[Any]) -> None:
             _put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
 
 
-def put_optimizers(file: SnapshotFile, optimizers: list[Any]) -> None:
-    """Put the variables of optimizers, which must have been built."""
-    entries = file.facts.optimizers
-    if len(optimizers) > len(entries):
-        raise SnapshotError(f"the snapshot has {len(entries)} optimizers, not {len(optimizers)}")
-    _put_entries(file, entries, optimizers)
-
-
 def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
     for entry, optimizer in zip(entries, optimizers):
         _put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
@@ -111,15 +102,10 @@ def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str)
     if not missing:
         return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]
     in_order = [tensor for tensor in found.values() if tensor is not None]
-    if len(in_order) == len(variables) and len(missing) == len(names):
-        return list(zip(variables, in_order))
-    if len(in_order) == len(variables) and _same_endings(names, list(found)):
+    are_all_others = len(missing) == len(names) or list(map(_ending, names)) == list(map(_ending, found))
+    if len(in_order) == len(variables) and are_all_others:
         return list(zip(variables, in_order))
     raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
-
-
-def _same_endings(here: list[str], there: list[str]) -> bool:
-    return list(map(_ending, here)) == list(map(_ending, there))
 
 
 def _ending(name: str) -> str:
@@ -246,7 +232,7 @@ class StateRestorer:
         file = self._driver.file
         put_models(file, models)
         put_moved(file, self._moved(models, optimizers, [*variables, *known], calls))
-        put_optimizers(_with_optimizers(file, len(optimizers)), optimizers)
+        _put_entries(file, self._entries(len(optimizers)), optimizers)
         put_random(file)
 
     def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any], calls: Any) -> list[Any]:
@@ -266,6 +252,15 @@ class StateRestorer:
         entry = known[number] if number < len(known) else known[-1]
         return [one.optimizer() for one in known], [plain(variable) for variable in entry.variables]
 
+    def _entries(self, count: int) -> list[dict[str, Any]]:
+        """Of so many optimizers, as the script may have fewer now: that of the step, and those before it."""
+        known = list(self._driver.file.facts.optimizers)
+        first = max(0, _number(self._driver.file) - count + 1)
+        found = known[first : first + count] or known[:count]
+        if count > len(found):
+            raise SnapshotError(f"the snapshot has {len(found)} optimizers, not {count}")
+        return found
+
     def is_wanted(self, optimizer: Any) -> bool:
         """Whether this optimizer's step is the one that was captured."""
         optimizers = self._trained(None)[0]
@@ -277,15 +272,6 @@ def _number(file: SnapshotFile) -> int:
     """Which optimizer's step was captured."""
     name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0
-
-
-def _with_optimizers(file: SnapshotFile, count: int) -> Any:
-    """The snapshot with so many optimizers, as the script may have fewer now: that of the step, and those before it."""
-    view = copy.copy(file)
-    known = list(file.facts.optimizers)
-    first = max(0, _number(file) - count + 1)
-    view.header = {**file.header, "optimizers": known[first : first + count] or known[:count]}
-    return view
 
 
 def _models(variables: list[Any], others: list[Any]) -> list[Any]:

@@ -43,19 +43,8 @@ MAX_TRIGGERS = 64
 _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
 
 
-class StepPlace:
-    """When and where a step was taken."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.epoch: int | None = None
-        self.steps_in_epoch: int | None = None
-        self.where: list[list[Any]] = []  # in the user's code
-        self.losses: list[float] = []  # the last before
-
-
-class StepModels:
-    """What a step was taken with: models, optimizers and variables."""
+class RejectedState:
+    """What a step was taken with: models, optimizers, variables and random states."""
 
     def __init__(self, optimizer: Any) -> None:
         self.model: Any = None
@@ -63,24 +52,8 @@ class StepModels:
         self.others: list[Any] = []  # what other optimizers train
         self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
         self.moved: list[Any] = []  # variables that the step wrote to before its update
-
-
-class StepRandom:
-    """The random states of a step's start."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Any] = {}  # Python's and NumPy's
-        self.eager: tuple[Any, Any] | None = None
+        self.random: dict[str, Any] = {}  # Python's and NumPy's, by the agent, and "eager" of TensorFlow
         self.unreadable: list[str] = []  # operations of which not even what they drew is known
-
-
-class StepReplicas:
-    """Which replicas and workers a step was taken by."""
-
-    def __init__(self) -> None:
-        self.worker: tuple[int, int] | None = None  # which, and of how many
-        self.only_in = -1  # the replica, of several processes', where alone it is not finite
-        self.numbers: list[int] = []  # whose batches these are, in their order
 
 
 class RejectedStep:
@@ -96,10 +69,9 @@ class RejectedStep:
         self.values = values or StepValues()
         self.after: list[Any] = []  # the variables as the update has made them, or left them
         self.norm_mean: float | None = None  # of steps before
-        self.place = StepPlace()
-        self.models = StepModels(optimizer)
-        self.random = StepRandom()
-        self.replicas = StepReplicas()
+        self.only_in = -1  # the replica, of several processes', where alone it is not finite
+        self.facts = SnapshotHeader()  # as far as they are known
+        self.state = RejectedState(optimizer)
         self.notes: list[str] = []
 
     def triggers(self, conditions: Conditions) -> list[Trigger]:
@@ -109,9 +81,9 @@ class RejectedStep:
         found = found or [trigger for trigger in self.ruined() if trigger is not None]
         if self.norm_mean is not None and not found:
             found.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
-        if not found and self.replicas.only_in >= 0:
-            found.append(checks.other_rank(self.replicas.only_in, "a gradient, loss or output is not finite"))
-        where = tuple(self.place.where)
+        if not found and self.only_in >= 0:
+            found.append(checks.other_rank(self.only_in, "a gradient, loss or output is not finite"))
+        where = self.facts.trigger.where
         return [trigger.with_(where=where) for trigger in found[:MAX_TRIGGERS] if trigger is not None]
 
     def not_finite(self) -> Iterator[Trigger | None]:
@@ -125,7 +97,7 @@ class RejectedStep:
     def _ruined_before(self) -> Iterator[Trigger | None]:
         """Judge the variables as they were before the step."""
         for name, variable in zip(self.names, self.variables):
-            found = checks.elements(PARAMETER, name, *_not_finite(held_or_now(variable, self.models.held)))
+            found = checks.elements(PARAMETER, name, *_not_finite(held_or_now(variable, self.state.held)))
             yield None if found is None else found.with_(was_before=True)
 
     def ruined(self) -> Iterator[Trigger | None]:
@@ -148,36 +120,29 @@ class RejectedStep:
     def contents(self, conditions: Conditions) -> tuple[SnapshotHeader, list[Part]]:
         """Header and tensors of the snapshot."""
         taking, triggers = TensorCollector(), self.triggers(conditions) or [Trigger(CONDITION)]
-        models, place, random = self.models, self.place, self.random
-        number = next((n for n, one in enumerate(models.optimizers) if one is self.optimizer), 0)
-        rank, world = self.replicas.worker or (None, None)
-        header = SnapshotHeader(
-            framework="keras" if models.model is not None else "tensorflow",
+        state = self.state
+        number = next((n for n, one in enumerate(state.optimizers) if one is self.optimizer), 0)
+        header = self.facts.with_(
+            framework="keras" if state.model is not None else "tensorflow",
             versions=_versions(),
-            step=place.step,
-            epoch=place.epoch,
-            steps_in_epoch=place.steps_in_epoch,
-            rank=rank,
-            world=world,
             trigger=triggers[0].with_(optimizers=(f"optimizer#{number}",)),
             also=tuple(triggers[1:]),
             models=tuple(self._models(taking)),
-            optimizers=tuple(take_optimizers(taking, models.optimizers, models.held)),
+            optimizers=tuple(take_optimizers(taking, state.optimizers, state.held)),
             batches=tuple(self._batches(taking)),
-            losses=tuple([loss.hex() for loss in place.losses]),
             loss=self._loss(),
-            random=take_random(taking, random.kept, random.eager, models.held, self.values.drawn),
+            random=take_random(taking, state.random, state.held, self.values.drawn),
             precision=self._precision(),
             environment={"deterministic": _deterministic()},
             **self._gradients(taking),
         )
-        if random.unreadable:
-            names = ", ".join(random.unreadable[:8])
-            self.notes.append(f"the random states of {len(random.unreadable)} operations cannot be read: {names}")
+        if state.unreadable:
+            names = ", ".join(state.unreadable[:8])
+            self.notes.append(f"the random states of {len(state.unreadable)} operations cannot be read: {names}")
         return header.with_(notes=(*self.notes, *taking.notes)), taking.parts
 
     def _batches(self, taking: TensorCollector) -> Iterator[dict[str, Any]]:
-        replicas: list[int | None] = [*self.replicas.numbers, *[None] * len(self.values.batches)]
+        replicas: list[int | None] = [*self.values.replicas, *[None] * len(self.values.batches)]
         for place, (batch, replica) in enumerate(zip(self.values.batches, replicas)):
             entry = _batch(taking, place, *batch)
             yield entry if replica is None else {**entry, "replica": replica}
@@ -191,7 +156,7 @@ class RejectedStep:
         }
 
     def _models(self, taking: TensorCollector) -> list[dict[str, Any]]:
-        known = self.models
+        known = self.state
         models = [known.model] if known.model is not None else all_owners(self.variables, known.others)
         others = besides(models, known.optimizers, [*self.variables, *known.others, *known.moved])
         return take_models(taking, models, known.held, others)
@@ -208,7 +173,7 @@ class RejectedStep:
         return {"gradients": taking.tensors("gradient.", kept.items()), "gradient_digests": digests}
 
     def _precision(self) -> dict[str, Any]:
-        policy = getattr(getattr(self.models.model, "dtype_policy", None), "name", None)
+        policy = getattr(getattr(self.state.model, "dtype_policy", None), "name", None)
         scale = loss_scale(self.optimizer)
         return {"policy": policy, "scale": None if scale is None else float(as_array(scale)).hex()}
 

@@ -87,9 +87,8 @@ class TensorCollector:
             return {"replicas": [self.value(name, one) for one in leaf.values]}
         if not hasattr(type(leaf), "dtype") or not hasattr(type(leaf), "shape"):
             return None
-        return self._strings(name, leaf) if _is_text(leaf) else self._tensor_node(name, leaf)
-
-    def _tensor_node(self, name: str, leaf: Any) -> Node | None:
+        if str(getattr(leaf.dtype, "name", leaf.dtype)).startswith(("string", "object", "str", "bytes")):
+            return self._strings(name, leaf)
         kept = self.tensor(name, leaf)
         return None if kept is None else {"tensor": kept}
 
@@ -105,10 +104,6 @@ class TensorCollector:
             return {"strings": [shape, [text.decode() for text in texts]]}
         except UnicodeDecodeError:
             return {"bytestrings": [shape, [text.hex() for text in texts]]}
-
-
-def _is_text(leaf: Any) -> bool:
-    return str(getattr(leaf.dtype, "name", leaf.dtype)).startswith(("string", "object", "str", "bytes"))
 
 
 def as_array(value: Any) -> Any:
@@ -198,40 +193,30 @@ def take_models(
     taking: TensorCollector, models: list[Any], held: dict[int, Any], trained: list[Any]
 ) -> list[dict[str, Any]]:
     """The entries of the models, and one of these variables where there is no model that has them."""
-    entries: list[dict[str, Any]] = []
-    known: set[int] = set()
-    for number, model in enumerate(models):
-        variables = model_variables(model)
-        known.update(map(resource_id, variables))
-        layers = private_api.layers(model)
-        training = {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers}
-        entries.append(_model(taking, number, type(model).__name__, variables, held, training))
+    whole = [(type(model).__name__, model_variables(model), private_api.layers(model)) for model in models]
+    known = {resource_id(variable) for _, variables, _ in whole for variable in variables}
     others = [variable for variable in trained if resource_id(variable) not in known]
-    if others:
-        entries.append(_model(taking, len(entries), VARIABLES, others, held, {}))
-    return entries
+    return [
+        {
+            "name": f"model#{number}",
+            "class": kind,
+            "tensors": _take_variables(taking, f"model.{number}.", variables, held),
+            "training": {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers},
+        }
+        for number, (kind, variables, layers) in enumerate([*whole, *([(VARIABLES, others, [])] if others else [])])
+    ]
 
 
-def _model(
-    taking: TensorCollector,
-    number: int,
-    kind: str,
-    variables: list[Any],
-    held: dict[int, Any],
-    training: dict[str, bool],
-) -> dict[str, Any]:
-    named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])
-    tensors = taking.tensors(f"model.{number}.", named)
-    return {"name": f"model#{number}", "class": kind, "tensors": tensors, "training": training}
+def _take_variables(taking: TensorCollector, start: str, variables: list[Any], held: dict[int, Any]) -> dict[str, str]:
+    """By its name, the name in the file of each of these variables, as it was at the start of the step."""
+    return taking.tensors(start, zip(distinct_names(variables), [held_or_now(one, held) for one in variables]))
 
 
 def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
     """The entries of the optimizers: their variables, what they train, and their learning rates."""
     entries = []
     for number, optimizer in enumerate(optimizers):
-        variables = optimizer_variables(optimizer)
-        named = zip(distinct_names(variables), [held_or_now(variable, held) for variable in variables])
-        tensors = taking.tensors(f"optimizer.{number}.", named)
+        tensors = _take_variables(taking, f"optimizer.{number}.", optimizer_variables(optimizer), held)
         entries.append(
             {
                 "name": f"optimizer#{number}",
@@ -291,11 +276,10 @@ def model_variables(model: Any) -> list[Any]:
 def take_random(
     taking: TensorCollector,
     kept: dict[str, Any],
-    eager: tuple[Any, Any] | None,
     held: dict[int, Any],
     drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
-    """The random states at the start of the step, of which ``kept`` has Python's and NumPy's."""
+    """The random states at the start of the step, of which ``kept`` has Python's, NumPy's and TensorFlow's "eager"."""
     nodes: dict[str, Node] = {}
     numpy = sys.modules["numpy"]
     if "python" in kept:
@@ -304,8 +288,8 @@ def take_random(
     if "numpy" in kept:
         nodes["numpy"] = taking.value("random.numpy", tuple(kept["numpy"]))
     value: dict[str, Any] = {}
-    if eager is not None:
-        seed, state = eager
+    if kept.get("eager") is not None:
+        seed, state = kept["eager"]
         value["seed"] = seed
         if state is not None:
             value["operations"] = (state[0], numpy.array(state[1], "uint32"), state[2])

@@ -42,6 +42,7 @@ class StepValues:
 
     def __init__(self, batches: Iterable[tuple[str, Any]] = ()) -> None:
         self.batches = list(batches)
+        self.replicas: list[int] = []  # whose batches these are, in their order
         self.losses: list[Any] = []
         self.unscaled: Any = None  # the loss before a loss scale
         self.activations: list[tuple[str, Any]] = []  # of layers: whether their outputs are finite

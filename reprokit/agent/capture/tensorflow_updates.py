@@ -32,7 +32,7 @@ from .tensorflow_graphs import (
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
 from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
-from .trigger import in_words
+from .trigger import Trigger, in_words
 from .variables import places_of
 
 TYPE_CHECKING = False
@@ -102,7 +102,7 @@ class Rejections:
         triggers = step.triggers(self._conditions)
         saved = self.capture.attempt(step.contents, self._conditions)
         path = None if saved is None else self.capture.save(saved[0].line(), saved[1])
-        self.capture.captured(step.place.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+        self.capture.captured(step.facts.step, in_words(triggers[0]) if triggers else "it is not finite", path)
 
     def handle(
         self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any
@@ -122,20 +122,23 @@ class Rejections:
         return None
 
     def _complete(self, found: RejectedStep, known: WatchedOptimizer, call: OutermostCall | None, frame: Any) -> None:
-        models, place = found.models, found.place
-        updates = iterations(found.optimizer, models.held)
-        place.step = max(0, (updates or 0) - (known.first or 0)) + known.skipped
-        place.losses = known.last_losses()
-        found.random.kept, found.random.eager = ({} if self.random is None else self.random.kept()), eager_state()
-        models.optimizers = self.training.optimizers()
-        models.model = None if call is None else call.model
-        if models.model is None:
+        state, updates = found.state, iterations(found.optimizer, found.state.held)
+        state.random = {**({} if self.random is None else self.random.kept()), "eager": eager_state()}
+        state.optimizers = self.training.optimizers()
+        state.model = None if call is None else call.model
+        if state.model is None:
             others = [entry for entry in self.training.order if entry is not known]
-            models.others = [plain(variable) for entry in others for variable in entry.alive]
+            state.others = [plain(variable) for entry in others for variable in entry.alive]
             if call is not None:
                 self._add_window(found, call)
-        place.where = places_of(frame)
-        place.epoch, place.steps_in_epoch = in_fit(frame)
+        epoch, steps_in_epoch = in_fit(frame)
+        found.facts = found.facts.with_(
+            step=max(0, (updates or 0) - (known.first or 0)) + known.skipped,
+            epoch=epoch,
+            steps_in_epoch=steps_in_epoch,
+            losses=tuple([loss.hex() for loss in known.last_losses()]),
+            trigger=Trigger(where=tuple(places_of(frame))),
+        )
         if not found.values.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
 
@@ -143,14 +146,14 @@ class Rejections:
         """The batches whose gradients were added up, and the state before the first of them."""
         window = call.window
         earlier = [] if window is None else [one for one in window.calls if one.arguments or one.keywords]
-        models, values = found.models, found.values
+        state, values = found.state, found.values
         if not values.batches and (call.arguments or call.keywords or not earlier):
             values.batches = [(SCRIPT, call.value)]
         values.batches = [*[(SCRIPT, one.value) for one in earlier], *values.batches]
         if window is not None and window.calls:
-            models.held = {**models.held, **window.before}
-            models.moved = [*models.moved, *[one for call in window.calls for one in call.traced.written.values()]]
-            found.random.unreadable = [*found.random.unreadable, *window.unread]
+            state.held = {**state.held, **window.before}
+            state.moved = [*state.moved, *[one for call in window.calls for one in call.traced.written.values()]]
+            state.unreadable = [*state.unreadable, *window.unread]
 
     # In graphs
 
@@ -189,10 +192,12 @@ class Rejections:
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, origins)
-            found.norm_mean, found.replicas.worker = None, number
+            found.norm_mean = None
+            if number is not None:
+                found.facts = found.facts.with_(rank=number[0], world=number[1])
             found.notes.append(OF_THE_FIRST)
-            found.replicas.only_in = int(seen["where"])
-            found.replicas.numbers = [share.number for share in together.shares]
+            found.only_in = int(seen["where"])
+            found.values.replicas = [share.number for share in together.shares]
             self.end_behind(site, found, loops=loops)
 
         call_host(on_host, seen)
@@ -204,10 +209,10 @@ class Rejections:
         values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]
         values.drawn = list(zip(site.draws, seen.get("drawn", ())))
         found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
-        found.random.unreadable = self.capture.attempt(lambda: site.unreadable) or []
-        found.models.held = {int(key): value for key, value in seen.get("held", {}).items()}
+        found.state.unreadable = self.capture.attempt(lambda: site.unreadable) or []
+        found.state.held = {int(key): value for key, value in seen.get("held", {}).items()}
         found.after = list(seen.get("after", ()))
-        found.models.moved = [variable for variable, _ in site.moved.values()]
+        found.state.moved = [variable for variable, _ in site.moved.values()]
         if self._conditions.gradient_jump is not None:
             found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
         return found
@@ -228,7 +233,7 @@ class Rejections:
         pending = self.handle(found, site.known, call, frame)
         if pending is None:
             return
-        if found.replicas.worker is not None:
+        if found.facts.world is not None:
             wait_for_workers()
         if call is None:
             raise pending
@@ -416,8 +421,8 @@ class UpdateGuard:
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         found = RejectedStep(known.optimizer(), variables, gradients, values)
         found.after = list(after)
-        found.models.held = {key: value for key, (_, value) in step.variables.before.items()}
-        found.models.moved = [variable for variable, _ in step.variables.before.values()]
+        found.state.held = {key: value for key, (_, value) in step.variables.before.items()}
+        found.state.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:
             values.batches = local_batch(sys._getframe(1))
         if self._conditions.gradient_jump is not None and known.norms.count:

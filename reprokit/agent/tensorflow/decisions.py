@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import Events
+    from ..events import Events, TrainingEvent
 
     Function = Callable[..., Any]
 
@@ -74,7 +74,7 @@ class _Thread(_local):
     applies = False  # gradients
 
 
-class DecisionHooks:
+class TensorFlowDecisions:
     """Asks before updates and calls, and tells of what they are made."""
 
     def __init__(self, events: Events, own_variables: Callable[[], Iterable[Any]]) -> None:
@@ -97,12 +97,14 @@ class DecisionHooks:
 
     def _watch_tensorflow(self) -> None:
         tape, variables = private_api.module("backprop").GradientTape, private_api.module("variables")
-        _put(tape, "__enter__", self._make_enter)
-        _put(tape, "__exit__", self._make_exit)
+        self._tell_before(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
+        self._tell_before(
+            tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
+        )
         _put(tape, "gradient", self._make_gradient)
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
-                _put(owner, name, self._make_write)
+                self._tell_before(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
         _put(private_api.module("generators").Generator, "__init__", self._make_generator)
         for name in RANDOM_OPERATIONS:
             replace(private_api.module("random_calls"), name, self._make_draw, MARK)
@@ -127,19 +129,18 @@ class DecisionHooks:
 
     # Gradients
 
-    def _make_enter(self, original: Function) -> Function:
-        def enter(tape: Any) -> Any:
-            tell(self._events.forward_began, ForwardBegan(tape, (), {}))
-            return original(tape)
+    def _tell_before(self, owner: Any, name: str, handlers: str, make: Callable[..., TrainingEvent]) -> None:
+        """Make an event of a method's arguments, and tell it before the method is called."""
+        events = self._events
 
-        return enter
+        def make_call(original: Function) -> Function:
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                tell(getattr(events, handlers), make(*arguments, **keywords))
+                return original(*arguments, **keywords)
 
-    def _make_exit(self, original: Function) -> Function:
-        def leave(tape: Any, *arguments: Any) -> Any:
-            tell(self._events.forward_ended, ForwardEnded(ForwardBegan(tape, (), {}), None))
-            return original(tape, *arguments)
+            return call
 
-        return leave
+        _put(owner, name, make_call)
 
     def _make_gradient(self, original: Function) -> Function:
         def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -179,13 +180,6 @@ class DecisionHooks:
         return apply
 
     # Variables and numbers
-
-    def _make_write(self, original: Function) -> Function:
-        def write(variable: Any, *arguments: Any, **keywords: Any) -> Any:
-            tell(self._events.variable_changes, VariableChanges(variable))
-            return original(variable, *arguments, **keywords)
-
-        return write
 
     def _make_generator(self, original: Function) -> Function:
         def begin(generator: Any, *arguments: Any, **keywords: Any) -> None:

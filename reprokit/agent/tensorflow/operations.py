@@ -9,28 +9,7 @@ from . import private_api
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
-
-    class OperationListener(Protocol):
-        """Whoever is told of operations."""
-
-        def executed(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-            """An operation was executed, be it of a gradient."""
-
-        def gradient_begins(self, name: str, inputs: Any, outputs: Any) -> None:
-            """The gradient of an operation is about to be computed, which had these inputs and outputs."""
-
-        def gradient_ends(self) -> None:
-            """It is computed."""
-
-        def differentiated(self, targets: Sequence[Any]) -> None:
-            """Gradients of these tensors are about to be computed."""
-
-        def layer_begins(self, name: str) -> None:
-            """A layer, or a loss ("loss NAME"), is about to be called."""
-
-        def layer_ends(self) -> None:
-            """It was called."""
+    from typing import Any
 
 
 class OperationsNotToldError(Exception):
@@ -38,9 +17,14 @@ class OperationsNotToldError(Exception):
 
 
 class OperationHooks:
-    """Tells a listener what the thread that begins it executes in eager code, until it ends."""
+    """Tells a listener what the thread that begins it executes in eager code, until it ends.
 
-    def __init__(self, listener: OperationListener) -> None:
+    That is operations (`executed(name, inputs, outputs)`), of gradients too, between `gradient_begins(name, inputs,
+    outputs)` of an operation's gradient and `gradient_ends()`; `differentiated(targets)` before them; and layers, by
+    `layer_begins(name)`, "loss NAME" of a loss, and `layer_ends()`.
+    """
+
+    def __init__(self, listener: Any) -> None:
         self._listener = listener
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], object]] = []
