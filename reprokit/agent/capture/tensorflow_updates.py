@@ -381,6 +381,7 @@ class UpdateGuard:
             known.skipped += 1
             return None
         finite = None if self.test is None else self._capture.attempt(self.test.passes, step.values, known, pairs)
+        private_api.build(known.optimizer(), [variable for _, variable in pairs])
         for other in step.optimizers:  # what those before it update is held from now on
             other.shares = other.shares or other is not known
         step.optimizers.append(known)

@@ -211,7 +211,9 @@ def pairs_of(
     optimizer: Any, gradients: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any], *, by_pairs: bool
 ) -> list[tuple[Any, Any]]:
     """Return the gradients that there are, each with its variable, of a call of apply or apply_gradients."""
-    if by_pairs:
-        return [(gradient, variable) for gradient, variable in gradients if gradient is not None]
-    variables = (arguments and arguments[0]) or keywords.get("trainable_variables") or private_api.trained(optimizer)
-    return [(gradient, variable) for gradient, variable in zip(gradients, variables) if gradient is not None]
+    known = None if by_pairs else (arguments and arguments[0]) or keywords.get("trainable_variables")
+    pairs = gradients if by_pairs else zip(gradients, known or private_api.trained(optimizer))
+    try:
+        return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    except (TypeError, ValueError):  # they are no pairs, which the optimizer itself will say
+        return []
