@@ -15,7 +15,6 @@ from tests.agent.test_pytorch_private_api import AGENT, modules, names_in
 from tests.interpreters import tf114_python
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "tensorflow_private_names.py"
-BY_THEMSELVES = {"observing": re.compile(r"tensorflow_repeat")}  # which runs alone
 STARTING = {"capture/__init__.py", "frameworks/__init__.py"}  # say which modules they wait for, before any is there
 PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"(?!:)")  # but for those waited for
 USE = re.compile(r"private_api\.module\(\"(\w+)\"\)\.(\w+)|private_api\.(ops)\(\)\.(\w+)")
@@ -74,8 +73,8 @@ def asks(path: Path) -> set[str]:
 def test_only_one_module_uses_private_names() -> None:
     wrong = {}
     for path in modules():
-        place, pattern = str(path.relative_to(AGENT)), BY_THEMSELVES.get(path.parent.name)
+        place = str(path.relative_to(AGENT))
         exempt = path.name == "private_api.py" or place in STARTING or "torch" in place
-        if not exempt and not (pattern and pattern.fullmatch(path.stem)) and asks(path):
+        if not exempt and asks(path):
             wrong[place] = asks(path)
     assert wrong == {}

@@ -171,7 +171,7 @@ class Tensorflow:
             self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
             return None
         found = self._read(known, operations)
-        return None if self._confirmer is None else self._confirmer.function(function, inputs, found)
+        return None if self._confirmer is None else self._confirmer.function(_text(function.name), inputs, found)
 
     def _read(
         self, known: _GraphCounts, operations: Iterable[Any], phase: str = ""

@@ -6,11 +6,13 @@ generators and the number of threads are put back.
 
 from __future__ import annotations
 
+import os
 import time
 
 from ..pytorch import private_api
-from .torch_inputs import Copier, Digester, States, compared, size
-from .torch_kept_calls import CapturedCalls
+from .confirm import PRESENT, Confirmations, KeptCalls, verdict
+from .torch_calls import Operator
+from .torch_inputs import Copier, GeneratorStates, compared, decoded, digest_of, encoded, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,16 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Observer
+    from .confirm import Digests
     from .torch_operators import CallRecord
 
-    Once = Callable[[], bytes]
-
 MAX_BYTES = 1 << 30  # of the inputs of one call that are copied
-MAX_SECONDS = 300.0  # of all repeats of a process; the last half is for calls that can race
-MAX_SECONDS_OF_ONE = 3.0  # for the repeats that were asked for
-MAX_SECONDS_OF_RACING = 10.0  # likewise, of one that is known to race
-FURTHER_SECONDS = (0.3, 3.0)  # how long one that could race, and one that is known to, is repeated further
-FURTHER_TIMES = 10  # at most as many times the repeats that were asked for
+MAX_SECONDS_OF_THREADS = 3.0
 WAKING = 1 << 17  # numbers on which all threads work
 AGAIN = frozenset([2, 4, 8])  # of calls that can race, those with other contents that are repeated too
 COMPILED = "torch.compile"
@@ -40,8 +37,11 @@ _CAN_RACE = (
 )
 _RACING = ("::index_put", "::_index_put_impl", "::put", "::index_copy")  # seen to race on the CPU
 _NEVER_AGAIN = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem", "_dtensor", "rpc")  # others take part
-_SHARED = tuple("framework version name overload phase device dtypes shapes attributes operators where".split())
 _OF_MEMORY = ("aten::_pin_memory", "aten::set_")
+_CAPPED = {
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"},
+    "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
+}
 
 
 class TorchConfirmer:
@@ -52,9 +52,8 @@ class TorchConfirmer:
         self._make = make
         self._quiet = quiet
         self._torch = torch
-        self._digester = Digester(torch)
-        self._spent = 0.0
-        self._captured = CapturedCalls(observer.run, torch, observer.helper)
+        self._confirmations = Confirmations(observer)
+        self._kept = KeptCalls(observer, "torch")
 
     # The training's call
 
@@ -67,19 +66,19 @@ class TorchConfirmer:
         result = self._make(function, args, kwargs)
         if repeats is not None:
             self._guarded(self._repeat, record, repeats)
-        self._spent += time.monotonic() - begun
+        self._confirmations.spent += time.monotonic() - begun
         return result
 
     def _guarded(self, part: Callable[..., Any], record: CallRecord, *arguments: Any) -> Any:
         """Do a part of ours; what it raises is said of the call, and is not the training's."""
-        torch = self._torch
+        line = self._confirmations.line(record.key, record.line)
         self._quiet(True)
         try:
-            with torch.no_grad(), private_api.without_overrides(torch):
-                return part(record, *arguments)
+            with self._torch.no_grad(), private_api.without_overrides(self._torch):
+                return part(record, line, *arguments)
         except Exception as error:
             words = " ".join(str(error).split())
-            self._line(record)["problem"] = f"executed again, it raised {type(error).__name__}: {words}"[:300]
+            line["problem"] = f"executed again, it raised {type(error).__name__}: {words}"[:300]
             return None
         finally:
             self._quiet(False)
@@ -88,72 +87,56 @@ class TorchConfirmer:
         """Whether this call is to be executed again."""
         if not self._observer.collecting:
             return False
-        line = record.confirmed
+        line = self._confirmations.of(record.key)
         if line is None:
             return True
         calls = record.line["calls"]
         return calls in AGAIN and not line["problem"] and line["results"] == 1 and could_race(record.operator)
 
     def _prepare(
-        self, record: CallRecord, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, record: CallRecord, line: dict[str, Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Repeats | None:
         """What is needed to make the call again; None where it must not be."""
-        torch = self._torch
-        line = self._line(record)
-        line["problem"] = problem = self._why_not(record, args, kwargs)
+        line["problem"] = problem = self._why_not(record.operator, args, kwargs)
         if problem:
             return None
-        operator = record.operator
-        changes = operator.changes or not operator.built_in
-        if changes:
-            args, kwargs = Copier(torch).copy((args, kwargs))
+        if _changes(record.operator):
+            args, kwargs = Copier(self._torch).copy((args, kwargs))
 
         def make(*args: Any, **kwargs: Any) -> Any:
             return self._make(function, args, kwargs)
 
-        return Repeats(torch, self._digester, operator, make, args, kwargs, changes)
+        return Repeats(self._torch, record.operator, make, args, kwargs)
 
-    def _line(self, record: CallRecord) -> dict[str, Any]:
-        if record.confirmed is None:
-            line = {name: record.line[name] for name in _SHARED if name in record.line}
-            line.update(repeats=0, results=0, threads={}, capabilities={}, problem="")
-            record.confirmed = line
-            self._observer.write("confirmed", record.key, line)
-        confirmed: dict[str, Any] = record.confirmed
-        return confirmed
-
-    def _why_not(self, record: CallRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        torch, operator = self._torch, record.operator
+    def _why_not(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        torch = self._torch
         namespace = operator.name.partition("::")[0]
-        limit = MAX_SECONDS if could_race(operator) else MAX_SECONDS / 2
         if operator.is_uninitialised:
             return "its result is memory as it was found"
         if namespace in _NEVER_AGAIN or operator.name in _OF_MEMORY:
             return "it is not one to be executed again"
-        if self._spent > limit:
-            return f"no time was left: repeats had taken {limit:.0f} s"
         if size(torch, (args, kwargs)) > MAX_BYTES:
             return f"its inputs are larger than {MAX_BYTES >> 20} MiB"
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "it was called while a CUDA graph was captured"
-        return ""
+        return self._confirmations.is_late(could_race(operator))
 
     # The repeats
 
-    def _repeat(self, record: CallRecord, repeats: Repeats) -> None:
-        line = record.confirmed
-        racing = could_race(record.operator)
-        is_known = any(part in record.operator.name for part in _RACING) or not record.operator.built_in
-        if racing and line["device"] == "cpu":
+    def _repeat(self, record: CallRecord, line: dict[str, Any], repeats: Repeats) -> None:
+        operator = record.operator
+        can_race = could_race(operator)
+        does_race = any(part in operator.name for part in _RACING) or not operator.built_in
+        if can_race and line["device"] == "cpu":
             repeats.before = self._waker()
         try:
-            found, made = self._results(repeats.once, racing, is_known)
-            line["repeats"] += made
-            line["results"] = max(line["results"], len(found))
-            if line["device"] == "cpu" and record.operator.name != COMPILED:  # whose code has the number in it
-                self._try_threads(line, repeats.once, found, racing)
-                if len(found) == 1:
-                    self._captured.keep(record, repeats, min(found))
+            found = self._confirmations.repeat(line, repeats.once, can_race, does_race)
+            if line["device"] == "cpu" and operator.name != COMPILED:  # whose code has the number of threads in it
+                self._try_threads(line, repeats, found, can_race)
+                if len(found) == 1 and operator.built_in:
+                    function, _, _, signature = record.key
+                    key = (function, signature, repr(record.line["attributes"]))
+                    self._kept.keep(key, size(self._torch, repeats.inputs), repeats.save, found, line)
         finally:
             repeats.end()
 
@@ -164,85 +147,95 @@ class TorchConfirmer:
         result = torch.empty_like(numbers)
         return lambda: torch.neg(numbers, out=result)
 
-    def _results(self, once: Once, racing: bool, is_known: bool) -> tuple[set[bytes], int]:
-        """The distinct results, and of how many repeats."""
-        wanted = self._observer.confirm
-        limit = MAX_SECONDS_OF_RACING if is_known else MAX_SECONDS_OF_ONE
-        further = FURTHER_SECONDS[is_known]
-        begun = time.monotonic()
-        found: set[bytes] = set()
-        made = 0
-        while made < wanted or (racing and len(found) == 1 and made < wanted * FURTHER_TIMES):
-            found.add(once())
-            made += 1
-            took = time.monotonic() - begun
-            if took > (limit if made < wanted else further) and made > 1:
-                break
-        return found, made
-
-    def _try_threads(self, line: dict[str, Any], once: Once, found: set[bytes], racing: bool) -> None:
+    def _try_threads(self, line: dict[str, Any], repeats: Repeats, found: Digests, can_race: bool) -> None:
         torch = self._torch
         present, set_count = torch.get_num_threads(), private_api.set_thread_count(torch)
-        repeats = max(FEW, self._observer.confirm // 3) if racing else FEW
+        times = max(FEW, self._observer.confirm // 3) if can_race else FEW
         begun = time.monotonic()
         try:
             for number in THREADS:
-                if number != present and time.monotonic() - begun < MAX_SECONDS_OF_ONE:
+                if number != present and time.monotonic() - begun < MAX_SECONDS_OF_THREADS:
                     set_count(number)  # not the function that settings are read by
-                    others = {once() for _ in range(repeats)}
-                    line["threads"][str(number)] = _verdict(found, others, line["threads"].get(str(number)))
+                    others = dict.fromkeys(repeats.once() for _ in range(times))
+                    line["threads"][str(number)] = verdict(found, others, line["threads"].get(str(number)))
         finally:
             set_count(present)
 
     def finish(self) -> None:
         """Have other capabilities of the CPU tried, in processes of their own."""
-        self._observer.agent.attempt(self._captured.compare)
+        torch = self._torch
+        present = getattr(torch.backends.cpu, "get_cpu_capability", str)()
+        capped = [
+            (variables, [(f"capabilities {label}", 0)])
+            for label, variables in _CAPPED.items()
+            if label.upper() != present and not any(name in os.environ for name in variables)
+        ]
+        if capped:
+            self._observer.agent.attempt(self._compare, [({}, [(PRESENT, 0)]), *capped])
+
+    def _compare(self, processes: Any) -> None:
+        torch = self._torch
+        self._kept.execute_elsewhere(
+            processes,
+            repeats=2,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            precision=torch.get_float32_matmul_precision(),
+            onednn=torch.backends.mkldnn.enabled,
+        )
 
 
 class Repeats:
     """One call that can be made again and again."""
 
-    def __init__(
-        self,
-        torch: Any,
-        digester: Digester,
-        operator: Any,
-        function: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        changes: bool,
-    ) -> None:
+    def __init__(self, torch: Any, operator: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self._torch = torch
-        self._digester = digester
         self._operator = operator
         self._function = function
-        self.args, self.kwargs = args, kwargs
-        self._changes = changes
-        self.states = States(torch, (args, kwargs), not operator.built_in)
-        self._after: States | None = None
+        self.inputs = args, kwargs
+        self._before = self._states()
+        self._after: GeneratorStates | None = None
         self.before: Callable[[], object] = _nothing
 
-    def once(self) -> bytes:
+    def _states(self) -> GeneratorStates:
+        return GeneratorStates(self._torch, self.inputs, foreign=not self._operator.built_in)
+
+    def once(self) -> str:
         """Make the call, and digest what it gives."""
         if self._after is None:
-            self._after = States(self._torch, (self.args, self.kwargs), not self._operator.built_in)
-        self.states.restore()
-        args, kwargs = self.args, self.kwargs
-        if self._changes:
-            args, kwargs = Copier(self._torch).copy((args, kwargs))
+            self._after = self._states()
+        self._before.restore()
+        changes = _changes(self._operator)
+        args, kwargs = Copier(self._torch).copy(self.inputs) if changes else self.inputs
         self.before()
         result = self._function(*args, **kwargs)
         values = compared(self._torch, self._operator, result, args)
-        return self._digester.of([values, args, kwargs] if self._changes else values)
+        return digest_of(self._torch, [values, args, kwargs] if changes else values)
 
     def end(self) -> None:
         """Put the generators back to where the training's call left them."""
         if self._after is not None:
             self._after.restore()
 
+    def save(self, file: Any) -> None:
+        """Write down what another process needs to make the call."""
+        args, kwargs = self.inputs
+        content = {
+            "name": self._operator.name,
+            "overload": self._operator.overload or "default",
+            "args": encoded(self._torch, list(args)),
+            "kwargs": encoded(self._torch, kwargs),
+            "state": self._before.processor,
+            "threads": self._torch.get_num_threads(),
+        }
+        self._torch.save(content, file)
+
 
 def _nothing() -> None:
     pass
+
+
+def _changes(operator: Any) -> bool:
+    return operator.changes or not operator.built_in
 
 
 def could_race(operator: Any) -> bool:
@@ -250,10 +243,23 @@ def could_race(operator: Any) -> bool:
     return not operator.built_in or any(part in operator.name for part in _CAN_RACE)
 
 
-def _verdict(found: set[bytes], others: set[bytes], before: str | None) -> str:
-    """How results with another number of threads relate to those with the present one."""
-    if len(others) > 1 or before == "varies":
-        return "varies"
-    if len(found) > 1:
-        return "repeats"
-    return "same" if others == found and before != "different" else "different"
+# In another process
+
+
+def prepare(torch: Any, order: dict[str, Any], _threads: int) -> None:
+    """Compute as the training did."""
+    torch.use_deterministic_algorithms(order["deterministic"], warn_only=True)
+    torch.set_float32_matmul_precision(order["precision"])
+    torch.backends.mkldnn.enabled = order["onednn"]
+    torch.set_grad_enabled(False)
+
+
+def load(torch: Any, file: Any) -> Callable[[], str]:
+    """What makes a call that was kept, and digests what it gives."""
+    call = torch.load(file, weights_only=True)
+    namespace, _, name = call["name"].partition("::")
+    function = getattr(getattr(getattr(torch.ops, namespace), name), call["overload"])
+    torch.set_num_threads(call["threads"])
+    torch.default_generator.set_state(call["state"])
+    args, kwargs = decoded(torch, call["args"]), decoded(torch, call["kwargs"])
+    return Repeats(torch, Operator(function), function, args, kwargs).once

@@ -78,44 +78,35 @@ class Copier:
         return bool(0 < tensor.untyped_storage().nbytes() <= 2 * used + _ALLOWANCE)
 
 
-class Digester:
-    """Digests the bits of results."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-
-    def of(self, values: Any) -> bytes:
-        """One digest of all tensors in values."""
-        digest = hashlib.sha256()
-        for tensor in tensors(self._torch, values):
-            self._add(digest, tensor.detach())
-        return digest.digest()
-
-    def _add(self, digest: Any, tensor: Any) -> None:
-        if tensor.is_nested:
-            for part in tensor.unbind():
-                self._add(digest, part)
-            return
-        if tensor.layout == self._torch.sparse_coo:
-            tensor = tensor.coalesce() if not tensor.is_coalesced() else tensor
-            parts = [tensor.indices(), tensor.values()]
-        elif tensor.layout != self._torch.strided:
-            parts = [tensor.to_dense()]
-        else:
-            parts = [tensor]
-        for part in parts:
+def digest_of(torch: Any, values: Any) -> str:
+    """One digest of the bits of all tensors in values."""
+    digest = hashlib.sha256()
+    for tensor in tensors(torch, values):
+        for part in _dense(torch, tensor.detach()):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            self._add_bytes(digest, part)
+            _add_bytes(digest, part)
+    return digest.hexdigest()
 
-    def _add_bytes(self, digest: Any, tensor: Any) -> None:
-        import ctypes
 
-        plain = tensor.resolve_conj().resolve_neg().cpu().contiguous()
-        length = plain.numel() * plain.element_size()
-        if length and not plain.data_ptr():
-            raise ValueError("it has no contents")
-        if length:
-            digest.update(memoryview((ctypes.c_char * length).from_address(plain.data_ptr())))
+def _dense(torch: Any, tensor: Any) -> list[Any]:
+    """The tensors of which a nested or sparse one is made."""
+    if tensor.is_nested:
+        return [part for inner in tensor.unbind() for part in _dense(torch, inner)]
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    return [tensor if tensor.layout == torch.strided else tensor.to_dense()]
+
+
+def _add_bytes(digest: Any, tensor: Any) -> None:
+    import ctypes
+
+    plain = tensor.resolve_conj().resolve_neg().cpu().contiguous()
+    length = plain.numel() * plain.element_size()
+    if length and not plain.data_ptr():
+        raise ValueError("it has no contents")
+    if length:
+        digest.update(memoryview((ctypes.c_char * length).from_address(plain.data_ptr())))
 
 
 def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -134,42 +125,53 @@ def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> l
     return kept
 
 
-class States:
+class GeneratorStates:
     """The states of the generators, to be put back."""
 
-    def __init__(self, torch: Any, values: Any, foreign: bool) -> None:
-        self._torch = torch
-        self._generators: list[tuple[Any, Any]] = []
-        self._others: list[tuple[Callable[[Any], object], Any]] = []
-        generators = [torch.default_generator, *_explicit(torch, values)]
+    def __init__(self, torch: Any, inputs: Any, *, foreign: bool) -> None:
+        args, kwargs = inputs
+        given = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
         if torch.cuda.is_initialized():
-            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        for generator in generators:
-            self._generators.append((generator, generator.get_state()))
-        if foreign:  # an operator that is not PyTorch's may ask whom it likes
-            self._add_others()
-
-    def _add_others(self) -> None:
-        random = sys.modules.get("random")
-        if random is not None:
-            self._others.append((random.setstate, random.getstate()))
-        numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-        if numpy_random is not None:
-            self._others.append((numpy_random.set_state, numpy_random.get_state()))
-
-    @property
-    def processor(self) -> Any:
-        """The state of the generator of the CPU."""
-        return self._generators[0][1]
+            given.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self.processor = torch.default_generator.get_state()
+        self._states: list[tuple[Callable[[Any], object], Any]] = [(torch.default_generator.set_state, self.processor)]
+        self._states += [(generator.set_state, generator.get_state()) for generator in given]
+        random, numpy = sys.modules.get("random"), getattr(sys.modules.get("numpy"), "random", None)
+        if foreign and random is not None:  # an operator that is not PyTorch's may ask whom it likes
+            self._states.append((random.setstate, random.getstate()))
+        if foreign and numpy is not None:
+            self._states.append((numpy.set_state, numpy.get_state()))
 
     def restore(self) -> None:
         """Put all back."""
-        for generator, state in self._generators:
-            generator.set_state(state)
-        for put_back, state in self._others:
+        for put_back, state in self._states:
             put_back(state)
 
 
-def _explicit(torch: Any, values: Any) -> list[Any]:
-    args, kwargs = values
-    return [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
+# Inputs in files
+
+
+def encoded(torch: Any, value: Any) -> Any:
+    """With words in the place of what is neither tensor nor number, so that it is read without unpickling objects."""
+    if type(value) in (list, tuple):
+        return [encoded(torch, item) for item in value]
+    if type(value) is dict:
+        return {key: encoded(torch, item) for key, item in value.items()}
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return {"torch": str(value).partition("torch.")[2]}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    return None if isinstance(value, torch.Generator) else value
+
+
+def decoded(torch: Any, value: Any) -> Any:
+    """What was encoded."""
+    if type(value) is list:
+        return [decoded(torch, item) for item in value]
+    if type(value) is dict and list(value) == ["torch"]:
+        return getattr(torch, value["torch"])
+    if type(value) is dict and list(value) == ["device"]:
+        return torch.device(value["device"])
+    if type(value) is dict:
+        return {key: decoded(torch, item) for key, item in value.items()}
+    return value

@@ -55,13 +55,12 @@ def observe(module: ModuleType, observer: Observer) -> None:
 class CallRecord:
     """One distinct call."""
 
-    __slots__ = ("confirmed", "key", "line", "operator")
+    __slots__ = ("key", "line", "operator")
 
     def __init__(self, operator: Operator, line: dict[str, Any], key: tuple[Any, ...]) -> None:
         self.operator = operator
         self.line = line
         self.key = key
-        self.confirmed: Any = None
 
 
 class TorchOperators:

@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 
@@ -74,6 +74,7 @@ SEEN: Mapping[str, str] = {
     "config.tensor_float_32_execution_enabled": "2.21",
     "context._context": "1.14, 2.21",
     "context.context()._context_handle": "1.14, 2.21",
+    "context.context()._handle": "2.21",
     "context.context()._inter_op_parallelism_threads": "1.14, 2.21",
     "context.context()._intra_op_parallelism_threads": "1.14, 2.21",
     "context.context()._optimizer_jit": "1.14, 2.21",
@@ -179,6 +180,17 @@ def context() -> Any:
 def has_context() -> bool:
     """Whether eager TensorFlow has begun to use devices."""
     return getattr(context(), "_context_handle", None) is not None
+
+
+def executor() -> Callable[[str, Sequence[Any], Sequence[Any], int], list[Any]]:
+    """A function that executes an operation: its name, inputs, attributes and their values by turns, and outputs."""
+    known, execute = module("context").context(), module("eager").TFE_Py_Execute
+
+    def run(name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[Any]:
+        known.ensure_initialized()  # now, and not before: until then scripts choose devices
+        return execute(known._handle, known.device_name, name, list(inputs), tuple(attributes), outputs)  # type: ignore[no-any-return]
+
+    return run
 
 
 def pool_size(kind: str) -> int:
