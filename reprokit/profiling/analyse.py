@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,48 +43,41 @@ class Diagnosis:
         self.files: set[int] = set()
         self.helpers: set[int] = set()  # ids of processes that agents started to measure
         self._confirmed: list[tuple[int, ConfirmedCall]] = []
-        self._scale: dict[tuple[int, str], float] = {}
+        self._scale: dict[tuple[object, str], float] = {}
         self._left_out = 0
+        self._takers: dict[type, Callable[[int, Any], None]] = {
+            OperatorLine: self.operators.add,
+            CompiledCode: self.operators.add_compiled,
+            Function: self.surroundings.add_function,
+            Setting: self.surroundings.add_setting,
+            Loader: self.surroundings.add_loader,
+            Completion: self.surroundings.add_completion,
+            ConfirmedCall: self._add_confirmed,
+            ObservedProcess: self._add_process,
+            Sampling: self._add_sampling,
+            Helper: lambda _, line: self.helpers.add(line.pid),
+            Note: lambda _, line: self.notes.append(line.text) if len(self.notes) < 2 * MAX_NOTES else None,
+        }
 
     def take(self, process: int, line: Observed) -> None:
         """Take in one line."""
         self.files.add(process)
-        if isinstance(line, OperatorLine):
-            self.operators.add(process, line)
-        elif isinstance(line, ConfirmedCall):
-            self._take_confirmed(process, line)
-        elif isinstance(line, CompiledCode):
-            self.operators.add_compiled(process, line)
-        elif isinstance(line, Function):
-            self.surroundings.add_function(process, line)
-        elif isinstance(line, Setting):
-            self.surroundings.add_setting(process, line)
-        elif isinstance(line, Loader):
-            self.surroundings.add_loader(process, line)
-        elif isinstance(line, Completion):
-            self.surroundings.add_completion(process, line)
-        else:
-            self._take_facts(process, line)
+        self._takers[type(line)](process, line)
 
-    def _take_confirmed(self, process: int, line: ConfirmedCall) -> None:
+    def _add_confirmed(self, process: int, line: ConfirmedCall) -> None:
         if len(self._confirmed) < MAX_CONFIRMED:
             self._confirmed.append((process, line))
         else:
             self._left_out += 1
 
-    def _take_facts(self, process: int, line: ObservedProcess | Helper | Note | Sampling) -> None:
-        if isinstance(line, Helper):
-            self.helpers.add(line.pid)
-        elif isinstance(line, Note):
-            if len(self.notes) < 2 * MAX_NOTES:
-                self.notes.append(line.text)
-        elif isinstance(line, Sampling):
-            if len(self._scale) < MAX_SCALES:
-                self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
-        else:
-            self._left_out += line.left_out
-            if line.sampled_steps:
-                self.surroundings.scale[process] = line.steps / line.sampled_steps
+    def _add_sampling(self, process: int, line: Sampling) -> None:
+        if len(self._scale) < MAX_SCALES:
+            self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
+
+    def _add_process(self, process: int, line: ObservedProcess) -> None:
+        self._left_out += line.left_out
+        if line.sampled_steps:
+            self.surroundings.scale[process] = line.steps / line.sampled_steps
 
     def findings(self, versions: dict[str, str]) -> list[Finding]:
         """What came out of all lines."""

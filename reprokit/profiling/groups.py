@@ -1,21 +1,67 @@
-"""Groups what was observed: the calls of an operator in one direction on one device, about which one thing is known."""
+"""Counts what was observed: how often something was seen, where, in which processes, and what was measured of it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from reprokit.findings import MAX_PLACES, CodePlace, Confirmed
-from reprokit.profiling.lines import ConfirmedCall, Frame, place
+from reprokit.findings import MAX_PLACES, CodePlace, Confirmed, Finding
+from reprokit.profiling.lines import MAX_TEXT, ConfirmedCall, place
 
-MAX_KNOWN_PLACES = 1000  # of one group, while lines are read
+MAX_KNOWN_PLACES = 1000  # of one thing, while lines are read
 DIFFERENT = frozenset({"different", "varies"})
+Key = TypeVar("Key")
+
+
+@dataclass
+class Seen:
+    """How often something was seen, where, and in which processes."""
+
+    calls: Counter[object] = field(default_factory=Counter)  # by process
+    places: Counter[CodePlace] = field(default_factory=Counter)
+
+    def add(self, process: object, calls: int, where: Iterable[CodePlace] = ()) -> None:
+        """Count some calls, made at these places."""
+        self.calls[process] += calls
+        for found in where:
+            self.add_place(found, calls)
+
+    def add_place(self, found: CodePlace, calls: int) -> None:
+        """Count some of the calls at a place."""
+        if found in self.places or len(self.places) < MAX_KNOWN_PLACES:
+            self.places[found] += max(calls, 1)
+
+    @property
+    def where(self) -> list[CodePlace]:
+        """Its places, the most frequent first."""
+        return [found for found, _ in self.places.most_common(MAX_PLACES)]
+
+    def finding(self, kind: str, subject: str, verdict: str, why: str, rank: float, **details: Any) -> Finding:
+        """What is to be said of it."""
+        details.setdefault("shows", ["run-to-run"])
+        return Finding(
+            id=f"{kind}/{subject}"[:MAX_TEXT],
+            kind=kind,
+            subject=subject[:MAX_TEXT],
+            where=self.where,
+            calls=self.calls.total(),
+            processes=len(self.calls),
+            why=why,
+            rank=rank,
+            verdict=verdict,
+            **details,
+        )
+
+
+def of_key(table: dict[Key, Seen], key: Key, most: int) -> Seen:
+    """What was seen under this key; beyond so many keys it is counted for nobody."""
+    return table.setdefault(key, Seen()) if key in table or len(table) < most else Seen()
 
 
 class GroupKey(NamedTuple):
-    """What the members of a group have in common."""
+    """What the members of a group have in common: calls in one direction on one device, of which one thing is known."""
 
     kind: str
     framework: str
@@ -30,35 +76,23 @@ class Group:
     """What is known of one group so far."""
 
     version: str = ""
-    calls: Counter[int] = field(default_factory=Counter)  # by process
-    places: Counter[CodePlace] = field(default_factory=Counter)
+    seen: Seen = field(default_factory=Seen)
     guilty: dict[CodePlace, None] = field(default_factory=dict)  # where it was measured to vary, in the order found
     measured: list[ConfirmedCall] = field(default_factory=list)
-
-    def add(self, process: int, version: str, calls: int, where: Iterable[Frame]) -> None:
-        """Count some calls, made at the innermost of these frames."""
-        self.version = self.version or version
-        self.calls[process] += calls
-        for frame in list(where)[:1]:
-            found = place(frame)
-            if found in self.places or len(self.places) < MAX_KNOWN_PLACES:
-                self.places[found] += max(calls, 1)
 
     def confirm(self, process: int, call: ConfirmedCall) -> None:
         """Take in what came out when one of the calls was executed again."""
         self.version = self.version or call.version
-        self.calls[process] += 0
+        where = [place(frame) for frame in call.where[:1]]
+        self.seen.add(process, 0, [] if self.seen.places else where)
         self.measured.append(call)
-        for frame in call.where[:1]:
-            if call.results > 1:
-                self.guilty[place(frame)] = None
-            if not self.places:
-                self.places[place(frame)] += 1
+        if call.results > 1:
+            self.guilty.update(dict.fromkeys(where))
 
     @property
     def where(self) -> list[CodePlace]:
         """Its places: those first where it was measured to vary, then the most frequent."""
-        return list(dict.fromkeys([*self.guilty, *(found for found, _ in self.places.most_common())]))[:MAX_PLACES]
+        return list(dict.fromkeys([*self.guilty, *self.seen.where]))[:MAX_PLACES]
 
     @property
     def confirmed(self) -> Confirmed | None:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from reprokit import findings
 from reprokit.findings import COMPILED, OPERATOR, ORDER, Confirmed, Cure, Finding
 from reprokit.knowledge import Fact, matching_operator
 from reprokit.profiling import cures
 from reprokit.profiling.groups import DIFFERENT, Group, GroupKey
-from reprokit.profiling.lines import CompiledCode, ConfirmedCall, OperatorLine
+from reprokit.profiling.lines import CompiledCode, ConfirmedCall, OperatorLine, place
 
 MAX_GROUPS = 20_000
 MAX_KNOWN = 50_000  # answers of the knowledge base that are kept
@@ -53,14 +55,16 @@ class Operators:
         self.devices.add(line.device)
         group = self._group(self._key(line, line.attributes))
         if group is not None:
-            group.add(process, line.version, line.calls, line.where)
+            group.version = group.version or line.version
+            group.seen.add(process, line.calls, map(place, line.where[:1]))
 
     def add_compiled(self, process: int, line: CompiledCode) -> None:
         """Take in compiled code."""
         key = self._compiled_key(line)
         group = self._group(key)
         if group is not None:
-            group.add(process, line.version, line.calls, line.where)
+            group.version = group.version or line.version
+            group.seen.add(process, line.calls, map(place, line.where[:1]))
             self._within.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
 
     def confirm(self, process: int, line: ConfirmedCall) -> None:
@@ -127,17 +131,19 @@ class Operators:
         """Whether parallel functions of tf.data ask for random numbers; where nobody told, whether any do."""
         return True in self._draws if self._draws else self._has_random_data
 
-    def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[int, str], float]) -> Iterator[Finding]:
+    def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[object, str], float]) -> Iterator[Finding]:
         """What came out, not yet ordered; ``scale`` counts the calls of steps that were not looked at.
 
         ``threads`` is how many each framework computes with, where that is known.
         """
         by_id = {fact.id: fact for fact in self.facts}
         for key, group in self.groups.items():
-            calls = sum(round(n * scale.get((process, key.framework), 1.0)) for process, n in group.calls.items())
+            calls = group.seen.calls
+            for process in calls:
+                calls[process] = round(calls[process] * scale.get((process, key.framework), 1.0))
             found = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
             if found is not None:
-                yield _counted(found, calls, len(group.calls))
+                yield replace(found, rank=rank(found))
 
     def _finding(self, key: GroupKey, group: Group, fact: Fact | None, threads: int | None) -> Finding | None:
         confirmed = group.confirmed
@@ -177,21 +183,18 @@ def _found(
     why: str,
     cure: list[Cure],
 ) -> Finding:
-    return Finding(
+    return replace(
+        group.seen.finding(kind, key.subject, verdict, why, 0.0),
         id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
-        kind=kind,
-        subject=key.subject,
         framework=key.framework,
         version=group.version,
         device=key.device,
         direction=key.direction,
         where=group.where,
         fact=fact.id if fact is not None else None,
-        why=why,
         shows=list(fact.shows) if fact is not None else _shown(confirmed),
         confirmed=confirmed,
         cures=cure,
-        verdict=verdict,
     )
 
 
@@ -221,7 +224,7 @@ def _ordered(known: Known) -> Known:
 
 def _is_there(group: Group, line: ConfirmedCall) -> bool:
     file, number, _ = line.where[0]
-    return any(found.file == file and found.line == number for found in group.places)
+    return any(found.file == file and found.line == number for found in group.seen.places)
 
 
 def _shown(confirmed: Confirmed | None) -> list[str]:
@@ -241,16 +244,10 @@ def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> lis
     return known or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
 
 
-def _counted(found: Finding, calls: int, processes: int) -> Finding:
-    from msgspec.structs import replace
-
-    return replace(found, calls=calls, processes=processes, rank=rank(found, calls))
-
-
-def rank(found: Finding, calls: int) -> float:
+def rank(found: Finding) -> float:
     """How likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
     if found.only_unwritten_memory:
-        return round(15.0 + min(math.log10(calls + 1), 4.0), 3)
+        return round(15.0 + min(math.log10(found.calls + 1), 4.0), 3)
     base = {findings.GUILTY: 100.0, findings.SUSPECT: 50.0, findings.AS_SET: 20.0, findings.CLEARED: 10.0}
     measured = found.confirmed.results / found.confirmed.repeats if found.confirmed and found.confirmed.repeats else 0
-    return round(base.get(found.verdict, 1.0) + 10 * measured + min(math.log10(calls + 1), 9.0), 3)
+    return round(base.get(found.verdict, 1.0) + 10 * measured + min(math.log10(found.calls + 1), 9.0), 3)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
-
 from reprokit import findings
 from reprokit.entropy.request_counts import Asking, who_asked
 from reprokit.errors import RunError
-from reprokit.findings import MAX_PLACES, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
+from reprokit.findings import SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile
 from reprokit.model.system_calls import SystemCallsFile
+from reprokit.profiling.groups import Seen
 from reprokit.profiling.lines import MAX_TEXT
 from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
 
@@ -77,28 +76,15 @@ def _take(found: ProfiledRunFacts, line: dict[str, Any]) -> None:
 
 def of_seeds(run: RunFile, told: ProfiledRunFacts) -> Iterator[Finding]:
     """Seeds that look like the clock's or a process's number."""
-    seen: dict[tuple[str, str], Counter[CodePlace]] = defaultdict(Counter)
-    processes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    sources: dict[str, Seen] = defaultdict(Seen)
     for (call, argument, where, identity), number in told.seeds.items():
         origin = _origin(argument, run, told.pids.get(identity))
         if origin:
-            seen[origin, call][_place(where)] += number
-            processes[origin, call].add(identity)
-    for (origin, call), places in seen.items():
-        yield Finding(
-            id=f"{SOURCE}/{origin} as a seed of {call}"[:MAX_TEXT],
-            kind=SOURCE,
-            subject=f"{origin} as a seed of {call}"[:MAX_TEXT],
-            where=[found for found, _ in places.most_common(MAX_PLACES)],
-            calls=places.total(),
-            processes=len(processes[origin, call]),
-            why=GIVEN_AGAIN,
-            fact=CLOCK_SEED,
-            shows=["run-to-run"],
-            cures=[Cure(None, "give a fixed seed", "")],
-            rank=COVERED_RANK + 2,
-            verdict=findings.COVERED,
-        )
+            sources[f"{origin} as a seed of {call}"].add(identity, number, [_place(where)])
+    cure = [Cure(None, "give a fixed seed", "")]
+    for subject, seen in sources.items():
+        verdict, rank = findings.COVERED, COVERED_RANK + 2
+        yield seen.finding(SOURCE, subject, verdict, GIVEN_AGAIN, rank, fact=CLOCK_SEED, cures=cure)
 
 
 def _place(where: str) -> CodePlace:
@@ -140,16 +126,9 @@ def _times(run: RunFile) -> tuple[float, float]:
     return began, began + min(max(run.duration or 0.0, 0.0), 1e8) + 1
 
 
-@dataclass
-class _Asked:
-    calls: int = 0
-    processes: set[object] = field(default_factory=set)
-    askers: Counter[str] = field(default_factory=Counter)  # libraries or programs
-
-    @property
-    def where(self) -> list[CodePlace]:
-        """Who asked, the most frequent first."""
-        return [CodePlace(name[:MAX_TEXT]) for name, _ in self.askers.most_common(MAX_PLACES) if name]
+def _asker(name: str) -> list[CodePlace]:
+    """The library or program that asked, as a place."""
+    return [CodePlace(name[:MAX_TEXT])] if name else []
 
 
 def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
@@ -175,64 +154,46 @@ def _named(asking: Asking, helpers: set[int]) -> set[str]:
 
 def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterator[Finding]:
     """Sources of entropy by the shim's own log, and those that nothing recorded."""
-    sources: dict[str, _Asked] = defaultdict(_Asked)
+    sources: dict[str, Seen] = defaultdict(Seen)
     for asker, asked in asking.rows.items():
-        if asker.process in helpers:
-            continue
-        found = sources[asker.source]
-        found.calls += asked.requests
-        found.processes.add((asker.process, asker.incarnation))
-        found.askers[asker.module or asker.program] += asked.requests
-    for source, found in sources.items():
-        yield _source(source, found, RECORDED, findings.COVERED, COVERED_RANK)
-    lost = _Asked(sum(process.unrecorded for process in asking.processes if process.identity not in helpers))
-    if lost.calls:
-        yield _source("requests that were not recorded", lost, UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
+        if asker.process not in helpers:
+            process = (asker.process, asker.incarnation)
+            sources[asker.source].add(process, asked.requests, _asker(asker.module or asker.program))
+    for source, seen in sources.items():
+        yield seen.finding(SOURCE, source, findings.COVERED, RECORDED, COVERED_RANK)
+    lost = Seen()
+    for asked_by in asking.processes:
+        if asked_by.unrecorded and asked_by.identity not in helpers:
+            lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
+    missing = [("requests that were not recorded", lost)] if lost.calls else []
+    missing += [(one.text, Seen()) for one in uncovered if one.source != "instructions"]
+    for subject, seen in missing:
+        yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
     instructions = [one.module or one.text for one in uncovered if one.source == "instructions"]
     if instructions:
         yield _of_instructions(instructions)
-    for one in uncovered:
-        if one.source != "instructions":
-            yield _source(one.text, _Asked(), UNRECORDED, findings.SUSPECT, UNCOVERED_RANK)
 
 
 def _of_instructions(files: list[str]) -> Finding:
     """Instructions of the processor in some libraries, as one: whether they are ever executed nobody sees."""
-    asked = _Asked(0, set(), Counter(files))
+    seen = Seen()
+    for file in files:
+        seen.places[CodePlace(file[:MAX_TEXT])] += 1
     names = ", ".join(file.rpartition("/")[2] for file in files[:3]) + (" and more" if len(files) > 3 else "")
-    one = _source(f"RDRAND in {names}", asked, INSTRUCTIONS_WHY, findings.SUSPECT, INSTRUCTIONS_RANK)
-    return msgspec.structs.replace(one, cures=[HIDE])
-
-
-def _source(subject: str, found: _Asked, why: str, verdict: str, rank: float) -> Finding:
-    return Finding(
-        id=f"{SOURCE}/{subject}"[:MAX_TEXT],
-        kind=SOURCE,
-        subject=subject[:MAX_TEXT],
-        where=found.where,
-        calls=found.calls,
-        processes=len(found.processes),
-        why=why,
-        shows=["run-to-run"],
-        rank=rank,
-        verdict=verdict,
-    )
+    verdict = findings.SUSPECT
+    return seen.finding(SOURCE, f"RDRAND in {names}", verdict, INSTRUCTIONS_WHY, INSTRUCTIONS_RANK, cures=[HIDE])
 
 
 def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
     """What strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
     found = _system_calls(run, notes)
-    sources: dict[tuple[str, str], _Asked] = defaultdict(_Asked)
+    sources: dict[tuple[str, str], Seen] = defaultdict(Seen)
     for call in found.calls if found is not None else ():
-        if call.pid in helpers:
-            continue
-        asked = sources[call.call, call.source]
-        asked.calls += call.calls
-        asked.processes.add(call.pid)
-        asked.askers[call.program] += call.calls
-    for (call_name, source), asked in sources.items():
-        yield _system_call(call_name, source, asked)
+        if call.pid not in helpers:
+            sources[call.call, call.source].add(call.pid, call.calls, _asker(call.program))
+    for (call_name, source), seen in sources.items():
+        yield _system_call(call_name, source, seen)
 
 
 def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None:
@@ -255,7 +216,7 @@ def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None
     return found
 
 
-def _system_call(call: str, source: str, asked: _Asked) -> Finding:
+def _system_call(call: str, source: str, seen: Seen) -> Finding:
     if source.startswith(RANDOM):
         why, verdict, rank = RECORDED, findings.COVERED, COVERED_RANK
     elif source.startswith(OF_PROCESSORS):
@@ -263,14 +224,4 @@ def _system_call(call: str, source: str, asked: _Asked) -> Finding:
     else:
         why, verdict, rank = DEVICE_WHY, findings.AS_SET, SET_RANK
     subject = call if source == call else f"{call} {source}"
-    return Finding(
-        id=f"{SYSTEM_CALL}/{subject}"[:MAX_TEXT],
-        kind=SYSTEM_CALL,
-        subject=subject[:MAX_TEXT],
-        where=asked.where,
-        calls=asked.calls,
-        processes=len(asked.processes),
-        why=why,
-        rank=rank,
-        verdict=verdict,
-    )
+    return seen.finding(SYSTEM_CALL, subject, verdict, why, rank, shows=[])

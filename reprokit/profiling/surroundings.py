@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import Counter
@@ -10,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reprokit import findings
-from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, CodePlace, Cure, Finding
+from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding
 from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
 from reprokit.profiling import cures
-from reprokit.profiling.lines import MAX_TEXT, Completion, Function, Loader, Setting, place
+from reprokit.profiling.groups import Seen, of_key
+from reprokit.profiling.lines import Completion, Function, Loader, Setting, place
 
 MAX_KEPT = 20_000  # of functions, settings, loaders and completions each
-MAX_UNKNOWN = 100_000
+MAX_NAMES = 100_000  # of functions, of which it is remembered whether anything is known
 MAX_VALUE = 200  # characters
 THREADS = {  # settings that say with how many threads a framework computes
     "torch.get_num_threads": "pytorch",
@@ -44,78 +46,53 @@ WORKERS_WHY = "how many workers there are decides who draws which random numbers
 
 
 @dataclass
-class _Seen:
-    """How often something was seen, where, and in which processes."""
-
-    calls: Counter[int] = field(default_factory=Counter)  # by process
-    places: Counter[CodePlace] = field(default_factory=Counter)
-
-    def add(self, process: int, calls: int, where: Iterable[tuple[CodePlace, int]]) -> None:
-        self.calls[process] += calls
-        for found, number in where:
-            if found in self.places or len(self.places) < MAX_PLACES * 4:
-                self.places[found] += max(number, 1)
-
-    @property
-    def where(self) -> list[CodePlace]:
-        return [found for found, _ in self.places.most_common(MAX_PLACES)]
-
-
-@dataclass
 class Surroundings:
     """What was seen around the operators of one run."""
 
     facts: Sequence[Fact]
-    scale: dict[int, float] = field(default_factory=dict)  # by process: for steps that were not looked at
-    functions: dict[str, _Seen] = field(default_factory=dict)
-    settings: dict[tuple[str, str], tuple[Setting, _Seen]] = field(default_factory=dict)
-    loaders: dict[tuple[str, int | str | None, bool | str | None], _Seen] = field(default_factory=dict)
-    completions: dict[str, _Seen] = field(default_factory=dict)
-    _unknown: set[str] = field(default_factory=set)  # functions
+    scale: dict[object, float] = field(default_factory=dict)  # by process: for steps that were not looked at
+    functions: dict[str, Seen] = field(default_factory=dict)
+    settings: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)  # of the settings
+    loaders: dict[tuple[str, int | str | None, bool | str | None], Seen] = field(default_factory=dict)
+    completions: dict[str, Seen] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._is_known = functools.lru_cache(MAX_NAMES)(lambda name: any(matching_function(self.facts, name)))
 
     def add_function(self, process: int, line: Function) -> None:
         """Take in a function; one of which nothing is known is none to tell of."""
-        if line.name in self._unknown or (line.name not in self.functions and not self._is_known(line.name)):
-            return
-        where = [(place(frame), frame[3]) for frame in line.where[:MAX_PLACES]]
-        self.functions.setdefault(line.name, _Seen()).add(process, line.calls, where)
-
-    def _is_known(self, name: str) -> bool:
-        if len(self.functions) < MAX_KEPT and matching_function(self.facts, name):
-            return True
-        if len(self._unknown) < MAX_UNKNOWN:
-            self._unknown.add(name)
-        return False
+        if self._is_known(line.name):
+            seen = of_key(self.functions, line.name, MAX_KEPT)
+            seen.add(process, line.calls)
+            for frame in line.where[:MAX_PLACES]:
+                seen.add_place(place(frame), frame[3])
 
     def add_setting(self, process: int, line: Setting) -> None:
         """Take in a setting as it was in one process."""
         key = (line.name, _text(line.value))
-        if key in self.settings or len(self.settings) < MAX_KEPT:
-            self.settings.setdefault(key, (line, _Seen()))[1].add(process, 0, ())
+        of_key(self.settings, key, MAX_KEPT).add(process, 0)
+        if key in self.settings:
+            self.values.setdefault(key, line.value)
 
     def add_loader(self, process: int, line: Loader) -> None:
         """Take in something that loads data."""
         key = (line.name, line.workers, line.deterministic)
-        if key in self.loaders or len(self.loaders) < MAX_KEPT:
-            where = [(place(frame), 1) for frame in line.where[:1]]
-            self.loaders.setdefault(key, _Seen()).add(process, line.calls, where)
+        of_key(self.loaders, key, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     def add_completion(self, process: int, line: Completion) -> None:
         """Take in an order that timing decides."""
-        if line.ordered:
-            return
-        if line.name in self.completions or len(self.completions) < MAX_KEPT:
-            where = [(place(frame), line.calls) for frame in line.where[:1]]
-            self.completions.setdefault(line.name, _Seen()).add(process, line.calls, where)
+        if not line.ordered:
+            of_key(self.completions, line.name, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     @property
     def threads(self) -> dict[str, int]:
         """The most threads that each framework computed with, where that was seen."""
         found: dict[str, int] = {}
-        for (name, _), (line, _) in self.settings.items():
+        for (name, _), value in self.values.items():
             framework = THREADS.get(name, "")
-            if framework and type(line.value) is int and line.value > 0:
-                found[framework] = max(line.value, found.get(framework, 0))
+            if framework and type(value) is int and value > 0:
+                found[framework] = max(value, found.get(framework, 0))
         return found
 
     def findings(
@@ -148,7 +125,7 @@ class Surroundings:
                 why = f"{workers} {'worker' if workers == 1 else 'workers'}: {WORKERS_WHY}"
                 yield _finding(SETTING, name, seen, fact, why, findings.AS_SET, SETTING_RANK, cure)
 
-    def _order(self, name: str, seen: _Seen, fact: Fact | None, why: str) -> Finding:
+    def _order(self, name: str, seen: Seen, fact: Fact | None, why: str) -> Finding:
         cure = (cures.of_fact(fact, name) if fact is not None else []) or [KEEP_ORDER]
         return _finding(ORDER, name, seen, fact, why, findings.SUSPECT, DATA_ORDER_RANK, cure)
 
@@ -156,17 +133,17 @@ class Surroundings:
         return next((fact for fact in self.facts if fact.id == name), None)
 
     def _set(self, versions: Mapping[str, str], devices: set[str], compiles: bool) -> Iterator[Finding]:
-        for (name, value), (line, seen) in self.settings.items():
+        for (name, text), seen in self.settings.items():
             if name.startswith(OF_COMPILERS) and not compiles:
                 continue
-            known = [*matching_setting(self.facts, name, line.value), *matching_variable(self.facts, name)]
+            value = self.values[name, text]
+            known = [*matching_setting(self.facts, name, value), *matching_variable(self.facts, name)]
             for fact in _fitting(known, versions, devices)[:1]:
                 is_suspect = fact.differs_on_one_machine
                 verdict = findings.SUSPECT if is_suspect else findings.AS_SET
                 rank = SUSPECTED_SETTING_RANK if is_suspect else SETTING_RANK
                 cure = cures.of_fact(fact, name)
-                subject = f"{name} = {value}"
-                yield _finding(SETTING, subject, seen, fact, fact.why or fact.title, verdict, rank, cure)
+                yield _finding(SETTING, f"{name} = {text}", seen, fact, fact.why or fact.title, verdict, rank, cure)
 
     def _called(self, versions: Mapping[str, str], devices: set[str], told: set[str]) -> Iterator[Finding]:
         for name, seen in self.functions.items():
@@ -203,23 +180,12 @@ def _in_order(name: str) -> list[Cure]:
 
 
 def _finding(
-    kind: str, subject: str, seen: _Seen, fact: Fact | None, why: str, verdict: str, rank: float, cure: list[Cure]
+    kind: str, subject: str, seen: Seen, fact: Fact | None, why: str, verdict: str, rank: float, cure: list[Cure]
 ) -> Finding:
-    return Finding(
-        id=f"{kind}/{subject}"[:MAX_TEXT],
-        kind=kind,
-        subject=subject[:MAX_TEXT],
-        framework=fact.framework if fact is not None else "",
-        where=seen.where,
-        calls=seen.calls.total(),
-        processes=len(seen.calls),
-        fact=fact.id if fact is not None else None,
-        why=why,
-        shows=list(fact.shows) if fact is not None else ["run-to-run"] if verdict == findings.SUSPECT else [],
-        cures=cure,
-        rank=rank,
-        verdict=verdict,
-    )
+    details: dict[str, Any] = {"cures": cure, "shows": ["run-to-run"] if verdict == findings.SUSPECT else []}
+    if fact is not None:
+        details.update(framework=fact.framework, fact=fact.id, shows=list(fact.shows))
+    return seen.finding(kind, subject, verdict, why, rank, **details)
 
 
 def _text(value: Any) -> str:
