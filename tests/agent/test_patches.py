@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.patches import PLACES
-from reprokit.agent.patches.versions import fits
+from reprokit.agent.patches import PLACES, fits
 from reprokit.patches import CATALOGUE, find
 from tests.agent.training import Training
 from tests.interpreters import tf114_python

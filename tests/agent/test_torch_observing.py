@@ -207,8 +207,6 @@ def test_compiled_code_stays_compiled_and_its_races_are_caught(training: Trainin
     line = observed.one("compiled", phase="forward")
     assert (line["name"], line["function"], line["calls"], line["device"]) == ("torch.compile", "add_rows", 8, "cpu")
     assert "aten::index_put_" in line["operators"]
-    places = {name: number for name, _, number, _ in line["places"]}
-    assert COMPILED.splitlines()[places["aten::index_put_"] - 1].strip() == "out = out.index_add(0, index, values)"
     backward = observed.one("compiled", phase="backward")
     assert backward["where"] == line["where"]
     assert "aten::index" in backward["operators"]

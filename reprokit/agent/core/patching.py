@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     if original is None or not callable(original) or hasattr(original, mark):
         return
     wrapper = functools.wraps(original)(make(original))
-    if not isinstance(owner, type):  # pickle finds functions by module and name
+    if isinstance(owner, ModuleType):  # pickle finds functions by module and name
         wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
     setattr(wrapper, mark, True)
     setattr(owner, name, wrapper)
@@ -36,16 +37,6 @@ def swap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..
     def undo() -> None:
         if getattr(owner, name, None) is function:  # otherwise somebody else has wrapped it, and calls it
             setattr(owner, name, original)
-
-    return undo
-
-
-def all_of(undos: list[Callable[[], None]]) -> Callable[[], None]:
-    """What takes back all of these, the last one first."""
-
-    def undo() -> None:
-        for one in reversed(undos):
-            one()
 
     return undo
 

@@ -1,7 +1,7 @@
 """Observes a training for `reprokit profile`: functions, operators, settings, loaders and orders of completion.
 
-An observer of a framework is a module here with `def observe(module, observer) -> None`, called when the module that
-it waits for (OBSERVERS) has been executed. What it finds it hands to Observer.write.
+An observer is a function `def observe(module, observer) -> None` of a file here, called when the module that it waits
+for (OBSERVERS) has been executed. What it finds it hands to Observer.write, or has counted by Observer.count.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
 
-# Which observers wait for a module. Their `observe` is called once a module and process.
+# Which observers wait for a module, by file and function. They are called once a module and process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
-    "asyncio.tasks": ("completion",),
-    "concurrent.futures._base": ("completion",),
-    "jax": ("jax_operators",),
-    "joblib.parallel": ("completion",),
-    "multiprocessing.pool": ("completion",),
-    "multiprocessing.queues": ("completion",),
-    "tensorflow": ("settings", "tensorflow_operators"),
-    "tensorflow.python.client.session": ("settings",),
-    "tensorflow.python.data.ops.dataset_ops": ("loaders",),
-    "threading": ("functions",),
-    "torch": ("settings", "loaders", "torch_operators"),
-    "torch._inductor.codecache": ("torch_inductor",),
-    "torch._inductor.output_code": ("torch_inductor",),
-    "torch.utils.data.dataloader": ("loaders", "torch_operators"),
-    "xgboost.training": ("settings",),
+    "asyncio.tasks": ("library_calls.observe_waiting",),
+    "concurrent.futures._base": ("library_calls.observe_waiting",),
+    "jax": ("library_calls.observe_compilations",),
+    "joblib.parallel": ("library_calls.observe_joblib",),
+    "multiprocessing.pool": ("library_calls.observe_pool",),
+    "multiprocessing.queues": ("library_calls.observe_queues",),
+    "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
+    "tensorflow.python.client.session": ("settings.observe_sessions",),
+    "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
+    "threading": ("functions.observe",),
+    "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
+    "torch._inductor.codecache": ("torch_inductor.observe",),
+    "torch._inductor.output_code": ("torch_inductor.observe",),
+    "torch.utils.data.dataloader": ("library_calls.observe_loaders", "torch_operators.observe_loaders"),
+    "xgboost.training": ("settings.observe_xgboost",),
 }
-_OF_OPERATORS = ("jax_operators", "torch_operators", "torch_inductor", "tensorflow_operators")
+_OF_OPERATORS = ("library_calls.observe_compilations", "torch_operators.", "torch_inductor.", "tensorflow_operators.")
 
 # The first steps are looked at, and of the later ones one window in so many: what steps do repeats.
 FIRST_STEPS = 64
 WINDOW = 16
 WINDOWS = 16
 FIRST_RESULTS = 3
+MAX_COUNTED = 2000  # lines of one kind
 MAX_PAUSE = 2.0  # seconds after which something else than steps seems to go on
 
 
@@ -76,13 +77,15 @@ class Observer:
         seconds = profiling.get("seconds")
         self._end: float | None = None if seconds is None else time.monotonic() + seconds
         self._file = ProfileFile(agent.run)
-        self._before_writing: list[Callable[[], object]] = []
-        self._at_end: list[Callable[[], object]] = []
-        self._in_child: list[Callable[[], object]] = []
-        self._at_sampling: list[Callable[[bool], object]] = []
-        self._each_step: list[Callable[[], object]] = []
-        self._each_pass: list[Callable[[Any], object]] = []
+        # What observers have called:
+        self.before_writing: list[Callable[[], object]] = []  # before each writing of the file, also the last
+        self.at_end: list[Callable[[], object]] = []  # once at the end of the process, or when enough was seen
+        self.in_child: list[Callable[[], object]] = []  # in each forked child, to drop what the parent noted
+        self.at_sampling: list[Callable[[bool], object]] = []  # whether the next steps are looked at
+        self.each_step: list[Callable[[], object]] = []  # also when nothing more is collected
+        self.each_pass: list[Callable[[Any], object]] = []  # with a loader of PyTorch that is about to be iterated
         self.parts: dict[str, Any] = {}  # what the observers of one framework share
+        self._counted: dict[str, dict[object, dict[str, Any]]] = {}  # by kind
         self._observed: set[tuple[str, str]] = set()
         self._finished = False
         self._flushing = False
@@ -108,6 +111,18 @@ class Observer:
         if self._file.is_due():
             self.flush()
 
+    def count(self, kind: str, name: str, facts: dict[str, Any], places_are: str = "where") -> None:
+        """One more call of this name with these facts, made where the user's code is now."""
+        places = where()
+        lines = self._counted.setdefault(kind, {})
+        key = (name, *places[:1], *[(fact, str(facts[fact])) for fact in sorted(facts)])
+        line = lines.get(key)
+        if line is None and len(lines) < MAX_COUNTED:
+            line = lines[key] = {"name": name, **facts, "calls": 0, places_are: places}
+            self.write(kind, key, line)
+        if line is not None:
+            line["calls"] += 1
+
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
             UpdateDone: lambda _: self.step(),
@@ -125,11 +140,11 @@ class Observer:
         self.sampled_steps += self.sampling
         if self.collecting:
             self._look_for_end()
-        for function in self._each_step:
+        for function in self.each_step:
             self.agent.attempt(function)
 
     def _begin_pass(self, event: LoaderBegan) -> None:
-        for function in self._each_pass if self.collecting else ():
+        for function in self.each_pass if self.collecting else ():
             self.agent.attempt(function, event.loader)
 
     def _look_for_end(self) -> None:
@@ -147,7 +162,7 @@ class Observer:
     def _sample(self, on: bool) -> None:
         if on is not self.sampling:
             self.sampling = on
-            for function in self._at_sampling:
+            for function in self.at_sampling:
                 self.agent.attempt(function, on)
 
     def note(self, text: str) -> None:
@@ -158,30 +173,6 @@ class Observer:
         """Say that a process was started to measure: what it asks the kernel for is no business of the training's."""
         self.write("helper", pid, {"pid": pid})
 
-    def before_writing(self, function: Callable[[], object]) -> None:
-        """Have this called before each writing of the file, also the last."""
-        self._before_writing.append(function)
-
-    def at_end(self, function: Callable[[], object], *, first: bool = False) -> None:
-        """Have this called once at the end of the process, or when enough was seen."""
-        self._at_end.insert(0 if first else len(self._at_end), function)
-
-    def each_step(self, function: Callable[[], object]) -> None:
-        """Have this called after each step, also when nothing more is collected, on the thread that stepped."""
-        self._each_step.append(function)
-
-    def each_pass(self, function: Callable[[Any], object]) -> None:
-        """Have this called with a loader of PyTorch that is about to be iterated."""
-        self._each_pass.append(function)
-
-    def at_sampling(self, function: Callable[[bool], object]) -> None:
-        """Have this called with False when the next steps are not looked at, and with True when they are again."""
-        self._at_sampling.append(function)
-
-    def in_child(self, function: Callable[[], object]) -> None:
-        """Have this called in each forked child, to drop what the parent noted."""
-        self._in_child.append(function)
-
     # What the agent calls
 
     def begin(self) -> None:
@@ -191,7 +182,7 @@ class Observer:
             replace(os, name, self._make_last)
         if self._enough_steps is not None or self._end is not None:
             replace(sys, "excepthook", self._make_excepthook)
-        settings.begin(self)
+        settings.ObservedSettings(self)
         if self._functions:
             from . import functions
 
@@ -241,14 +232,15 @@ class Observer:
             self.agent.attempt(self._observe, observer, module)
 
     def _wants(self, observer: str) -> bool:
-        if observer in _OF_OPERATORS:
+        if observer.startswith(_OF_OPERATORS):
             return self._operators
-        return self._functions or observer != "functions"
+        return self._functions or observer != "functions.observe"
 
     def _observe(self, observer: str, module: ModuleType) -> None:
         from importlib import import_module
 
-        import_module(f"{__name__}.{observer}").observe(module, self)
+        file, _, name = observer.partition(".")
+        getattr(import_module(f"{__name__}.{file}"), name)(module, self)
 
     def look_at_clock(self) -> None:
         """Write or stop where it is time to."""
@@ -272,7 +264,7 @@ class Observer:
         self._flushing = True
         begun = time.monotonic()
         try:
-            for function in self._before_writing:
+            for function in self.before_writing:
                 self.agent.attempt(function)
             if self._file or not self._is_child:
                 self._note_process()
@@ -300,7 +292,7 @@ class Observer:
         self.collecting = False
 
     def _read_end(self) -> None:
-        for function in self._at_end:
+        for function in self.at_end:
             self.agent.attempt(function)
 
     def forget(self) -> None:
@@ -310,7 +302,8 @@ class Observer:
         self._is_child = self.sampling = True
         self._handed_over = 0
         self.steps = self.sampled_steps = 0
-        for function in self._in_child:
+        self._counted.clear()
+        for function in self.in_child:
             self.agent.attempt(function)
         if self.agent.attempt(self._file.is_full):
             self.collecting = False

@@ -37,7 +37,7 @@ class ProfileFile:
         """In a forked child: begin anew, with a file of its own; it may be ended soon, so it writes soon."""
         self._lines: dict[tuple[str, object], Mapping[str, object]] = {}
         self._path: str | None = None
-        self._refused = self._writing = False
+        self._refused = False
         self.left_out = 0  # lines for which there was no room
         self._due = 0.0
 
@@ -54,13 +54,12 @@ class ProfileFile:
 
     def is_due(self) -> bool:
         """Whether enough time has passed to write again."""
-        return time.monotonic() >= self._due and not self._writing
+        return time.monotonic() >= self._due
 
     def write(self) -> None:
         """Write all lines; what cannot be written is tried again the next time."""
-        if self._writing or self._refused or not self._lines:
+        if self._refused or not self._lines:
             return
-        self._writing = True
         try:
             if self._path is None:
                 self._path = self._reserve()
@@ -68,8 +67,6 @@ class ProfileFile:
                 self._replace(self._path, self._text())
         except OSError:
             pass
-        finally:
-            self._writing = False
 
     def took(self, seconds: float) -> None:
         """So long took it to put the lines together and to write them: leave the training some time now."""

@@ -198,10 +198,10 @@ class Functions:
 def begin(observer: Observer) -> None:
     """Count calls in this process."""
     functions = Functions(observer)
-    observer.before_writing(functions.report)
-    observer.at_end(functions.end, first=True)
-    observer.in_child(functions.forget)
-    observer.at_sampling(functions.sample)
+    observer.before_writing.append(functions.report)
+    observer.at_end.insert(0, functions.end)
+    observer.in_child.append(functions.forget)
+    observer.at_sampling.append(functions.sample)
     observer.functions = functions
     functions.enable()
 

@@ -10,19 +10,16 @@ import re
 import sys
 
 from ..compute_settings import VARIABLES, facts
-from ..core.user_frames import where
 from ..pytorch import private_api
-from .call_watch import argument, watch
+from .library_calls import argument, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
     from typing import Any
 
     from . import Observer
 
-MAX_SET = 500  # settings that scripts set, by place
 MAX_TEXT = 300
 
 _VARIABLES = (
@@ -81,63 +78,44 @@ _SET_IN_TORCH = (
     "set_float32_matmul_precision",
     "set_flush_denormal",
 )
+_SET_IN_TENSORFLOW = {
+    "enable_op_determinism": "tf.config.experimental.enable_op_determinism",
+    "enable_tensor_float_32_execution": "tf.config.experimental.enable_tensor_float_32_execution",
+    "set_intra_op_parallelism_threads": "tf.config.threading.intra_op",
+    "set_inter_op_parallelism_threads": "tf.config.threading.inter_op",
+    "set_optimizer_jit": "tf.config.optimizer.jit",
+}
 _JAX = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 _OF_XGBOOST = ("booster", "updater", "nthread", "n_jobs", "tree_method", "device", "feature_selector")
 _OF_LIBRARIES = ("threads", "interop_threads", "core", "branch", "isa", "capability", "used")
 
 
 class ObservedSettings:
-    """The settings of this process."""
+    """The settings of this process as they are at the end; a library that was not loaded has none."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._set: dict[object, dict[str, Any]] = {}
         self._at_start = dict(_variables())
-        observer.in_child(self._set.clear)
-
-    def put(self, name: str, value: Any, source: str) -> None:
-        """A setting as it is at the end."""
-        self._observer.write("setting", name, {"name": name, "value": _plain(value), "where": source})
-
-    def set_by_script(self, name: str, value: Any) -> None:
-        """A setting that is set where the user's code is now."""
-        places = where(2)
-        key = (name, str(_plain(value)), tuple(places[:1]))
-        line = self._set.get(key)
-        if line is None and len(self._set) < MAX_SET:
-            line = {"name": name, "value": _plain(value), "where": "set by script", "places": places, "calls": 0}
-            self._set[key] = line
-            self._observer.write("setting", key, line)
-        if line is not None:
-            line["calls"] += 1
+        observer.at_end.append(self.read)
 
     def read(self) -> None:
-        """What there is at the end; a library that was not loaded has nothing."""
+        """Write all down."""
         for name, value in _variables():
             given = self._at_start.get(name) == value
-            self.put(name, value, "environment" if given else "set by script")
+            self._put(name, value, "environment" if given else "set by script")
         for library, read in _READERS.items():
             module = sys.modules.get(library)
             if module is not None:
                 for name, value in self._observer.agent.attempt(lambda read=read, module=module: [*read(module)]) or ():
-                    self.put(name, value, "read at end")
+                    self._put(name, value)
         if not _COMPUTING.isdisjoint(sys.modules):
             for name, _, found in facts():
                 for fact in _OF_LIBRARIES:
                     if found.get(fact) is not None:
-                        self.put(f"{name}.{fact}", found[fact], "read at end")
+                        self._put(f"{name}.{fact}", found[fact])
 
-
-def begin(observer: Observer) -> None:
-    """Note the variables that the process was given, and read all at its end."""
-    settings = ObservedSettings(observer)
-    observer.parts["settings"] = settings
-    observer.at_end(settings.read)
-
-
-def observe(module: ModuleType, observer: Observer) -> None:
-    """A framework has been imported: see what scripts set in it."""
-    _WATCHERS[module.__name__](module, observer, observer.parts["settings"])
+    def _put(self, name: str, value: Any, source: str = "read at end") -> None:
+        self._observer.write("setting", name, {"name": name, "value": _plain(value), "where": source})
 
 
 def _variables() -> Iterator[tuple[str, str]]:
@@ -205,9 +183,8 @@ def _xgboost(xgboost: Any) -> Iterator[tuple[str, Any]]:
 
 def _ask(module: Any, path: str) -> Any:
     """What stands there, or what the function there answers; None where this version has none."""
-    for name in path.split("."):
-        module = getattr(module, name, None)
-    return module() if callable(module) else module
+    found = _attribute(module, path)
+    return found() if callable(found) else found
 
 
 _READERS: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
@@ -221,85 +198,55 @@ _COMPUTING = frozenset(["jax", "numpy", "tensorflow", "torch", "xgboost"])
 # Setting
 
 
-def _watch_torch(torch: Any, observer: Observer, settings: ObservedSettings) -> None:
-    for function in _SET_IN_TORCH:
-        _watch_setter(observer, settings, torch, function, f"torch.{function}", 0, "mode")
-    for module in ("cudnn", "mkldnn", "miopen", "opt_einsum"):
-        _watch_properties(observer, settings, f"torch.backends.{module}")
-    for name, (owner, function) in private_api.tf32_setters(torch).items():
-        _watch_setter(observer, settings, owner, function, name, 0, "")
+def _set_by_script(observer: Observer, name: str, value: Any) -> None:
+    """A setting is set where the user's code is now."""
+    observer.count("setting", name, {"value": _plain(value), "where": "set by script"}, places_are="places")
 
 
-def _watch_setter(
-    observer: Observer, settings: ObservedSettings, owner: Any, function: str, name: str, position: int, keyword: str
-) -> None:
+def _watch_setter(observer: Observer, owner: Any, function: str, name: str, position: int = 0) -> None:
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        settings.set_by_script(name, argument(arguments, keywords, position, keyword))
+        _set_by_script(observer, name, argument(arguments, keywords, position, "mode"))
         for key in keywords:
-            if key != keyword:
-                settings.set_by_script(f"{name}.{key}", keywords[key])
+            if key != "mode":
+                _set_by_script(observer, f"{name}.{key}", keywords[key])
 
     watch(observer, owner, function, note)
 
 
-def _watch_properties(observer: Observer, settings: ObservedSettings, module: str) -> None:
-    """torch.backends' modules are objects, whose properties call a setter."""
-    for name, found in list(vars(type(sys.modules.get(module))).items()):
-        if type(found).__name__ == "ContextProp":
-
-            def note(arguments: tuple[Any, ...], _: dict[str, Any], name: str = f"{module}.{name}") -> None:
-                settings.set_by_script(name, arguments[0])
-
-            watch_property(observer, found, note)
-
-
-def watch_property(observer: Observer, found: Any, note: Callable[..., None]) -> None:
-    """Have the setter of a property of torch.backends tell."""
-    setter = found.setter
-    if not callable(setter) or hasattr(setter, "_reprokit_watched"):
-        return
-
-    def watched(*arguments: Any) -> Any:
-        if observer.collecting:
-            observer.agent.attempt(note, arguments, {})
-        return setter(*arguments)
-
-    watched._reprokit_watched = True  # type: ignore[attr-defined]
-    found.setter = watched
+def observe_torch(torch: Any, observer: Observer) -> None:
+    """See what scripts set in PyTorch."""
+    for function in _SET_IN_TORCH:
+        _watch_setter(observer, torch, function, f"torch.{function}")
+    for module in ("cudnn", "mkldnn", "miopen", "opt_einsum"):
+        for name, setting in list(vars(type(sys.modules.get(f"torch.backends.{module}"))).items()):
+            if type(setting).__name__ == "ContextProp":  # these modules are objects, whose properties call a setter
+                _watch_setter(observer, setting, "setter", f"torch.backends.{module}.{name}")
+    for name, (owner, function) in private_api.tf32_setters(torch).items():
+        _watch_setter(observer, owner, function, name)
 
 
-def _watch_tensorflow(_: Any, observer: Observer, settings: ObservedSettings) -> None:
+def observe_tensorflow(tensorflow: Any, observer: Observer) -> None:
+    """See what scripts set in TensorFlow, whose public modules have the functions already: there too it is replaced."""
     from ..tensorflow import private_api
 
     config = private_api.module("config")
-    names = {
-        "enable_op_determinism": "tf.config.experimental.enable_op_determinism",
-        "enable_tensor_float_32_execution": "tf.config.experimental.enable_tensor_float_32_execution",
-        "set_intra_op_parallelism_threads": "tf.config.threading.intra_op",
-        "set_inter_op_parallelism_threads": "tf.config.threading.inter_op",
-        "set_optimizer_jit": "tf.config.optimizer.jit",
-    }
-    for function, name in names.items():
-        if config is not None and hasattr(config, function):
-            _watch_public(observer, settings, config, function, name)
+    for function, name in _SET_IN_TENSORFLOW.items():
+        original = getattr(config, function, None)
+        if original is None:
+            continue
+        is_switch = function == "enable_op_determinism"
 
+        def note(arguments: Any, keywords: Any, name: str = name, is_switch: bool = is_switch) -> None:
+            given = [*arguments, *keywords.values()]
+            _set_by_script(observer, name, True if is_switch else given[0] if given else None)
 
-def _watch_public(observer: Observer, settings: ObservedSettings, config: Any, function: str, name: str) -> None:
-    """The public modules have the function already: there too it is replaced."""
-    original = getattr(config, function)
-    is_switch = function == "enable_op_determinism"
-
-    def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        given = [*arguments, *keywords.values()]
-        settings.set_by_script(name, True if is_switch else given[0] if given else None)
-
-    watch(observer, config, function, note)
-    for path in ("config.experimental", "config.threading", "config.optimizer"):
-        for version in ("", "compat.v1.", "compat.v2."):
-            public = _attribute(sys.modules.get("tensorflow"), version + path)
-            for public_name, value in list(vars(public).items()) if public is not None else ():
-                if value is original:
-                    setattr(public, public_name, getattr(config, function))
+        watch(observer, config, function, note)
+        for path in ("config.experimental", "config.threading", "config.optimizer"):
+            for version in ("", "compat.v1.", "compat.v2."):
+                public = _attribute(tensorflow, version + path)
+                for public_name, value in list(vars(public).items()) if public is not None else ():
+                    if value is original:
+                        setattr(public, public_name, getattr(config, function))
 
 
 def _attribute(module: Any, path: str) -> Any:
@@ -308,7 +255,7 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _watch_session(module: Any, observer: Observer, settings: ObservedSettings) -> None:
+def observe_sessions(module: Any, observer: Observer) -> None:
     """The sizes of the pools are given to the first session in TensorFlow 1."""
 
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -316,26 +263,20 @@ def _watch_session(module: Any, observer: Observer, settings: ObservedSettings) 
         for kind in ("intra", "inter"):
             size = getattr(config, f"{kind}_op_parallelism_threads", None)
             if size:  # what Keras itself opens has none
-                settings.set_by_script(f"tf.ConfigProto.{kind}_op_parallelism_threads", size)
+                _set_by_script(observer, f"tf.ConfigProto.{kind}_op_parallelism_threads", size)
 
     watch(observer, module.BaseSession, "__init__", note)
 
 
-def _watch_xgboost(module: Any, observer: Observer, settings: ObservedSettings) -> None:
+def observe_xgboost(module: Any, observer: Observer) -> None:
+    """The parameters of XGBoost's boosters."""
+
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         given = argument(arguments, keywords, 0, "params")
         pairs = dict(given) if given else {}
         for name in _OF_XGBOOST:
             if name in pairs:
-                settings.set_by_script(f"xgboost.{name}", pairs[name])
+                _set_by_script(observer, f"xgboost.{name}", pairs[name])
 
     for function in ("train", "cv"):
         watch(observer, module, function, note)
-
-
-_WATCHERS = {
-    "tensorflow": _watch_tensorflow,
-    "tensorflow.python.client.session": _watch_session,
-    "torch": _watch_torch,
-    "xgboost.training": _watch_xgboost,
-}

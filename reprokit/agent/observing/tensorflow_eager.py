@@ -5,8 +5,10 @@ Each call costs some microseconds, so that steps that are not looked at are left
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+from typing import NamedTuple
 
 from ..core import user_frames
 from ..core.patching import replace
@@ -30,27 +32,13 @@ _PLAIN = (bool, int, str, bytes)
 _KINDS = frozenset(["bool", "int", "float", "string"])
 
 
-class Call:
+class Call(NamedTuple):
     """An operator that is being called: its inputs, one by one, and its attributes by name."""
 
-    def __init__(
-        self, name: str, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
-    ) -> None:
-        self.name = name
-        self.definition = definition
-        self.is_flat = is_flat  # the inputs, which are tensors then; else there are as many as the definition names
-        self.inputs = inputs
-        self.attributes = dict(zip(attributes[::2], attributes[1::2]))
-
-
-def watch(calls: EagerCalls) -> None:
-    """See what goes through both doors, and where the backward pass begins and ends."""
-    module = private_api.module("eager")
-    if module is None or not hasattr(module, "TFE_Py_FastPathExecute"):
-        return
-    replace(module, "TFE_Py_FastPathExecute", calls.make_fast_path)
-    replace(module, "TFE_Py_Execute", calls.make_execute)
-    replace(module, "TFE_Py_TapeGradient", calls.make_gradient)
+    definition: Any
+    inputs: Sequence[Any]
+    attributes: dict[str, Any]
+    is_flat: bool  # the inputs, which are tensors then; else there are as many as the definition names
 
 
 class EagerCalls:
@@ -62,9 +50,17 @@ class EagerCalls:
         self._lines: dict[object, dict[str, Any]] = {}
         self._definitions: dict[str, Any] = {}
         self._thread = threading.local()
-        observer.in_child(self._lines.clear)
+        observer.in_child.append(self._lines.clear)
 
-    def make_gradient(self, original: Function) -> Function:
+    def watch(self) -> None:
+        """See what goes through both doors, and where the backward pass begins and ends."""
+        module = private_api.module("eager")
+        if hasattr(module, "TFE_Py_FastPathExecute"):
+            replace(module, "TFE_Py_FastPathExecute", functools.partial(self._make_door, self._by_fast_path))
+            replace(module, "TFE_Py_Execute", functools.partial(self._make_door, self._by_execute))
+            replace(module, "TFE_Py_TapeGradient", self._make_gradient)
+
+    def _make_gradient(self, original: Function) -> Function:
         """What is called on the way is backward."""
 
         def gradient(*arguments: Any, **keywords: Any) -> Any:
@@ -77,55 +73,36 @@ class EagerCalls:
 
         return gradient
 
-    def make_fast_path(self, original: Function) -> Function:
-        """The door of most operators: the context, the operator, a name, inputs, attributes."""
+    def _make_door(self, note: Function, original: Function) -> Function:
+        """One of the functions through which operators are called."""
         attempt, observer, busy = self._observer.agent.attempt, self._observer, self._tensorflow.busy
         counted = self._tensorflow.counted
 
-        def fast_path(*arguments: Any) -> Any:
+        def door(*arguments: Any) -> Any:
             if not (observer.collecting and observer.sampling) or getattr(busy, "now", False):
                 return original(*arguments)
-            line = attempt(self._by_fast_path, arguments)
+            line = attempt(note, arguments)
             result = original(*arguments)
             if line is not None:
                 counted(line)
             return result
 
-        return fast_path
-
-    def make_execute(self, original: Function) -> Function:
-        """The door of the others, and of functions."""
-        attempt, observer, busy = self._observer.agent.attempt, self._observer, self._tensorflow.busy
-        counted = self._tensorflow.counted
-
-        def execute(*arguments: Any) -> Any:
-            if not (observer.collecting and observer.sampling) or getattr(busy, "now", False):
-                return original(*arguments)
-            line = attempt(self._by_execute, arguments)
-            result = original(*arguments)
-            if line is not None:
-                counted(line)
-            return result
-
-        return execute
+        return door
 
     def _by_fast_path(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
+        """The door of most operators: the context, the operator, a name, inputs, attributes."""
         name = arguments[1]
-        if type(name) is not str:  # TensorFlow before 2.4
-            return None
-        definition = self._definition(name)
+        definition = self._definition(name) if type(name) is str else None  # else TensorFlow before 2.4
         if definition is None:
             return None
         end = 3 + len(definition.input_arg)
-        return self._note(name, definition, arguments[3:end], arguments[end:], is_flat=False)
+        return self._note(definition, arguments[3:end], arguments[end:], is_flat=False)
 
     def _by_execute(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
+        """The door of the others, and of functions."""
         name = arguments[2]
-        name = name.decode() if isinstance(name, bytes) else name
-        definition = self._definition(name)
-        if definition is None:
-            return None
-        return self._note(name, definition, arguments[3], arguments[4] or (), is_flat=True)
+        definition = self._definition(name.decode() if isinstance(name, bytes) else name)
+        return None if definition is None else self._note(definition, arguments[3], arguments[4] or (), is_flat=True)
 
     def _definition(self, name: str) -> Any:
         """What TensorFlow knows of an operator; None of a function, and of one that only moves values."""
@@ -135,23 +112,26 @@ class EagerCalls:
         return self._definitions[name]
 
     def _note(
-        self, name: str, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
+        self, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
     ) -> dict[str, Any] | None:
+        name = definition.name
         frame = user_frames.users_frame(sys._getframe(3))
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
-        draws = _draws(attributes) if tensorflow_graphs.is_parallel(name) else None
+        draws = None
+        if tensorflow_graphs.is_parallel(name):
+            draws = tensorflow_graphs.draws(private_api.function_graph(value) for value in attributes[1::2])
         key = (name, place, getattr(self._thread, "backward", False), tuple(map(_signature, inputs)), plain, draws)
         line = self._lines.get(key)
         if line is None and len(self._lines) < MAX_CALLS:
-            call = Call(name, definition, inputs, attributes, is_flat=is_flat)
+            call = Call(definition, inputs, dict(zip(attributes[::2], attributes[1::2])), is_flat)
             line = self._lines[key] = self._tensorflow.line(self._describe(call, draws), write=False)
             self._first(call, line)
         return line
 
     def _first(self, call: Call, line: dict[str, Any]) -> None:
         """The first call of its kind: note the functions that a pipeline will call, or repeat the call."""
-        if tensorflow_graphs.is_of_data(call.name):
+        if tensorflow_graphs.is_of_data(call.definition.name):
             for value in call.attributes.values():
                 if private_api.function_graph(value) is not None:
                     self._tensorflow.data_function(value)
@@ -159,17 +139,17 @@ class EagerCalls:
             self._tensorflow.confirmer.eager(call, line)
 
     def _describe(self, call: Call, draws: bool | None) -> dict[str, Any]:
-        flat = flatten(call.inputs)
+        flat = [one for value in call.inputs for one in (value[:MAX_LIST] if _is_list(value) else [value])]
+        devices = {tensorflow_graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in flat}
         line = tensorflow_graphs.line_of(
-            call.name,
-            self._phase(call.name),
-            _device(flat) or ("cuda" if self._tensorflow.reader.has_gpu else "cpu"),
-            [_dtype_name(value) for value in flat],
-            [_shape(value) for value in flat],
+            self._tensorflow.reader.version,
+            call.definition.name,
+            self._phase(call.definition.name),
+            max(devices - {""}, default=self._tensorflow.reader.device),  # a GPU's if one of the inputs is there
+            [(_dtype_name(value), _shape(value)) for value in flat],
             _attributes(call),
             user_frames.where(5),
         )
-        line["version"] = self._tensorflow.version
         if draws is not None:
             line["attributes"]["draws"] = draws
         return line
@@ -185,20 +165,8 @@ class EagerCalls:
         return tensorflow_graphs.phase_of(name, "", frames[::-1])
 
 
-def _draws(attributes: Sequence[Any]) -> bool:
-    """Whether the functions that a pipeline will call take random numbers."""
-    return tensorflow_graphs.draws(private_api.function_graph(value) for value in attributes[1::2])
-
-
-def flatten(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs one by one."""
-    flat: list[Any] = []
-    for value in inputs:
-        if isinstance(value, (list, tuple)):
-            flat += value[:MAX_LIST]
-        else:
-            flat.append(value)
-    return flat
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def _signature(value: Any) -> object:
@@ -206,9 +174,7 @@ def _signature(value: Any) -> object:
     try:
         return private_api.signature(value)
     except AttributeError:
-        if isinstance(value, (list, tuple)):
-            return tuple(map(_signature, value[:MAX_LIST]))
-        return type(value)
+        return tuple(map(_signature, value[:MAX_LIST])) if _is_list(value) else type(value)
 
 
 def _dtype_name(value: Any) -> str:
@@ -225,12 +191,6 @@ def _shape(value: Any) -> list[int]:
         return [-1]
 
 
-def _device(values: list[Any]) -> str:
-    """The device of the inputs: a GPU's if one of them is there."""
-    kinds = {tensorflow_graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in values}
-    return max(kinds - {""}, default="")
-
-
 def _attributes(call: Call) -> dict[str, object]:
     """Those that are plain values, with what is meant where none is given."""
     found: dict[str, object] = {}
@@ -244,15 +204,8 @@ def _attributes(call: Call) -> dict[str, object]:
         plain = tensorflow_graphs.simple(given)
         if plain is not None:
             found[attribute.name] = bool(plain) if attribute.type == "bool" else plain
-    if "num_parallel_calls" in [argument.name for argument in call.definition.input_arg]:
-        found.update(_parallel_calls(call))
-    return found
-
-
-def _parallel_calls(call: Call) -> dict[str, object]:
-    """How many elements a pipeline works on at once, which is an input of its operator; -1: as TensorFlow likes."""
     names = [argument.name for argument in call.definition.input_arg]
-    if len(names) != len(call.inputs):
-        return {}
-    value = call.inputs[names.index("num_parallel_calls")]
-    return {"num_parallel_calls": int(value)}
+    if "num_parallel_calls" in names and len(names) == len(call.inputs):
+        # How many elements a pipeline works on at once, which is an input of its operator; -1: as TensorFlow likes.
+        found["num_parallel_calls"] = int(call.inputs[names.index("num_parallel_calls")])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from ..core import user_frames
 from ..tensorflow import private_api
@@ -41,13 +42,12 @@ _GRADIENTS = ("eager/backprop.py", "ops/gradients_util.py", "ops/gradients_impl.
 _GRADIENT = frozenset(["_gradient_function", "_GradientsHelper", "batch_jacobian", "gradient", "gradients", "jacobian"])
 
 
-class GraphOperator:
+class GraphOperator(NamedTuple):
     """An operator of a graph, once for all its calls with such inputs on such a line."""
 
-    def __init__(self, line: dict[str, Any], function: str, operation: str) -> None:
-        self.line = line
-        self.function = function  # that it belongs to; "" of the outermost
-        self.operation = operation
+    line: dict[str, Any]
+    function: str  # that it belongs to; "" of the outermost
+    operation: str
 
 
 def computes(name: str) -> bool:
@@ -63,17 +63,18 @@ def key_of(line: dict[str, Any]) -> tuple[object, ...]:
 
 
 def line_of(
+    version: str,
     name: str,
     phase: str,
     device: str,
-    dtypes: list[str],
-    shapes: list[list[int]],
+    tensors: Iterable[tuple[str, list[int]]],
     attributes: dict[str, object],
     where: list[Place],
 ) -> dict[str, Any]:
-    """An operator as it is written."""
-    line: dict[str, Any] = {"framework": "tensorflow", "version": "", "name": name, "overload": "", "phase": phase}
-    line.update(device=device, dtypes=dtypes, shapes=shapes, attributes=attributes, calls=0, where=where)
+    """An operator as it is written; its tensors as dtype and shape."""
+    dtypes, shapes = map(list, zip(*tensors)) if tensors else ([], [])
+    line: dict[str, Any] = {"framework": "tensorflow", "version": version, "name": name, "overload": ""}
+    line.update(phase=phase, device=device, dtypes=dtypes, shapes=shapes, attributes=attributes, calls=0, where=where)
     return line
 
 
@@ -82,48 +83,31 @@ class GraphReader:
 
     def __init__(self, version: str, device: str) -> None:
         self.version = version
-        self._device = device
-
-    @property
-    def has_gpu(self) -> bool:
-        """Whether what names no device runs on a GPU."""
-        return self._device != "cpu"
+        self.device = device  # where what names no device runs
 
     def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[GraphOperator], list[dict[str, Any]]]:
         """The operators of these operations and of the functions that they call, and the compiled ones of these."""
         found: list[GraphOperator] = []
         compiled: list[dict[str, Any]] = []
-        self._collect(list(operations), phase, [""], found, compiled, set())
+        seen: set[str] = set()
+        waiting = [("", list(operations), phase, 0)]
+        while waiting:
+            owner, operations, phase, depth = waiting.pop(0)
+            for operation in operations[: MAX_OPERATIONS - len(found)]:
+                if computes(operation.type):
+                    found.append(GraphOperator(self.describe(operation, phase), owner, operation.name))
+                for name, function in called(operation) if depth < MAX_DEPTH else ():
+                    graph = function_graph(function)
+                    if graph is None or name in seen:
+                        continue
+                    seen.add(name)
+                    if is_compiled(function):
+                        where = frames_of_user(frames_of(operation))
+                        compiled.append(self.compiled(name, graph.get_operations(), where))
+                    else:
+                        inner = DATA if is_of_data(operation.type) else phase
+                        waiting.append((name, graph.get_operations(), inner, depth + 1))
         return found, compiled
-
-    def _collect(
-        self,
-        operations: list[Any],
-        phase: str,
-        names: list[str],
-        found: list[GraphOperator],
-        compiled: list[dict[str, Any]],
-        seen: set[str],
-    ) -> None:
-        for operation in operations:
-            if len(found) >= MAX_OPERATIONS:
-                return
-            if computes(operation.type):
-                found.append(GraphOperator(self.describe(operation, phase), names[-1], operation.name))
-            if len(names) > MAX_DEPTH:
-                continue
-            inner = DATA if is_of_data(operation.type) else phase
-            for name, function in called(operation):
-                if name in seen:
-                    continue
-                seen.add(name)
-                graph = function_graph(function)
-                if graph is None:
-                    continue
-                if is_compiled(function):
-                    compiled.append(self.compiled(name, graph.get_operations(), frames_of_user(frames_of(operation))))
-                else:
-                    self._collect(graph.get_operations(), inner, [*names, name], found, compiled, seen)
 
     def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:
         """An operation of a graph."""
@@ -131,15 +115,14 @@ class GraphReader:
         original = private_api.of_forward(operation)
         where = frames_of_user(frames_of(original) if original is not None else frames)
         line = line_of(
+            self.version,
             operation.type,
             phase or phase_of(operation.type, operation.name, frames),
-            kind_of_device(operation.device) or self._device,
-            [tensor.dtype.base_dtype.name for tensor in operation.inputs],
-            [shape_of(tensor.shape) for tensor in operation.inputs],
+            kind_of_device(operation.device) or self.device,
+            [(tensor.dtype.base_dtype.name, shape_of(tensor.shape)) for tensor in operation.inputs],
             attributes_of(operation.node_def),
             where,
         )
-        line["version"] = self.version
         if is_parallel(operation.type):
             line["attributes"]["draws"] = draws(function_graph(function) for _, function in called(operation))
         return line
@@ -246,11 +229,8 @@ def shape_of(shape: Any) -> list[int]:
     """Sizes of a shape, -1 where one is not known; [-1] where not even their number is."""
     if getattr(shape, "dims", True) is None:
         return [-1]
-    return [-1 if size is None else int(size) for size in map(_plain, shape)]
-
-
-def _plain(size: Any) -> Any:
-    return getattr(size, "value", size)  # TensorFlow 1 has a class for sizes
+    sizes = [getattr(size, "value", size) for size in shape]  # TensorFlow 1 has a class for sizes
+    return [-1 if size is None else int(size) for size in sizes]
 
 
 def attributes_of(node: Any) -> dict[str, object]:

@@ -31,18 +31,18 @@ _SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimize
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin to observe TensorFlow, which has just been imported."""
     observing = Tensorflow(module, observer)
-    observer.before_writing(observing.count)
-    observer.in_child(observing.forget)
+    observer.before_writing.append(observing.count)
+    observer.in_child.append(observing.forget)
     observing.watch_functions()
     observing.watch_sessions()
-    tensorflow_eager.watch(observing.eager)
+    observing.eager.watch()
 
 
 class _GraphCounts:
     """A function or a part of a graph, and how often it was executed."""
 
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
-        self.lines = lines
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
         self.calls = 0
         self.counted = 0
         self.updates = False  # it holds an optimizer's update: an execution is a step
@@ -63,7 +63,7 @@ class Tensorflow:
             from .tensorflow_confirm import TensorflowConfirmer
 
             self._confirmer = TensorflowConfirmer(observer, self)
-            observer.at_end(self._confirmer.finish)
+            observer.at_end.append(self._confirmer.finish)
 
     def forget(self) -> None:
         """At the beginning, and in a forked child: what the parent noted is the parent's."""
@@ -141,21 +141,22 @@ class Tensorflow:
         """A function is about to be executed; what it is to be given in place of these inputs, None: these."""
         if getattr(self.busy, "now", False):
             return None
-        name = function.name
-        known = self._functions.get(name)
-        if known is not None:
-            known.calls += 1
-            self._step(known)
-            return None
-        if len(self._functions) >= MAX_GRAPHS:
-            return None
-        known = self._functions[name] = _GraphCounts([])
-        try:
-            return self._read_function(function, known, inputs)
-        finally:
-            known.calls += 1
-            self._graphs.append(known)  # counted from here on: what is read is written meanwhile
-            self._step(known)
+        return self._count(self._functions, function.name, lambda known: self._read_function(function, known, inputs))
+
+    def _count(self, table: dict[object, _GraphCounts], key: object, read: Callable[[_GraphCounts], Any]) -> Any:
+        """Count an execution of what this key names, which is read before the first; what that returns."""
+        known, result = table.get(key), None
+        if known is None:
+            if len(self._graphs) >= MAX_GRAPHS:
+                return None
+            known = table[key] = _GraphCounts()
+            try:
+                result = read(known)
+            finally:
+                self._graphs.append(known)  # only now: what is read is written meanwhile
+        known.calls += 1
+        self._step(known)
+        return result
 
     def _step(self, known: _GraphCounts) -> None:
         """A graph is executed. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
@@ -177,8 +178,7 @@ class Tensorflow:
         self, known: _GraphCounts, operations: Iterable[Any], phase: str = ""
     ) -> list[tensorflow_graphs.GraphOperator]:
         found, compiled = self.reader.operators(operations, phase)
-        for one in found:
-            one.line = self.line(one.line)
+        found = [one._replace(line=self.line(one.line)) for one in found]
         known.lines += [one.line for one in found if one.line["phase"] != tensorflow_graphs.DATA]
         known.updates = any(
             line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in known.lines
@@ -197,7 +197,7 @@ class Tensorflow:
         graph = private_api.function_graph(function)
         if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
             return
-        known = self._functions[name] = _GraphCounts([])
+        known = self._functions[name] = _GraphCounts()
         self._read(known, graph.get_operations(), tensorflow_graphs.DATA)
 
     # Sessions
@@ -221,27 +221,17 @@ class Tensorflow:
 
     def _ran(self, session: Any, targets: Any, fetches: Any, feeds: Any) -> None:
         key = (*[operation.name for operation in targets], "", *[tensor.name for tensor in fetches])
-        known = self._part(session.graph, key)
-        if known is None:
-            return
-        if known.calls == 0:
-            self._say_not_repeated()
-            wanted = [*targets, *[tensor.op for tensor in fetches]]
-            self._read(known, _needed(wanted, {tensor.op for tensor in feeds if hasattr(tensor, "op")}))
-        known.calls += 1
-        self._step(known)
 
-    def _say_not_repeated(self) -> None:
+        def read(known: _GraphCounts) -> None:
+            wanted = [*targets, *[tensor.op for tensor in fetches]]
+            self._read_part(known, wanted, {tensor.op for tensor in feeds if hasattr(tensor, "op")})
+
+        self._count(self._sessions.setdefault(session.graph, {}), key, read)
+
+    def _read_part(self, known: _GraphCounts, wanted: Iterable[Any], fed: set[Any]) -> None:
         if self._observer.confirm:
             self._observer.note("operators that sessions of TensorFlow 1 run are named, but not executed again")
-
-    def _part(self, graph: Any, key: object) -> _GraphCounts | None:
-        parts = self._sessions.setdefault(graph, {})
-        known = parts.get(key)
-        if known is None and len(self._graphs) < MAX_GRAPHS:
-            known = parts[key] = _GraphCounts([])
-            self._graphs.append(known)
-        return known
+        self._read(known, _needed(wanted, fed))
 
     def _make_callable(self, original: Function) -> Function:
         def initialise(prepared: Any, session: Any, options: Any) -> None:
@@ -259,17 +249,13 @@ class Tensorflow:
         return call
 
     def _called(self, prepared: Any) -> None:
-        known = getattr(prepared, "_reprokit_graph", None)
-        if known is None:
+        def read(known: _GraphCounts) -> None:
             options, graph = prepared._reprokit_options, private_api.session_of(prepared).graph
-            names = [graph.get_operation_by_name(name.split(":")[0]) for name in [*options.fetch, *options.target]]
-            self._say_not_repeated()
-            known = prepared._reprokit_graph = _GraphCounts([])
-            self._graphs.append(known)
-            fed = {graph.get_operation_by_name(name.split(":")[0]) for name in options.feed}
-            self._read(known, _needed(names, fed))
-        known.calls += 1
-        self._step(known)
+            named = [*options.fetch, *options.target], options.feed
+            wanted, fed = ([graph.get_operation_by_name(name.split(":")[0]) for name in names] for names in named)
+            self._read_part(known, wanted, set(fed))
+
+        self._count(self._sessions.setdefault(prepared, {}), "", read)
 
 
 def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:

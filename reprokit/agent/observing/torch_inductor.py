@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import weakref
 
 from ..core.patching import replace
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 MAX_GRAPHS = 2000
 MAX_OPERATORS = 64
 MAX_SOURCE = 4 << 20
-_PLACE = re.compile(r"# File: (.+):(\d+) in (\S+), code: *(.*)")
 _CALL = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
 _ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
 
@@ -35,7 +32,7 @@ def observe(module: ModuleType, observer: Observer) -> None:
     operators = observer.parts.get("torch")
     if graph is not None and operators is not None and graph.__module__ == module.__name__:
         compiled = Compiled(observer, operators)
-        observer.in_child(compiled.forget)
+        observer.in_child.append(compiled.forget)
         replace(graph, "__call__", compiled.make_call)
 
 
@@ -58,20 +55,15 @@ class Compiled:
         """In the place of a graph's own call."""
 
         def call(graph: Any, inputs: Any) -> Any:
-            found = self._known.get(id(graph))
-            if found is not None and found[0]() is graph:
-                found[1].line["calls"] += 1
-                return self._call(found[1], graph, inputs, original)
-            return self._first_call(graph, inputs, original)
+            known, record = self._known.get(id(graph)), None
+            if known is not None and known[0]() is graph:
+                record = known[1]
+                record.line["calls"] += 1
+            elif self._observer.collecting and self._number < MAX_GRAPHS:
+                record = self._observer.agent.attempt(self._note, graph, inputs)
+            return self._call(record, graph, inputs, original)
 
         return call
-
-    def _first_call(self, graph: Any, inputs: Any, original: Callable[..., Any]) -> Any:
-        observer = self._observer
-        record = None
-        if observer.collecting and self._number < MAX_GRAPHS:
-            record = observer.agent.attempt(self._note, graph, inputs)
-        return self._call(record, graph, inputs, original)
 
     def _call(self, record: CallRecord | None, graph: Any, inputs: Any, original: Callable[..., Any]) -> Any:
         confirmer = self._operators.confirmer
@@ -90,13 +82,12 @@ class Compiled:
         torch = self._operators.torch
         options = getattr(graph, "fx_kwargs", None) or {}
         phase = "backward" if options.get("is_backward") else "forward"
-        where, _ = self._places.of_call(4)
+        where, _ = self._places.of_call(3)
         half = options.get("graph_id")
         if phase == "forward":
             self._forward[half] = where
         else:
             where = self._forward.get(half, where)
-        operators, places = _made_of(graph)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         devices = sorted({str(device) for device in getattr(graph, "device_types", ())} - {"cpu"}) or ["cpu"]
         line = {
@@ -110,8 +101,7 @@ class Compiled:
             "dtypes": sorted({str(tensor.dtype).partition("torch.")[2] for tensor in tensors}),
             "shapes": [list(tensor.shape) for tensor in tensors[:16]],
             "attributes": {},
-            "operators": operators,
-            "places": _found_again(places, where),
+            "operators": _made_of(graph),
             "calls": 1,
             "where": where,
         }
@@ -142,50 +132,13 @@ def _is_cuda_graph(graph: Any) -> bool:
     return bool(options.get("cudagraphs")) and "cuda" in getattr(graph, "device_types", ())
 
 
-def _made_of(graph: Any) -> tuple[list[str], list[list[object]]]:
-    """Operators, and the places of each, as Inductor wrote them down."""
+def _made_of(graph: Any) -> list[str]:
+    """The operators that are in it, as Inductor wrote them down."""
     text = getattr(graph, "inductor_post_grad_graph_str", None)
-    if not text:
+    if text:
+        names = [f"{namespace}::{name}" for namespace, name in _CALL.findall(text[:MAX_SOURCE])]
+    else:
         source = (getattr(graph, "source_code", None) or "")[:MAX_SOURCE]
-        names = {name.strip() for found in _ORIGINAL.findall(source) for name in found.split(",") if name.strip()}
-        return sorted(name.replace(".", "::", 1) for name in names)[:MAX_OPERATORS], []
-    operators: dict[str, None] = {}
-    places: dict[tuple[object, ...], None] = {}
-    place: tuple[object, ...] = ()
-    for line in text[:MAX_SOURCE].splitlines():
-        found = _PLACE.search(line)
-        if found is not None:
-            place = (found.group(1), int(found.group(2)), found.group(3), found.group(4))
-            continue
-        call = _CALL.search(line)
-        if call is not None:
-            name = f"{call.group(1)}::{call.group(2)}"
-            operators[name] = None
-            if place:
-                places[(name,) + place] = None  # noqa: RUF005
-    return list(operators)[:MAX_OPERATORS], [list(entry) for entry in places][:MAX_OPERATORS]
-
-
-def _found_again(places: list[list[object]], where: list[Any]) -> list[list[object]]:
-    """Places in files of this process: a graph that comes out of a cache may have been compiled for another script."""
-    files = {str(getattr(module, "__file__", "")) for module in list(sys.modules.values())}
-    files.update(os.path.abspath(place[0]) for place in where)
-    found: list[list[object]] = []
-    for name, file, line, function, text in places:
-        if file in files:
-            found.append([name, file, line, function])
-            continue
-        number = _line_with(where[0], str(text)) if where else None
-        if number is not None:
-            found.append([name, where[0][0], number, function])
-    return found
-
-
-def _line_with(place: Any, text: str) -> int | None:
-    """The number of the first line with this text from a place on."""
-    import linecache
-
-    file, first, _ = place
-    lines = linecache.getlines(file)
-    numbers = [number for number in range(first, len(lines) + 1) if lines[number - 1].strip() == text.strip()]
-    return numbers[0] if numbers else None
+        found = {name.strip() for names in _ORIGINAL.findall(source) for name in names.split(",")}
+        names = sorted(name.replace(".", "::", 1) for name in found - {""})
+    return list(dict.fromkeys(names))[:MAX_OPERATORS]

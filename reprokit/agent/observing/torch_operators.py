@@ -38,17 +38,20 @@ MAX_VARIANTS = 8  # of one operator at one place: other shapes are counted toget
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
 
 
-def observe(module: ModuleType, observer: Observer) -> None:
-    """Begin with this module: torch itself, or the one of its loaders."""
-    if module.__name__ == "torch":
-        if not private_api.sees_operators(module):
-            text = f"operators of PyTorch {module.__version__} are not observed: it must be 2.0 or newer"
-            observer.write("note", text, {"text": text})
-            return
-        observer.parts["torch"] = operators = TorchOperators(observer, module)
-        operators.begin()
-        module = sys.modules.get("torch.utils.data.dataloader") or module
-    if module.__name__ != "torch" and "torch" in observer.parts:
+def observe(torch: Any, observer: Observer) -> None:
+    """Begin to observe PyTorch, which has just been imported."""
+    if not private_api.sees_operators(torch):
+        observer.note(f"operators of PyTorch {torch.__version__} are not observed: it must be 2.0 or newer")
+        return
+    observer.parts["torch"] = operators = TorchOperators(observer, torch)
+    operators.begin()
+    if "torch.utils.data.dataloader" in sys.modules:
+        operators.observe_loaders()
+
+
+def observe_loaders(_module: ModuleType, observer: Observer) -> None:
+    """The module of PyTorch's loaders has been imported."""
+    if "torch" in observer.parts:
         observer.parts["torch"].observe_loaders()
 
 
@@ -96,10 +99,10 @@ class TorchOperators:
         import threading
 
         observer = self.observer
-        observer.each_step(self.stepped)
-        observer.before_writing(self._write_sampling)
-        observer.at_end(self.finish)
-        observer.in_child(self._begin_in_child)
+        observer.each_step.append(self.stepped)
+        observer.before_writing.append(self._write_sampling)
+        observer.at_end.append(self.finish)
+        observer.in_child.append(self._begin_in_child)
         make_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
         threading.Thread._bootstrap_inner = self._in_threads(make_thread)  # type: ignore[attr-defined]
         if not hasattr(self._mode_class.__mro__[1], "ignore_compile_internals") and hasattr(self.torch, "compile"):
@@ -116,7 +119,7 @@ class TorchOperators:
         return compile_and_leave
 
     def _give_up(self, why: str) -> None:
-        self.observer.write("note", why, {"text": why})
+        self.observer.note(why)
         self._has_given_up = True
         self.finish()
 
@@ -195,7 +198,7 @@ class TorchOperators:
 
     def observe_loaders(self) -> None:
         """Observe the first steps of each pass through a loader, and the fetches of its workers as steps."""
-        self.observer.each_pass(self._begin_pass)
+        self.observer.each_pass.append(self._begin_pass)
         for fetcher in private_api.loader_fetchers():
             replace(fetcher, "fetch", self._make_fetch)
 
@@ -276,8 +279,7 @@ class TorchOperators:
         if variants > MAX_VARIANTS:
             return self._records.get(group)
         if len(self._records) >= MAX_RECORDS:
-            text = f"of PyTorch's operators, calls beyond {MAX_RECORDS} distinct ones are not counted"
-            self.observer.write("note", text, {"text": text})
+            self.observer.note(f"of PyTorch's operators, calls beyond {MAX_RECORDS} distinct ones are not counted")
             return None
         line = {
             "framework": "pytorch",

@@ -2,12 +2,15 @@
 
 A function `NAME(module, value, tell)` stands in the file of its framework. It returns when it has done its work, raises
 NotApplied where it cannot, and tells what is worth knowing: `tell("words")`. Where it can be taken back in the
-process, it says how: `tell.undo_by(function)`.
+process, it says how: `tell.undo_by(function)`; `tell.swap` puts a function in the place of another.
 """
 
 from __future__ import annotations
 
-from .versions import fits
+import operator
+import re
+
+from ..core.patching import swap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,22 +37,28 @@ PLACES = {
         "torch": "torch_operators.torch_operator",
         "torch._inductor.lowering": "torch_operators.torch_operator_compiled",
     },
-    "torch-loader": {"torch.utils.data.dataloader": "torch_data.torch_loader"},
+    "torch-loader": {"torch.utils.data.dataloader": "torch.torch_loader"},
     "threads": {"torch": "torch.torch_threads", "tensorflow": "tensorflow.tf_threads"},
     "tf-deterministic": {"tensorflow": "tensorflow.tf_deterministic"},
-    "tf1-determinism": {"tensorflow": "tf1.tf1_determinism"},
-    "tf-segment-sum": {"tensorflow": "tf1.tf_segment_sum"},
-    "tf-data": {"tensorflow": "data.tf_data"},
+    "tf1-determinism": {"tensorflow": "tensorflow.tf1_determinism"},
+    "tf-segment-sum": {"tensorflow": "tensorflow.tf_segment_sum"},
+    "tf-data": {"tensorflow": "tensorflow.tf_data"},
     "tf-threads": {"tensorflow": "tensorflow.tf_threads"},
-    "seed": {
-        "random": "seeding.seed_python",
-        "numpy.random": "seeding.seed_numpy",
-        "torch": "seeding.seed_torch",
-        "tensorflow": "seeding.seed_tensorflow",
-    },
-    "xgboost-linear": {"xgboost": "xgboost.xgboost_linear"},
-    "imap-ordered": {"multiprocessing.pool": "order.imap_ordered"},
+    "seed": dict.fromkeys(("random", "numpy.random", "torch", "tensorflow"), "general.seed"),
+    "xgboost-linear": {"xgboost": "general.xgboost_linear"},
+    "imap-ordered": {"multiprocessing.pool": "general.imap_ordered"},
 }
+
+_CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*([0-9.]+)")
+_COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+VERSION_PLACES = 4  # of a version: 1.14.0.0
 
 
 class PatchUnfit(Exception):
@@ -61,15 +70,25 @@ class Tell:
 
     def __init__(self) -> None:
         self.words: list[str] = []
-        self.undo: Callable[[], None] | None = None
+        self.undos: list[Callable[[], None]] = []
 
     def __call__(self, words: str) -> None:
         """Note something that a user should know."""
         self.words.append(words)
 
     def undo_by(self, function: Callable[[], None]) -> None:
-        """Name the function that takes the patch back."""
-        self.undo = function
+        """Name a function that takes a part of the patch back; the last is called first."""
+        self.undos.append(function)
+
+    def swap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put make(original) in the place of a function, until the patch is taken back."""
+        self.undo_by(swap(owner, name, make))
+
+    def take_back(self) -> None:
+        """Take back what was done."""
+        for undo in reversed(self.undos):
+            undo()
+        self.undos.clear()
 
 
 class PatchWish:
@@ -89,7 +108,7 @@ class Patches:
     def __init__(self, agent: Agent, wanted: list[PatchWish]) -> None:
         self._agent = agent
         self._wanted = wanted
-        self._undo: dict[str, list[Callable[[], None]]] = {}
+        self._applied: dict[str, list[Tell]] = {}
 
     @property
     def modules(self) -> set[str]:
@@ -105,8 +124,10 @@ class Patches:
     def _apply(self, patch: PatchWish, name: str, module: ModuleType) -> None:
         tell = Tell()
         state, why = self._attempt(patch, name, module, tell)
-        if tell.undo is not None:
-            self._undo.setdefault(patch.id, []).append(tell.undo)
+        if state != APPLIED:
+            tell.take_back()
+        elif tell.undos:
+            self._applied.setdefault(patch.id, []).append(tell)
         words = "; ".join([*tell.words, *([why] if why else [])])
         self._say(patch, name, state, words)
 
@@ -132,13 +153,13 @@ class Patches:
 
     def undo(self, name: str) -> bool:
         """Take a patch back in this process; whether there was anything to take back."""
-        functions = self._undo.pop(name, [])
-        for function in reversed(functions):
-            function()
-        for patch in self._wanted if functions else ():
+        applied = self._applied.pop(name, [])
+        for tell in reversed(applied):
+            tell.take_back()
+        for patch in self._wanted if applied else ():
             if patch.id == name:
                 self._say(patch, "", "undone", "")
-        return bool(functions)
+        return bool(applied)
 
 
 def start(agent: Agent, plan: bytes) -> None:
@@ -164,3 +185,15 @@ def _function(place: str) -> Callable[[ModuleType, str, Tell], None]:
     file, _, name = place.partition(".")
     function: Callable[[ModuleType, str, Tell], None] = getattr(import_module(f"{__name__}.{file}"), name)
     return function
+
+
+def fits(version: str, specifier: str) -> bool:
+    """Whether a version meets all clauses, as far as its numbers say: 2.8.0rc1 counts as 2.8.0."""
+    number = _number(version)
+    return all(_COMPARISONS[sign](number, _number(bound)) for sign, bound in _CLAUSE.findall(specifier))
+
+
+def _number(text: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    parts = [int(part) for part in found.group().split(".")] if found else []
+    return tuple((parts + [0] * VERSION_PLACES)[:VERSION_PLACES])

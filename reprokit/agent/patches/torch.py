@@ -6,9 +6,11 @@ A switch that is set stays set: many scripts and libraries set it again, as Ligh
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import sys
 
-from ..core.patching import all_of, swap
+from ..core.thread_names import on_thread
 from ..pytorch import private_api
 from . import PatchUnfit
 
@@ -21,21 +23,16 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
+# What only workers take; without any, DataLoader refuses some of it.
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context", "in_order")
 _WORKER = "torch.utils.data._utils.worker"  # its loop gives each worker one thread, in every run
 
 
-def torch_deterministic(module: Any, value: str, tell: Tell) -> None:
-    """Choose deterministic algorithms, warn where there is none, and leave uninitialised memory as it is."""
-    _choose_deterministic(module, tell, fill=False)
+def torch_deterministic(torch: Any, value: str, tell: Tell, *, fill: bool = False) -> None:
+    """Choose deterministic algorithms, warn where there is none, and fill uninitialized memory with NaN or leave it.
 
-
-def torch_deterministic_fill(module: Any, value: str, tell: Tell) -> None:
-    """Choose deterministic algorithms, warn where there is none, and fill uninitialised memory with NaN."""
-    _choose_deterministic(module, tell, fill=True)
-
-
-def _choose_deterministic(torch: Any, tell: Tell, fill: bool) -> None:
-    """As use_deterministic_algorithms does, but without the second that it takes to import Inductor's settings."""
+    As use_deterministic_algorithms does, but without the second that it takes to import Inductor's settings.
+    """
     filling = getattr(torch.utils, "deterministic", None)
     if fill and filling is None:
         raise PatchUnfit("this PyTorch does not fill uninitialised memory (2.2 was the first); use torch-deterministic")
@@ -46,12 +43,12 @@ def _choose_deterministic(torch: Any, tell: Tell, fill: bool) -> None:
     if filling is not None:
         filling.fill_uninitialized_memory = fill
     _set_mkldnn(torch, True)
-    undo = [
-        lambda: _turn_off(torch),
-        swap(torch, "use_deterministic_algorithms", _hold_algorithms),
-        swap(torch, "set_deterministic_debug_mode", _hold_debug_mode),
-    ]
-    tell.undo_by(all_of(undo))
+    tell.undo_by(lambda: _turn_off(torch))
+    tell.swap(torch, "use_deterministic_algorithms", _hold_algorithms)
+    tell.swap(torch, "set_deterministic_debug_mode", _hold_debug_mode)
+
+
+torch_deterministic_fill = functools.partial(torch_deterministic, fill=True)
 
 
 def torch_deterministic_inductor(module: Any, value: str, tell: Tell) -> None:
@@ -95,10 +92,11 @@ def torch_cudnn(module: Any, value: str, tell: Tell) -> None:
     """Let cuDNN choose by rule and not by timing, and among deterministic algorithms only."""
     if not module.backends.cudnn.is_available():
         tell("this build of PyTorch has no cuDNN: there was nothing to choose")
-    tell.undo_by(all_of([_pin(module, "benchmark", False), _pin(module, "deterministic", True)]))
+    _pin(module, "benchmark", False, tell)
+    _pin(module, "deterministic", True, tell)
 
 
-def _pin(torch: Any, name: str, wanted: bool) -> Callable[[], None]:
+def _pin(torch: Any, name: str, wanted: bool, tell: Tell) -> None:
     """Set one of cuDNN's switches, and keep what a script sets later from changing it."""
     setting = vars(type(torch.backends.cudnn))[name]
     before = setting.getter()
@@ -107,13 +105,10 @@ def _pin(torch: Any, name: str, wanted: bool) -> Callable[[], None]:
     def hold(original: Function) -> Function:
         return lambda _: original(wanted)
 
+    tell.undo_by(lambda: setting.setter(before))
     # cudnn.benchmark = True goes by the one, cudnn.flags() by the other
-    undo = [
-        lambda: setting.setter(before),
-        swap(setting, "setter", hold),
-        swap(*private_api.cudnn_setter(torch, name), hold),
-    ]
-    return all_of(undo)
+    tell.swap(setting, "setter", hold)
+    tell.swap(*private_api.cudnn_setter(torch, name), hold)
 
 
 def torch_threads(module: Any, value: str, tell: Tell) -> None:
@@ -121,12 +116,9 @@ def torch_threads(module: Any, value: str, tell: Tell) -> None:
     count, before = int(value), module.get_num_threads()
     module.set_num_threads(count)
     _set_interop(module, count, tell)
-    undo = [
-        lambda: module.set_num_threads(before),
-        swap(module, "set_num_threads", functools.partial(_hold_count, count)),
-        swap(module, "set_num_interop_threads", _ignore_count),
-    ]
-    tell.undo_by(all_of(undo))
+    tell.undo_by(lambda: module.set_num_threads(before))
+    tell.swap(module, "set_num_threads", functools.partial(_hold_count, count))
+    tell.swap(module, "set_num_interop_threads", _ignore_count)
 
 
 def _set_interop(torch: Any, count: int, tell: Tell) -> None:
@@ -150,3 +142,54 @@ def _ignore_count(original: Function) -> Function:
         """PyTorch allows one call, which was ours."""
 
     return set_num_interop_threads
+
+
+# Loaders
+
+
+def torch_loader(module: Any, value: str, tell: Tell) -> None:
+    """Give each DataLoader its own generator and, where the value says so, that many workers."""
+    workers, seeds = int(value) if value else None, Seeds(module.torch)
+    tell.swap(module.DataLoader, "__init__", lambda original: _make_init(original, workers, seeds))
+
+
+class Seeds:
+    """Seeds for generators: of the same torch.manual_seed and the same number of loaders before, the same one."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._counts: dict[str, int] = {}
+
+    def generator(self) -> Any:
+        """A new generator."""
+        name = on_thread("loader")
+        self._counts[name] = number = self._counts.get(name, 0) + 1
+        text = f"{self._torch.initial_seed()} {name} {number}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+        return self._torch.Generator().manual_seed(seed)
+
+
+def _make_init(original: Function, workers: int | None, seeds: Seeds) -> Function:
+    signature = inspect.signature(original)
+
+    def initialise(self: Any, *arguments: Any, **keywords: Any) -> None:
+        try:
+            bound = signature.bind(self, *arguments, **keywords)
+        except TypeError:
+            original(self, *arguments, **keywords)  # which says so itself
+        else:
+            _change(bound.arguments, workers, seeds)
+            original(*bound.args, **bound.kwargs)
+
+    return initialise
+
+
+def _change(arguments: dict[str, Any], workers: int | None, seeds: Seeds) -> None:
+    if arguments.get("generator") is None:
+        arguments["generator"] = seeds.generator()
+    arguments.pop("in_order", None)  # by default they come in order
+    if workers is None:
+        return
+    arguments["num_workers"] = workers
+    for name in _OF_WORKERS if workers == 0 else ():
+        arguments.pop(name, None)

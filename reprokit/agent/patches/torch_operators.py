@@ -13,7 +13,6 @@ import inspect
 import sys
 from _thread import allocate_lock
 
-from ..core.patching import all_of
 from ..pytorch import private_api
 from . import PatchUnfit
 
@@ -41,12 +40,8 @@ def torch_operator(module: Any, value: str, tell: Tell) -> None:
     """Make one operator repeat, in all its forms and on all devices."""
     _check(module)
     library = module.library.Library(value.partition("::")[0], "IMPL")
-    try:
-        _override(module, library, value, tell)
-    except BaseException:
-        library._destroy()
-        raise
     tell.undo_by(library._destroy)
+    _override(module, library, value, tell)
 
 
 def _check(torch: Any) -> None:
@@ -247,8 +242,7 @@ def torch_operator_compiled(module: Any, value: str, tell: Tell) -> None:
     for operator, lower in before.items():
         module.lowerings[operator] = _make_lowering(lower, _mode(torch))
     _part_cache(torch, value)
-    undo = [lambda: module.lowerings.update(before)]
-    tell.undo_by(all_of(undo if tell.undo is None else [*undo, tell.undo]))
+    tell.undo_by(lambda: module.lowerings.update(before))
 
 
 def _part_cache(torch: Any, value: str) -> None:

@@ -1,0 +1,187 @@
+"""Calls of libraries that make batches, hand on results as they are finished, or compile: how, and where from."""
+
+from __future__ import annotations
+
+import sys
+
+from ..core.patching import replace
+from ..core.user_frames import is_own
+from ..pytorch import private_api
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from . import Observer
+
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
+
+_MARK = "_reprokit_watched"  # another than patching's, as adapters may have replaced the function already
+_IN_ORDER = ("map", "starmap", "imap")  # of Pool: the order of what they are given
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+# Methods of tf.data's Dataset: where the number of parallel calls stands among the arguments, itself the first.
+_PARALLEL = {"map": 2, "interleave": 4, "batch": 3, "padded_batch": None, "filter": None}
+
+
+def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, Keywords], object]) -> None:
+    """Have note(arguments, keywords) called before each call of a function, as long as the observer collects."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if observer.collecting:
+                caller = sys._getframe(1)
+                if caller.f_code is getattr(vars(owner).get(name), "__code__", None) and caller.f_back is not None:
+                    caller = caller.f_back  # a hook that was put around this one since: it passes the script's call on
+                if not is_own(caller.f_code.co_filename):  # what we do is none of the script's
+                    observer.agent.attempt(note, arguments, keywords)
+            return original(*arguments, **keywords)
+
+        return watched
+
+    replace(owner, name, make, _MARK)
+
+
+def argument(arguments: Arguments, keywords: Keywords, position: int, name: str) -> Any:
+    """One argument of a call; None where it was left out."""
+    return arguments[position] if len(arguments) > position else keywords.get(name)
+
+
+# Results that are taken in the order in which they are finished, which depends on timing
+
+
+def _completed(observer: Observer, name: str, *, ordered: bool = False) -> None:
+    observer.count("completion", name, {"ordered": ordered})
+
+
+def observe_waiting(module: Any, observer: Observer) -> None:
+    """asyncio and concurrent.futures."""
+    package = module.__name__.rpartition(".")[0]
+
+    def note_wait(arguments: Arguments, keywords: Keywords) -> None:
+        if argument(arguments, keywords, 2, "return_when") not in (None, "ALL_COMPLETED"):
+            _completed(observer, f"{package}.wait")
+
+    watch(observer, module, "as_completed", lambda *_: _completed(observer, f"{package}.as_completed"))
+    watch(observer, module, "wait", note_wait)
+
+
+def observe_pool(module: Any, observer: Observer) -> None:
+    """multiprocessing.Pool."""
+
+    def note_callback(arguments: Arguments, keywords: Keywords) -> None:
+        if argument(arguments, keywords, 4, "callback") is not None:  # which is called when the result has come
+            _completed(observer, "Pool.apply_async(callback)")
+
+    def note_of(method: str) -> Callable[..., None]:
+        return lambda *_: _completed(observer, f"Pool.{method}", ordered=method in _IN_ORDER)
+
+    for method in ("imap_unordered", *_IN_ORDER):
+        watch(observer, module.Pool, method, note_of(method))
+    watch(observer, module.Pool, "apply_async", note_callback)
+
+
+def observe_queues(module: Any, observer: Observer) -> None:
+    """Queues between processes."""
+    for queue in (module.Queue, module.SimpleQueue):
+        watch(observer, queue, "put", lambda *_: observer.hand_over())
+
+
+def observe_joblib(module: Any, observer: Observer) -> None:
+    """joblib.Parallel."""
+
+    def note(arguments: Arguments, _: Keywords) -> None:
+        if getattr(arguments[0], "return_generator", False) and getattr(arguments[0], "return_unordered", False):
+            _completed(observer, "joblib.Parallel(return_as='generator_unordered')")
+
+    watch(observer, module.Parallel, "__call__", note)
+
+
+# How batches are made
+
+
+def observe_evaluations(torch: Any, observer: Observer) -> None:
+    """PyTorch's modules: what follows eval() is no step like those before."""
+    watch(observer, torch.nn.Module, "eval", lambda *_: observer.resume())
+
+
+def observe_loaders(_module: Any, observer: Observer) -> None:
+    """PyTorch's DataLoader: its workers and generators."""
+
+    def begin_pass(loader: Any) -> None:
+        observer.resume()
+        facts = {
+            "workers": int(loader.num_workers),
+            "generator": "default" if loader.generator is None else "given",
+            "worker_init_fn": loader.worker_init_fn is not None,
+            "sampler": type(getattr(loader, "sampler", None)).__name__,
+            "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+            "in_order": bool(getattr(loader, "in_order", True)),
+            "start_method": private_api.start_method(loader),
+        }
+        observer.count("loader", "torch.utils.data.DataLoader", facts)
+
+    observer.each_pass.append(begin_pass)
+
+
+def observe_datasets(module: Any, observer: Observer) -> None:
+    """The parallelism of tf.data."""
+
+    def note_of(method: str, position: int | None) -> Callable[..., None]:
+        def note(arguments: Arguments, keywords: Keywords) -> None:
+            parallel = keywords.get("num_parallel_calls")
+            if parallel is None and position is not None:
+                parallel = argument(arguments, keywords, position, "num_parallel_calls")
+            facts = {"workers": _number(parallel), "deterministic": _flag(keywords.get("deterministic"))}
+            if facts != {"workers": None, "deterministic": None}:
+                observer.count("loader", f"tf.data.Dataset.{method}", facts)
+
+        return note
+
+    def note_shuffle(arguments: Arguments, keywords: Keywords) -> None:
+        seed = argument(arguments, keywords, 2, "seed")
+        observer.count("loader", "tf.data.Dataset.shuffle", {"seeded": seed is not None})
+
+    def note_options(arguments: Arguments, keywords: Keywords) -> None:
+        options = argument(arguments, keywords, 1, "options")
+        name = "deterministic" if hasattr(type(options), "deterministic") else "experimental_deterministic"
+        facts = {"deterministic": _flag(getattr(options, name, None))}
+        observer.count("loader", "tf.data.Dataset.with_options", facts)
+
+    for owner in (getattr(module, name, None) for name in ("DatasetV2", "DatasetV1")):
+        if owner is not None:
+            for method, position in _PARALLEL.items():
+                watch(observer, owner, method, note_of(method, position))
+            watch(observer, owner, "shuffle", note_shuffle)
+            watch(observer, owner, "with_options", note_options)
+
+
+def _number(value: Any) -> int | str | None:
+    """A number of parallel calls; -1 is tf.data's AUTOTUNE, what else is computed is not asked for."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int) or type(value).__module__ == "numpy":
+        return "autotune" if int(value) == -1 else int(value)
+    return "computed"
+
+
+def _flag(value: Any) -> bool | str | None:
+    return value if value is None or isinstance(value, bool) else str(value)[:100]
+
+
+# What XLA compiled
+
+
+def observe_compilations(jax: Any, observer: Observer) -> None:
+    """JAX, by what it tells of its compilations: executions are not seen."""
+    from importlib import import_module
+
+    facts = {"framework": "jax", "version": str(getattr(jax, "__version__", "")), "operators": []}
+
+    def note(event: str, _seconds: float, **details: Any) -> None:
+        if event == _COMPILED and observer.collecting:
+            function = str(details.get("fun_name", ""))
+            observer.agent.attempt(observer.count, "compiled", "xla", {**facts, "function": function})
+
+    import_module("jax.monitoring").register_event_duration_secs_listener(note)

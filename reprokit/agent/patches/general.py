@@ -1,0 +1,56 @@
+"""Patches of Python and of smaller libraries, and the seeds that are given from outside as each module is imported."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from . import Tell
+
+LINEAR, VARYING, REPEATING = "gblinear", "shotgun", "coord_descent"
+
+
+def seed(module: Any, value: str, tell: Tell) -> None:
+    """Seed the global generators as a script could; numpy.random.default_rng() keeps entropy of its own."""
+    number = int(value)
+    if module.__name__ == "torch":
+        module.manual_seed(number)  # which seeds GPUs too once they are used
+    elif module.__name__ != "tensorflow":
+        module.seed(number)
+    elif str(getattr(module, "__version__", "2")).startswith("1."):
+        module.compat.v1.set_random_seed(number)  # of the default graph
+    else:
+        module.random.set_seed(number)
+
+
+def imap_ordered(module: Any, value: str, tell: Tell) -> None:
+    """Pool.imap_unordered does what Pool.imap does, for processes and threads."""
+    tell.swap(module.Pool, "imap_unordered", _make_imap)
+
+
+def _make_imap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def imap_unordered(self: Any, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Any:
+        return self.imap(func, iterable, chunksize)
+
+    return imap_unordered
+
+
+def xgboost_linear(module: Any, value: str, tell: Tell) -> None:
+    """gblinear by coord_descent in the place of shotgun, which changes weights from several threads without a lock.
+
+    Another updater that the script names stays.
+    """
+    tell.swap(module.Booster, "set_param", _make_set_param)
+
+
+def _make_set_param(original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_param(self: Any, params: Any, value: Any = None) -> None:
+        named = {params: value} if isinstance(params, str) else dict(params)
+        original(self, named)
+        updater = named.get("updater")
+        if updater == VARYING or (named.get("booster") == LINEAR and updater is None):
+            original(self, "updater", REPEATING)
+
+    return set_param
