@@ -13,14 +13,11 @@ LOWERED = {"aten::index_put", "aten::index_put_"}  # what Inductor makes of inde
 SINGLE_THREAD = Cure("threads=1", "compute with one thread", "as much slower as it has threads")
 
 
-def of_fact(fact: Fact, subject: str) -> list[Cure]:
-    """The mitigations of a fact, in its order."""
-    return [Cure(_about(way.patch, subject) or None, way.does, way.cost) for way in fact.mitigation]
-
-
-def _about(patch: str, subject: str) -> str:
-    """A patch that is about one operator is told which."""
-    return f"{patch}={subject}" if patch == "torch-operator" else patch
+def of_fact(fact: Fact | None, subject: str) -> list[Cure]:
+    """The mitigations of a fact, in its order; a patch that is about one operator is told which."""
+    ways = () if fact is None else fact.mitigation
+    about = {"torch-operator": OPERATOR + subject, "": None}
+    return [Cure(about.get(way.patch, way.patch), way.does, way.cost) for way in ways]
 
 
 def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Confirmed | None) -> list[Cure]:
@@ -41,7 +38,7 @@ def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Co
 
 def of_compiled(framework: str, fact: Fact | None, within: Collection[str]) -> list[Cure]:
     """What can be tried with compiled code, made of these operators."""
-    known = of_fact(fact, "") if fact is not None else []
+    known = of_fact(fact, "")
     if not LOWERED.intersection(within):
         known = [cure for cure in known if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]
     if not known and framework == "pytorch":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +32,11 @@ class Seen:
         """Count some of the calls at a place."""
         if found in self.places or len(self.places) < MAX_KNOWN_PLACES:
             self.places[found] += max(calls, 1)
+
+    def scale(self, factors: Mapping[object, float]) -> None:
+        """Count the calls of steps that were not looked at, by a factor for each process."""
+        for process in self.calls:
+            self.calls[process] = round(self.calls[process] * factors.get(process, 1.0))
 
     @property
     def where(self) -> list[CodePlace]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -71,20 +70,18 @@ class _Executed(msgspec.Struct, frozen=True, kw_only=True):
     phase: Name = ""
     device: Name = ""
     dtypes: list[str] = []
+    attributes: dict[str, Any] = {}
     where: list[Frame] = []
+    calls: Count = 0
 
 
 class OperatorLine(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="operator"):
     """A distinct call of an operator."""
 
-    attributes: dict[str, Any] = {}
-    calls: Count = 0
-
 
 class ConfirmedCall(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="confirmed"):
     """What came out when a distinct call was executed again."""
 
-    attributes: dict[str, Any] | None = None
     repeats: Count = 0
     results: Count = 0
     threads: dict[str, str] = {}
@@ -97,7 +94,6 @@ class CompiledCode(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="
 
     function: str = ""
     operators: list[str] = []
-    calls: Count = 0
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="function"):
@@ -172,23 +168,16 @@ class ObservedLines:
         try:
             if not stat.S_ISDIR(os.lstat(directory).st_mode):
                 raise NotADirectoryError(20, "not a directory")
-            with os.scandir(directory) as entries:
-                names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
+            entries = os.listdir(directory)
         except OSError as error:
             self.notes.append(f"what was observed cannot be read: {error.strerror}")
             return []
+        names = sorted(name for name in entries if name.endswith(".jsonl"))
         if len(names) > MAX_FILES:
             self.notes.append(f"{len(names) - MAX_FILES} processes beyond the first {MAX_FILES} are left out")
-        self._note_more(directory)
+        if "more" in entries:  # a byte for each process for which its agent kept no file
+            self.notes.append(f"{os.lstat(directory / 'more').st_size} further processes were not observed")
         return names[:MAX_FILES]
-
-    def _note_more(self, directory: Path) -> None:
-        """Processes for which agents kept no file: a byte each."""
-        try:
-            more = os.lstat(directory / "more").st_size
-        except OSError:
-            return
-        self.notes.append(f"{more} further processes were not observed")
 
     def _lines(self, name: str) -> Iterator[bytes]:
         try:
@@ -204,15 +193,13 @@ class ObservedLines:
             self.notes.append(str(error))
 
     def _decoded(self, line: bytes) -> Observed | None:
-        if len(line) > MAX_LINE:
-            self.bad += 1
-            return None
         try:
-            observed: Observed = msgspec.convert(untrusted_json.loads(line), Observed)
-            return observed
+            if len(line) <= MAX_LINE:
+                return msgspec.convert(untrusted_json.loads(line), Observed)  # type: ignore[no-any-return]
         except (msgspec.MsgspecError, ValueError):
-            self.bad += 1
-            return None
+            pass
+        self.bad += 1
+        return None
 
 
 def place(frame: Frame | tuple[str, int, str, int]) -> CodePlace:

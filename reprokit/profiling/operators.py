@@ -53,25 +53,25 @@ class Operators:
     def add(self, process: int, line: OperatorLine) -> None:
         """Take in one distinct call."""
         self.devices.add(line.device)
-        group = self._group(self._key(line, line.attributes))
-        if group is not None:
-            group.version = group.version or line.version
-            group.seen.add(process, line.calls, map(place, line.where[:1]))
+        self._add(self._key(line), process, line)
 
     def add_compiled(self, process: int, line: CompiledCode) -> None:
         """Take in compiled code."""
-        key = self._compiled_key(line)
+        key = _compiled_key(line)
+        self._add(key, process, line)
+        if key in self.groups:
+            self._within.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
+
+    def _add(self, key: GroupKey, process: int, line: OperatorLine | CompiledCode) -> None:
         group = self._group(key)
         if group is not None:
             group.version = group.version or line.version
             group.seen.add(process, line.calls, map(place, line.where[:1]))
-            self._within.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
 
     def confirm(self, process: int, line: ConfirmedCall) -> None:
         """Take in what came out when a call was executed again."""
-        compiled = GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
-        key = compiled if compiled in self.groups else self._measured_key(line)
-        group = self._group(key)
+        key = _compiled_key(line)
+        group = self._group(key if key in self.groups else self._key(line))
         if group is not None:
             group.confirm(process, line)
 
@@ -81,48 +81,35 @@ class Operators:
             return None
         return self.groups.setdefault(key, Group())
 
-    def _key(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> GroupKey:
-        known = self._facts_of(line, attributes)
+    def _key(self, line: OperatorLine | ConfirmedCall) -> GroupKey:
+        known = self._facts_of(line)
         fact = known[0].id if known else ""
         return GroupKey(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
 
-    def _compiled_key(self, line: CompiledCode) -> GroupKey:
-        return GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
-
-    def _measured_key(self, line: ConfirmedCall) -> GroupKey:
-        """The group of a measured call; one whose attributes are not told belongs where the facts are."""
-        if line.attributes is not None:
-            return self._key(line, line.attributes)
-        wanted = (OPERATOR, line.framework, line.name, line.phase, line.device)
-        there = [key for key in self.groups if key[:5] == wanted]
-        told = [key for key in there if line.where and _is_there(self.groups[key], line)]
-        candidates = sorted(told or there, key=lambda key: not key.fact)
-        return candidates[0] if candidates else self._key(line, {})
-
-    def _facts_of(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+    def _facts_of(self, line: OperatorLine | ConfirmedCall) -> Known:
         """What is known of a call, the most serious first."""
         question = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
-        asked = (*question, tuple(line.dtypes[:8]), repr(attributes))
+        asked = (*question, tuple(line.dtypes[:8]), repr(line.attributes))
         if asked not in self._known:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[asked] = _ordered(self._matching(line, attributes))
+            self._known[asked] = _ordered(self._matching(line))
         return self._known[asked]
 
-    def _matching(self, line: OperatorLine | ConfirmedCall, attributes: Mapping[str, object]) -> Known:
+    def _matching(self, line: OperatorLine | ConfirmedCall) -> Known:
         found = matching_operator(
             self.facts,
             line.framework,
             line.version,
             line.name,
             line.device,
-            attributes,
+            line.attributes,
             line.phase,
             overload=line.overload,
             dtypes=line.dtypes[:8],
         )
-        if type(attributes.get(DRAWS)) is bool:
-            self._draws.add(attributes[DRAWS] is True)
+        if type(line.attributes.get(DRAWS)) is bool:
+            self._draws.add(line.attributes[DRAWS] is True)
         self._has_random_data = self._has_random_data or any(fact.id == PARALLEL_MAP for fact in found)
         return tuple(fact for fact in found if fact.id != PARALLEL_MAP)  # a finding of the loader, if it is parallel
 
@@ -138,9 +125,7 @@ class Operators:
         """
         by_id = {fact.id: fact for fact in self.facts}
         for key, group in self.groups.items():
-            calls = group.seen.calls
-            for process in calls:
-                calls[process] = round(calls[process] * scale.get((process, key.framework), 1.0))
+            group.seen.scale({process: scale.get((process, key.framework), 1.0) for process in group.seen.calls})
             found = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
             if found is not None:
                 yield replace(found, rank=rank(found))
@@ -171,6 +156,10 @@ class Operators:
 
     def _fact(self, name: str) -> Fact | None:
         return next((fact for fact in self.facts if fact.id == name), None)
+
+
+def _compiled_key(line: CompiledCode | ConfirmedCall) -> GroupKey:
+    return GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
 
 
 def _found(
@@ -222,11 +211,6 @@ def _ordered(known: Known) -> Known:
     return tuple(sorted(known, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
 
 
-def _is_there(group: Group, line: ConfirmedCall) -> bool:
-    file, number, _ = line.where[0]
-    return any(found.file == file and found.line == number for found in group.seen.places)
-
-
 def _shown(confirmed: Confirmed | None) -> list[str]:
     """How something showed of which nothing is known."""
     if confirmed is None:
@@ -240,7 +224,7 @@ def _shown(confirmed: Confirmed | None) -> list[str]:
 
 
 def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> list[Cure]:
-    known = cures.of_fact(fact, key.subject) if fact is not None else []
+    known = cures.of_fact(fact, key.subject)
     return known or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,27 +106,21 @@ class Surroundings:
     def _completed(self) -> Iterator[Finding]:
         for name, seen in self.completions.items():
             fact = self._fact(FACTS.get(name, ""))
-            known = cures.of_fact(fact, name) if fact is not None else []
-            why = (fact.why or fact.title) if fact is not None else COMPLETION_WHY
-            yield _finding(ORDER, name, seen, fact, why, findings.SUSPECT, ORDER_RANK, known or _in_order(name))
+            why = COMPLETION_WHY if fact is None else ""
+            yield _finding(ORDER, name, seen, fact, findings.SUSPECT, ORDER_RANK, why=why, otherwise=_in_order(name))
 
     def _loaded(self, draws: bool) -> Iterator[Finding]:
         """Loaders; ``draws``: functions that tf.data calls ask for random numbers."""
         for (name, workers, deterministic), seen in self.loaders.items():
-            is_parallel = workers not in (None, 0, 1)
-            if deterministic is False:
-                yield self._order(name, seen, self._fact("tensorflow.data-deterministic-off"), DATA_WHY)
-            elif name in DRAWING and is_parallel and draws:
-                yield self._order(name, seen, self._fact("tensorflow.data-parallel-map"), DRAWS_WHY)
+            if deterministic is False or (name in DRAWING and workers not in (None, 0, 1) and draws):
+                is_unordered = deterministic is False
+                known = "tensorflow.data-deterministic-off" if is_unordered else "tensorflow.data-parallel-map"
+                why = DATA_WHY if is_unordered else DRAWS_WHY
+                fact, verdict, keep = self._fact(known), findings.SUSPECT, [KEEP_ORDER]
+                yield _finding(ORDER, name, seen, fact, verdict, DATA_ORDER_RANK, why=why, otherwise=keep)
             elif name in FACTS and workers:
-                fact = self._fact(FACTS[name])
-                cure = cures.of_fact(fact, name) if fact is not None else []
                 why = f"{workers} {'worker' if workers == 1 else 'workers'}: {WORKERS_WHY}"
-                yield _finding(SETTING, name, seen, fact, why, findings.AS_SET, SETTING_RANK, cure)
-
-    def _order(self, name: str, seen: Seen, fact: Fact | None, why: str) -> Finding:
-        cure = (cures.of_fact(fact, name) if fact is not None else []) or [KEEP_ORDER]
-        return _finding(ORDER, name, seen, fact, why, findings.SUSPECT, DATA_ORDER_RANK, cure)
+                yield _finding(SETTING, name, seen, self._fact(FACTS[name]), findings.AS_SET, SETTING_RANK, why=why)
 
     def _fact(self, name: str) -> Fact | None:
         return next((fact for fact in self.facts if fact.id == name), None)
@@ -139,27 +132,23 @@ class Surroundings:
             value = self.values[name, text]
             known = [*matching_setting(self.facts, name, value), *matching_variable(self.facts, name)]
             for fact in _fitting(known, versions, devices)[:1]:
-                is_suspect = fact.differs_on_one_machine
-                verdict = findings.SUSPECT if is_suspect else findings.AS_SET
-                rank = SUSPECTED_SETTING_RANK if is_suspect else SETTING_RANK
-                cure = cures.of_fact(fact, name)
-                yield _finding(SETTING, f"{name} = {text}", seen, fact, fact.why or fact.title, verdict, rank, cure)
+                verdict, rank = findings.AS_SET, SETTING_RANK
+                if fact.differs_on_one_machine:
+                    verdict, rank = findings.SUSPECT, SUSPECTED_SETTING_RANK
+                yield _finding(SETTING, name, seen, fact, verdict, rank, subject=f"{name} = {text}")
 
     def _called(self, versions: Mapping[str, str], devices: set[str], told: set[str]) -> Iterator[Finding]:
         for name, seen in self.functions.items():
-            seen.calls = Counter({process: round(n * self.scale.get(process, 1)) for process, n in seen.calls.items()})
+            seen.scale(self.scale)
             fitting = _fitting(matching_function(self.facts, name), versions, devices)
             for fact in [fact for fact in fitting if fact.id not in told and fact.verdict != "repeats"][:1]:
-                rank = FUNCTION_RANK + min(math.log10(seen.calls.total() + 1), 9.0)
-                cure = cures.of_fact(fact, name)
-                why = fact.why or fact.title
+                kind, verdict, rank = FUNCTION, findings.AS_SET, SETTING_RANK
                 if fact.differs_on_one_machine:
-                    kind = ORDER if name in self.completions else FUNCTION
-                    yield _finding(kind, name, seen, fact, why, findings.SUSPECT, rank, cure)
+                    kind, verdict = ORDER if name in self.completions else FUNCTION, findings.SUSPECT
+                    rank = FUNCTION_RANK + min(math.log10(seen.calls.total() + 1), 9.0)
                 elif fact.verdict == "random":
-                    yield _finding(FUNCTION, name, seen, fact, why, findings.COVERED, 1.0, [])
-                else:
-                    yield _finding(FUNCTION, name, seen, fact, why, findings.AS_SET, SETTING_RANK, cure)
+                    verdict, rank = findings.COVERED, 1.0
+                yield _finding(kind, name, seen, fact, verdict, rank)
 
 
 def _fitting(known: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
@@ -180,12 +169,24 @@ def _in_order(name: str) -> list[Cure]:
 
 
 def _finding(
-    kind: str, subject: str, seen: Seen, fact: Fact | None, why: str, verdict: str, rank: float, cure: list[Cure]
+    kind: str,
+    name: str,
+    seen: Seen,
+    fact: Fact | None,
+    verdict: str,
+    rank: float,
+    *,
+    subject: str = "",
+    why: str = "",
+    otherwise: Sequence[Cure] = (),
 ) -> Finding:
+    """What is to be said, by a fact where there is one; ``otherwise``: cures where none is known."""
+    cure = [] if verdict == findings.COVERED else cures.of_fact(fact, name) or list(otherwise)
     details: dict[str, Any] = {"cures": cure, "shows": ["run-to-run"] if verdict == findings.SUSPECT else []}
     if fact is not None:
+        why = why or fact.why or fact.title
         details.update(framework=fact.framework, fact=fact.id, shows=list(fact.shows))
-    return seen.finding(kind, subject, verdict, why, rank, **details)
+    return seen.finding(kind, subject or name, verdict, why, rank, **details)
 
 
 def _text(value: Any) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
 
+FUNCTIONS = "functions.observe"
 # Which observers wait for a module, by file and function. They are called once a module and process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.tasks": ("library_calls.observe_waiting",),
@@ -42,7 +43,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
-    "threading": ("functions.observe",),
+    "threading": (FUNCTIONS,),
     "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
     "torch._inductor.codecache": ("torch_inductor.observe",),
     "torch._inductor.output_code": ("torch_inductor.observe",),
@@ -94,11 +95,6 @@ class Observer:
         self._is_child = False  # made by a fork: it has a file only if it has something to tell
 
     @property
-    def run(self) -> str:
-        """The run directory."""
-        return self.agent.run
-
-    @property
     def directory(self) -> str:
         """Where what was observed is kept."""
         return f"{self.agent.run}/{DIRECTORY}"
@@ -138,21 +134,20 @@ class Observer:
         self.steps += 1
         self._stepping, self._stepped = get_ident(), time.monotonic()
         self.sampled_steps += self.sampling
-        if self.collecting:
-            self._look_for_end()
-        for function in self.each_step:
-            self.agent.attempt(function)
-
-    def _begin_pass(self, event: LoaderBegan) -> None:
-        for function in self.each_pass if self.collecting else ():
-            self.agent.attempt(function, event.loader)
-
-    def _look_for_end(self) -> None:
-        if self._enough_steps is not None and self.steps >= self._enough_steps:
+        if self.collecting and self._enough_steps is not None and self.steps >= self._enough_steps:
             self.stop()
-        else:
+        elif self.collecting:
             self._sample(self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0)
             self.look_at_clock()
+        self._call_all(self.each_step)
+
+    def _call_all(self, functions: list[Callable[..., object]], *arguments: Any) -> None:
+        for function in functions:
+            self.agent.attempt(function, *arguments)
+
+    def _begin_pass(self, event: LoaderBegan) -> None:
+        if self.collecting:
+            self._call_all(self.each_pass, event.loader)
 
     def resume(self) -> None:
         """Something else than the steps so far may begin, as an evaluation: look at it, until the next step."""
@@ -162,8 +157,7 @@ class Observer:
     def _sample(self, on: bool) -> None:
         if on is not self.sampling:
             self.sampling = on
-            for function in self.at_sampling:
-                self.agent.attempt(function, on)
+            self._call_all(self.at_sampling, on)
 
     def note(self, text: str) -> None:
         """Say what could not be observed, and why."""
@@ -226,15 +220,12 @@ class Observer:
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that observers wait for has been executed."""
         for observer in OBSERVERS.get(name, ()):
-            if (observer, name) in self._observed or not self._wants(observer):
-                continue
-            self._observed.add((observer, name))
-            self.agent.attempt(self._observe, observer, module)
-
-    def _wants(self, observer: str) -> bool:
-        if observer.startswith(_OF_OPERATORS):
-            return self._operators
-        return self._functions or observer != "functions.observe"
+            is_wanted = (
+                self._operators if observer.startswith(_OF_OPERATORS) else self._functions or observer != FUNCTIONS
+            )
+            if is_wanted and (observer, name) not in self._observed:
+                self._observed.add((observer, name))
+                self.agent.attempt(self._observe, observer, module)
 
     def _observe(self, observer: str, module: ModuleType) -> None:
         from importlib import import_module
@@ -264,8 +255,7 @@ class Observer:
         self._flushing = True
         begun = time.monotonic()
         try:
-            for function in self.before_writing:
-                self.agent.attempt(function)
+            self._call_all(self.before_writing)
             if self._file or not self._is_child:
                 self._note_process()
                 self.agent.attempt(self._file.write)
@@ -276,7 +266,7 @@ class Observer:
     def stop(self) -> None:
         """Enough was seen: read what is read at the end, tell the launcher, and collect no more."""
         if self.collecting:
-            self._read_end()
+            self._call_all(self.at_end)
             self.flush()
             self.collecting = False
             self.agent.attempt(append, f"{self.directory}/enough", b".")
@@ -287,13 +277,9 @@ class Observer:
             return
         self._finished = True
         if self.collecting:
-            self._read_end()
+            self._call_all(self.at_end)
         self.flush()
         self.collecting = False
-
-    def _read_end(self) -> None:
-        for function in self.at_end:
-            self.agent.attempt(function)
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
@@ -303,8 +289,7 @@ class Observer:
         self._handed_over = 0
         self.steps = self.sampled_steps = 0
         self._counted.clear()
-        for function in self.in_child:
-            self.agent.attempt(function)
+        self._call_all(self.in_child)
         if self.agent.attempt(self._file.is_full):
             self.collecting = False
             self._sample(on=False)

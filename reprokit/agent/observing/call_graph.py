@@ -33,12 +33,10 @@ _TENSORS = ("torch._C._TensorBase.", "torch._C.TensorBase.", "torch._tensor.Tens
 class Calls:
     """How often which function was called, and by whom."""
 
-    def __init__(self, other: Calls | None = None) -> None:
-        self.counts: dict[Key, int] = {} if other is None else dict(other.counts)
-        self.codes: dict[Key, CodeType] = {} if other is None else dict(other.codes)
+    def __init__(self) -> None:
+        self.counts: dict[Key, int] = {}
+        self.codes: dict[Key, CodeType] = {}
         self.callees: dict[Key, dict[Key, int]] = {}
-        if other is not None:
-            self.callees = {caller: dict(callees) for caller, callees in other.callees.items()}
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -155,7 +153,10 @@ class Ways:
         return is_users(code.co_filename) or (is_ours and code.co_name not in _STAND_INS)
 
     def _lines(self, user: Key, callee: Key) -> list[int]:
-        return _lines(self._calls.codes[user], self.name(callee) or "") or [UNKNOWN]
+        """The lines of the user's function that name the callee."""
+        *_, owner, name = ["", *(self.name(callee) or "").split(".")]
+        named = _named_in(self._calls.codes[user])
+        return named.get(owner if name in ("__init__", "__new__") else name, [])[:MAX_WHERE] or [UNKNOWN]
 
     def places(self, key: Key) -> list[list[object]]:
         """File, line, function and calls of the places that led to a function most often."""
@@ -263,13 +264,6 @@ def _unwrapped(value: Any) -> Iterator[Any]:
 # Lines
 
 _lines_known: dict[int, tuple[CodeType, dict[str, list[int]]]] = {}
-
-
-def _lines(caller: CodeType, callee: str) -> list[int]:
-    """The lines of the caller that name the callee."""
-    parts = callee.split(".")
-    name = parts[-2] if parts[-1] in ("__init__", "__new__") else parts[-1]
-    return _named_in(caller).get(name, [])[:MAX_WHERE]
 
 
 def _named_in(code: CodeType) -> dict[str, list[int]]:

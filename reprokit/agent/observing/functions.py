@@ -7,8 +7,10 @@ A training that profiles itself goes first: then nothing more is counted, and a 
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
+from _thread import get_ident
 
 from ..core.patching import replace
 from ..core.user_frames import running_code
@@ -58,7 +60,7 @@ class Functions:
         if len(self._own) >= MAX_THREADS:
             self._sum_up_ended()
         profiler = self._profiler()
-        self._own.append((_thread(), profiler))
+        self._own.append((get_ident(), profiler))
         profiler.enable()
 
     def follow_threads(self, threading: ModuleType) -> None:
@@ -95,14 +97,14 @@ class Functions:
     def importing(self, name: str, begins: bool) -> None:
         """The outermost import of a package, in whose thread nothing is counted meanwhile."""
         if self._imports is None and begins:
-            self._imports = name, _thread()
+            self._imports = name, get_ident()
             self.sample(on=False)
-        elif self._imports == (name, _thread()) and not begins:
+        elif self._imports == (name, get_ident()) and not begins:
             self._imports = None
             self.sample(on=self._observer.sampling)
 
     def _of_this_thread(self) -> Any:
-        thread = _thread()
+        thread = get_ident()
         return next((profiler for owner, profiler in reversed(self._own) if _OF_ALL_THREADS or owner == thread), None)
 
     # Others who profile
@@ -169,7 +171,7 @@ class Functions:
         """Hand over the counts so far."""
         if self._reported:
             return
-        calls, frames = Calls(self._ended), sys._current_frames()
+        calls, frames = copy.deepcopy(self._ended), sys._current_frames()
         for thread, profiler in list(self._own):
             running = running_code(frames.get(thread)) + ([] if self._root is None else [self._root])
             calls.add(_statistics(profiler), running)
@@ -210,12 +212,6 @@ def observe(module: ModuleType, observer: Observer) -> None:
     """threading has been imported."""
     if observer.functions is not None:
         observer.functions.follow_threads(module)
-
-
-def _thread() -> int:
-    from _thread import get_ident
-
-    return get_ident()
 
 
 def _statistics(profiler: Any) -> list[Any]:

@@ -106,7 +106,12 @@ class Signatures:
         rest: list[Any] = []
         device = self._cpu
         tensor, counted = self._tensor, self._counted
-        values: Any = args if not kwargs else [*args, *kwargs.values()]
+        values: list[Any] = []
+        for value in (*args, *kwargs.values()):
+            if type(value) is list or type(value) is tuple:
+                values += [item for item in value if isinstance(item, tensor)]
+            else:
+                values.append(value)
         for value in values:
             if isinstance(value, tensor):
                 dtypes.append(value.dtype)
@@ -115,13 +120,6 @@ class Signatures:
                     device = value.device
             elif type(value) in counted:
                 rest.append(value)
-            elif type(value) is list or type(value) is tuple:
-                for item in value:
-                    if isinstance(item, tensor):
-                        dtypes.append(item.dtype)
-                        shapes.append(item.shape if not item.is_nested else ())
-                        if not item.is_cpu:
-                            device = item.device
         if not dtypes:
             device = kwargs.get("device") or device
         return device, tuple(dtypes), tuple(shapes), tuple(rest)

@@ -8,7 +8,6 @@ of a subclass. Backward threads have it from the thread that began the backward 
 
 from __future__ import annotations
 
-import functools
 import sys
 from _thread import _local
 
@@ -90,7 +89,6 @@ class TorchOperators:
         self._records: dict[tuple[Any, ...], CallRecord] = {}
         self._variants: dict[tuple[Any, ...], int] = {}
         self._calls = self._steps = self._noted_steps = self._armed = self._passes = 0
-        self._sampling: dict[str, object] = {"framework": "pytorch", "steps": 0, "observed": 0}
 
     # On and off
 
@@ -103,8 +101,7 @@ class TorchOperators:
         observer.before_writing.append(self._write_sampling)
         observer.at_end.append(self.finish)
         observer.in_child.append(self._begin_in_child)
-        make_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-        threading.Thread._bootstrap_inner = self._in_threads(make_thread)  # type: ignore[attr-defined]
+        replace(threading.Thread, "_bootstrap_inner", self._in_threads)
         if not hasattr(self._mode_class.__mro__[1], "ignore_compile_internals") and hasattr(self.torch, "compile"):
             replace(self.torch, "compile", self._before_compiling)
         self.enter()
@@ -113,15 +110,12 @@ class TorchOperators:
         """Versions before 2.10 compile nothing while a mode is on."""
 
         def compile_and_leave(*arguments: Any, **keywords: Any) -> Any:
-            self._give_up("after torch.compile, operators are observed in PyTorch 2.10 and newer only")
+            self.observer.note("after torch.compile, operators are observed in PyTorch 2.10 and newer only")
+            self._has_given_up = True
+            self.finish()
             return original(*arguments, **keywords)
 
         return compile_and_leave
-
-    def _give_up(self, why: str) -> None:
-        self.observer.note(why)
-        self._has_given_up = True
-        self.finish()
 
     def _begin_in_child(self) -> None:
         self.confirmer = None  # the pool of threads did not survive the fork
@@ -130,7 +124,6 @@ class TorchOperators:
         self.enter()
 
     def _in_threads(self, original: Function) -> Function:
-        @functools.wraps(original)
         def _bootstrap_inner(thread: Any) -> Any:
             if self.watching:
                 self.enter()
@@ -171,7 +164,10 @@ class TorchOperators:
         mode = getattr(self._thread, "mode", None)
         if mode is not None:
             mode.places.forget()
-        self._follow()
+        if self.watching:
+            self.enter()
+        else:
+            self.leave()
 
     def _may_watch(self) -> bool:
         return self.observer.collecting and not self._has_given_up
@@ -180,12 +176,6 @@ class TorchOperators:
         if self._steps < WHOLE or self._armed > 0 or self._steps % ONE_IN == 0 or self.confirmer is not None:
             return True
         return self._is_new and self._steps < MAX_WHOLE
-
-    def _follow(self) -> None:
-        if self.watching:
-            self.enter()
-        else:
-            self.leave()
 
     def finish(self) -> None:
         """Observe no more."""
@@ -299,10 +289,9 @@ class TorchOperators:
         return record
 
     def _write_sampling(self) -> None:
-        self._sampling["steps"] = self._steps
-        self._sampling["observed"] = self._noted_steps
         if self._records:
-            self.observer.write("sampling", "pytorch", self._sampling)
+            sampling = {"framework": "pytorch", "steps": self._steps, "observed": self._noted_steps}
+            self.observer.write("sampling", "pytorch", sampling)
 
 
 def _make_mode_class(operators: TorchOperators, torch: Any) -> Any:

@@ -7,8 +7,10 @@ process, it says how: `tell.undo_by(function)`; `tell.swap` puts a function in t
 
 from __future__ import annotations
 
+import importlib
 import operator
 import re
+import sys
 
 from ..core.patching import swap
 
@@ -133,14 +135,15 @@ class Patches:
 
     def _attempt(self, patch: PatchWish, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
         """The state that it comes to, and why."""
-        version = _version(patch.framework, module)
+        package = sys.modules.get(patch.framework, module) if patch.framework else None
+        version = str(getattr(package, "__version__", ""))
         if patch.versions and version and not fits(version, patch.versions):
             return NOT_APPLIED, f"it is for {patch.framework} {patch.versions}, this is {version}"
-        place = patch.places[name]
-        if not place:  # its variables were set before the start
+        file, _, function = patch.places[name].partition(".")
+        if not file:  # its variables were set before the start
             return APPLIED, ""
         try:
-            _function(place)(module, patch.value, tell)
+            getattr(importlib.import_module(f"{__name__}.{file}"), function)(module, patch.value, tell)
         except PatchUnfit as error:
             return REFUSED, str(error)
         except Exception as error:
@@ -169,22 +172,6 @@ def start(agent: Agent, plan: bytes) -> None:
     patches = Patches(agent, [PatchWish(entry) for entry in json.loads(plan).get("patches", [])])
     agent.patches = patches
     agent.listeners.append((patches.modules, patches.loaded))
-
-
-def _version(framework: str, module: ModuleType) -> str:
-    """The version of a framework, of which a module has just been loaded."""
-    import sys
-
-    package = sys.modules.get(framework, module) if framework else None
-    return str(getattr(package, "__version__", "") or "")
-
-
-def _function(place: str) -> Callable[[ModuleType, str, Tell], None]:
-    from importlib import import_module
-
-    file, _, name = place.partition(".")
-    function: Callable[[ModuleType, str, Tell], None] = getattr(import_module(f"{__name__}.{file}"), name)
-    return function
 
 
 def fits(version: str, specifier: str) -> bool:

@@ -78,12 +78,18 @@ def _with_threads(make_config: Any, count: int, original: Function) -> Function:
 
 def tf1_determinism(module: Any, value: str, tell: Tell) -> None:
     """`from tfdeterminism import patch; patch()`; what it prints is told instead."""
+    try:
+        patch = getattr(importlib.import_module("tfdeterminism"), "patch", None)
+    except ImportError as error:
+        raise PatchUnfit(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
+    if patch is None:
+        raise PatchUnfit(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
     said = io.StringIO()
     before = os.environ.get("TF_CUDNN_DETERMINISTIC")
     places = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
     replaced = [(place, place.bias_add) for place in places]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        _patch_function()()
+        patch()
     tell(" ".join(said.getvalue().split())[:300])
 
     def undo() -> None:
@@ -93,17 +99,6 @@ def tf1_determinism(module: Any, value: str, tell: Tell) -> None:
             os.environ.pop("TF_CUDNN_DETERMINISTIC", None)
 
     tell.undo_by(undo)
-
-
-def _patch_function() -> Callable[[], None]:
-    try:
-        found = importlib.import_module("tfdeterminism")
-    except ImportError as error:
-        raise PatchUnfit(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
-    patch: Callable[[], None] | None = getattr(found, "patch", None)
-    if patch is None:
-        raise PatchUnfit(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
-    return patch
 
 
 def tf_segment_sum(module: Any, value: str, tell: Tell) -> None:

@@ -42,8 +42,9 @@ def torch_deterministic(torch: Any, value: str, tell: Tell, *, fill: bool = Fals
         raise PatchUnfit("this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)") from None
     if filling is not None:
         filling.fill_uninitialized_memory = fill
+    tell.undo_by(lambda: private_api.set_deterministic_mode(torch, False, warn_only=False))
     _set_mkldnn(torch, True)
-    tell.undo_by(lambda: _turn_off(torch))
+    tell.undo_by(lambda: _set_mkldnn(torch, False))
     tell.swap(torch, "use_deterministic_algorithms", _hold_algorithms)
     tell.swap(torch, "set_deterministic_debug_mode", _hold_debug_mode)
 
@@ -74,11 +75,6 @@ def _hold_debug_mode(original: Function) -> Function:
         original("warn" if debug_mode in (0, "default") else debug_mode)
 
     return set_deterministic_debug_mode
-
-
-def _turn_off(torch: Any) -> None:
-    private_api.set_deterministic_mode(torch, False, warn_only=False)
-    _set_mkldnn(torch, False)
 
 
 def _set_mkldnn(torch: Any, wanted: bool) -> None:

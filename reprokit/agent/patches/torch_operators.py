@@ -39,30 +39,28 @@ _COMPILED_AS = {
 def torch_operator(module: Any, value: str, tell: Tell) -> None:
     """Make one operator repeat, in all its forms and on all devices."""
     _check(module)
-    library = module.library.Library(value.partition("::")[0], "IMPL")
+    space = value.partition("::")[0]
+    library = module.library.Library(space, "IMPL")
     tell.undo_by(library._destroy)
-    _override(module, library, value, tell)
+    known = private_api.operator_names(module)
+    forms = _forms(module, value, known)
+    if not forms and space == "aten":
+        near = difflib.get_close_matches(value, {name.partition(".")[0] for name in known}, 3)
+        advice = ": is it " + " or ".join(near) + "?" if near else ""
+        raise PatchUnfit(f"PyTorch {module.__version__} has no operator {value}{advice}")
+    if not forms:  # a registration may come before its operator
+        tell(f"no library has brought {value} yet: it is patched when one does")
+    once, mode = OneThread(module), _mode(module)
+    for name in forms or [value]:
+        if not _is_patched(module, name):
+            kernel = OverloadKernel(module, name, once, mode)
+            library.impl(name.partition("::")[2], kernel, "BackendSelect", with_keyset=True)
 
 
 def _check(torch: Any) -> None:
     with_keyset = "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
     if not (with_keyset and private_api.can_redispatch(torch)):
         raise PatchUnfit("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
-
-
-def _override(torch: Any, library: Any, value: str, tell: Tell) -> None:
-    space = value.partition("::")[0]
-    known = private_api.operator_names(torch)
-    forms = _forms(torch, value, known)
-    if not forms and space == "aten":
-        raise PatchUnfit(f"PyTorch {torch.__version__} has no operator {value}{_near(value, known)}")
-    if not forms:  # a registration may come before its operator
-        tell(f"no library has brought {value} yet: it is patched when one does")
-    once, mode = OneThread(torch), _mode(torch)
-    for name in forms or [value]:
-        if not _is_patched(torch, name):
-            kernel = OverloadKernel(torch, name, once, mode)
-            library.impl(name.partition("::")[2], kernel, "BackendSelect", with_keyset=True)
 
 
 def _forms(torch: Any, value: str, known: set[str]) -> list[str]:
@@ -99,11 +97,6 @@ def _family(name: str) -> tuple[str, ...]:
     return base, base + "_", f"_{base}_impl_"
 
 
-def _near(value: str, known: set[str]) -> str:
-    names = difflib.get_close_matches(value, {name.partition(".")[0] for name in known}, 3)
-    return ": is it " + " or ".join(names) + "?" if names else ""
-
-
 class OverloadKernel:
     """Stands before one overload: called perhaps a million times, so that each way through it is looked up once."""
 
@@ -135,14 +128,10 @@ class OverloadKernel:
 
     def _way(self, keyset: Any) -> tuple[Function, Any, bool, bool]:
         """How to call it, with which keys, whether it computes anything, and whether not on a CPU."""
-        call = _overload(self._torch, self._name).redispatch  # now: it may have been registered after this
-        return (call, *private_api.keys_below(self._torch, keyset))
-
-
-def _overload(torch: Any, name: str) -> Any:
-    path, _, overload = name.partition(".")
-    space, _, base = path.partition("::")
-    return getattr(getattr(getattr(torch.ops, space), base), overload or "default")
+        path, _, overload = self._name.partition(".")
+        space, _, base = path.partition("::")
+        operator = getattr(getattr(self._torch.ops, space), base)  # now: it may have been registered after this
+        return (getattr(operator, overload or "default").redispatch, *private_api.keys_below(self._torch, keyset))
 
 
 class OneThread:
