@@ -124,10 +124,12 @@ class KeptCalls:
         """
         calls, self._calls = list(self._calls.values()), {}
         paths = [path for path, _, _ in calls]
+        if not calls:
+            return
         outcomes: dict[str, dict[int, Digests]] = {}
         end = time.monotonic() + MAX_SECONDS_ELSEWHERE
         try:
-            for child in [self._start(paths, *one, order) for one in processes if calls]:
+            for child in [self._start(paths, *one, order) for one in processes]:
                 for circumstance, number, digests in _printed(child, end):
                     outcomes.setdefault(circumstance, {})[number] = dict.fromkeys(digests)
         finally:

@@ -170,13 +170,8 @@ class TorchConfirmer:
             for label, variables in _CAPPED.items()
             if label.upper() != present and not any(name in os.environ for name in variables)
         ]
-        if capped:
-            self._observer.agent.attempt(self._compare, [({}, [(PRESENT, 0)]), *capped])
-
-    def _compare(self, processes: Any) -> None:
-        torch = self._torch
         self._kept.execute_elsewhere(
-            processes,
+            [({}, [(PRESENT, 0)]), *capped] if capped else [],
             repeats=2,
             deterministic=torch.are_deterministic_algorithms_enabled(),
             precision=torch.get_float32_matmul_precision(),

@@ -112,7 +112,7 @@ class TorchOperators:
         def compile_and_leave(*arguments: Any, **keywords: Any) -> Any:
             self.observer.note("after torch.compile, operators are observed in PyTorch 2.10 and newer only")
             self._has_given_up = True
-            self.finish()
+            self.observer.agent.attempt(self.finish)
             return original(*arguments, **keywords)
 
         return compile_and_leave

@@ -113,7 +113,7 @@ class Places:
 
     def _of_node(self) -> list[Place] | None:
         node = self._node()
-        return None if node is None else self._nodes.get(node._sequence_nr())
+        return None if node is None else self._nodes.get(private_api.node_number(node))
 
     def _note(self, places: list[Place]) -> None:
         """The nodes that were made since the last call belong to this one."""

@@ -41,7 +41,7 @@ def torch_operator(module: Any, value: str, tell: Tell) -> None:
     _check(module)
     space = value.partition("::")[0]
     library = module.library.Library(space, "IMPL")
-    tell.undo_by(library._destroy)
+    tell.undo_by(lambda: private_api.remove_library(library))
     known = private_api.operator_names(module)
     forms = _forms(module, value, known)
     if not forms and space == "aten":

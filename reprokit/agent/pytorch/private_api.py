@@ -60,8 +60,10 @@ SEEN: Mapping[str, str] = {
     "torch._C._set_deterministic_algorithms": "2.13",
     "torch._C._set_deterministic_fill_uninitialized_memory": "2.13",
     "torch._C.set_num_threads": "2.13",
+    "torch.autograd.graph.Node._sequence_nr": "2.13",
     "torch.autograd.graph._engine_run_backward": "2.13",
     "torch.distributed.distributed_c10d._get_default_store": "2.13",
+    "torch.library.Library._destroy": "2.13",
     "torch.library._impls": "2.13",
     "torch.nn.Module()._buffers": "2.13",
     "torch.nn.Module()._modules": "2.13",
@@ -279,6 +281,11 @@ def is_overridden(torch: Any, name: str, key: str) -> bool:
     return f"{name.replace('::', '/')}/{key}" in getattr(torch.library, "_impls", ())
 
 
+def remove_library(library: Any) -> None:
+    """Take back what a library of Python's side has overridden."""
+    library._destroy()
+
+
 def can_redispatch(torch: Any) -> bool:
     """Whether an operator that is overridden can be called from within (PyTorch 2.4)."""
     return hasattr(torch._ops.OpOverload, "redispatch")
@@ -330,6 +337,15 @@ def tf32_setters(torch: Any) -> dict[str, tuple[Any, str]]:
     }
 
 
+# Settings that only private functions tell: the name that users know, and the way to the function in torch.
+READ_SETTINGS = {
+    "torch.backends.cudnn.allow_tf32": "_C._get_cudnn_allow_tf32",
+    "torch.backends.cuda.matmul.allow_tf32": "_C._get_cublas_allow_tf32",
+    "torch.backends.mkldnn.enabled": "_C._get_mkldnn_enabled",
+    "torch.backends.mkldnn.deterministic": "_C._get_mkldnn_deterministic",
+}
+
+
 def disable_graph_cache(torch: Any) -> None:
     """Have Inductor compile each graph anew."""
     torch._inductor.config.fx_graph_cache = False
@@ -376,6 +392,11 @@ def own_classes(torch: Any) -> Callable[[Any], tuple[list[Any], bool]]:
 def next_node(torch: Any) -> Callable[[], int]:
     """A function that gives the number of the graph's next node on this thread."""
     return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
+
+
+def node_number(node: Any) -> int:
+    """The number that a node of the graph got from that function."""
+    return node._sequence_nr()  # type: ignore[no-any-return]
 
 
 def tells_nodes(torch: Any) -> bool:
