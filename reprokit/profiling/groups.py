@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 
 
 @dataclass
-class Seen:
+class Occurrences:
     """How often something was seen, where, and in which processes."""
 
     calls: Counter[object] = field(default_factory=Counter)  # by process
@@ -60,9 +60,9 @@ class Seen:
         )
 
 
-def of_key(table: dict[Key, Seen], key: Key, most: int) -> Seen:
+def occurrences_of(table: dict[Key, Occurrences], key: Key, most: int) -> Occurrences:
     """What was seen under this key; beyond so many keys it is counted for nobody."""
-    return table.setdefault(key, Seen()) if key in table or len(table) < most else Seen()
+    return table.setdefault(key, Occurrences()) if key in table or len(table) < most else Occurrences()
 
 
 class GroupKey(NamedTuple):
@@ -81,7 +81,7 @@ class Group:
     """What is known of one group so far."""
 
     version: str = ""
-    seen: Seen = field(default_factory=Seen)
+    seen: Occurrences = field(default_factory=Occurrences)
     guilty: dict[CodePlace, None] = field(default_factory=dict)  # where it was measured to vary, in the order found
     measured: list[ConfirmedCall] = field(default_factory=list)
 

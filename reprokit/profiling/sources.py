@@ -14,7 +14,7 @@ from reprokit.errors import RunError
 from reprokit.findings import SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile
 from reprokit.model.system_calls import SystemCallsFile
-from reprokit.profiling.groups import Seen
+from reprokit.profiling.groups import Occurrences
 from reprokit.profiling.lines import MAX_TEXT
 from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
 
@@ -76,7 +76,7 @@ def _take(found: ProfiledRunFacts, line: dict[str, Any]) -> None:
 
 def of_seeds(run: RunFile, told: ProfiledRunFacts) -> Iterator[Finding]:
     """Seeds that look like the clock's or a process's number."""
-    sources: dict[str, Seen] = defaultdict(Seen)
+    sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for (call, argument, where, identity), number in told.seeds.items():
         origin = _origin(argument, run, told.pids.get(identity))
         if origin:
@@ -154,20 +154,20 @@ def _named(asking: Asking, helpers: set[int]) -> set[str]:
 
 def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterator[Finding]:
     """Sources of entropy by the shim's own log, and those that nothing recorded."""
-    sources: dict[str, Seen] = defaultdict(Seen)
+    sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for asker, asked in asking.rows.items():
         if asker.process not in helpers:
             process = (asker.process, asker.incarnation)
             sources[asker.source].add(process, asked.requests, _asker(asker.module or asker.program))
     for source, seen in sources.items():
         yield seen.finding(SOURCE, source, findings.COVERED, RECORDED, COVERED_RANK)
-    lost = Seen()
+    lost = Occurrences()
     for asked_by in asking.processes:
         if asked_by.unrecorded and asked_by.identity not in helpers:
             lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
     missing = [("requests that were not recorded", lost)] if lost.calls else []
-    missing += [(one.text, Seen()) for one in uncovered if one.source != "instructions"]
+    missing += [(one.text, Occurrences()) for one in uncovered if one.source != "instructions"]
     for subject, seen in missing:
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
     instructions = [one.module or one.text for one in uncovered if one.source == "instructions"]
@@ -177,7 +177,7 @@ def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterato
 
 def _of_instructions(files: list[str]) -> Finding:
     """Instructions of the processor in some libraries, as one: whether they are ever executed nobody sees."""
-    seen = Seen()
+    seen = Occurrences()
     for file in files:
         seen.places[CodePlace(file[:MAX_TEXT])] += 1
     names = ", ".join(file.rpartition("/")[2] for file in files[:3]) + (" and more" if len(files) > 3 else "")
@@ -188,7 +188,7 @@ def _of_instructions(files: list[str]) -> Finding:
 def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
     """What strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
     found = _system_calls(run, notes)
-    sources: dict[tuple[str, str], Seen] = defaultdict(Seen)
+    sources: dict[tuple[str, str], Occurrences] = defaultdict(Occurrences)
     for call in found.calls if found is not None else ():
         if call.pid not in helpers:
             sources[call.call, call.source].add(call.pid, call.calls, _asker(call.program))
@@ -216,7 +216,7 @@ def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None
     return found
 
 
-def _system_call(call: str, source: str, seen: Seen) -> Finding:
+def _system_call(call: str, source: str, seen: Occurrences) -> Finding:
     if source.startswith(RANDOM):
         why, verdict, rank = RECORDED, findings.COVERED, COVERED_RANK
     elif source.startswith(OF_PROCESSORS):

@@ -13,7 +13,7 @@ from reprokit import findings
 from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding
 from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
 from reprokit.profiling import cures
-from reprokit.profiling.groups import Seen, of_key
+from reprokit.profiling.groups import Occurrences, occurrences_of
 from reprokit.profiling.lines import Completion, Function, Loader, Setting, place
 
 MAX_KEPT = 20_000  # of functions, settings, loaders and completions each
@@ -50,11 +50,11 @@ class Surroundings:
 
     facts: Sequence[Fact]
     scale: dict[object, float] = field(default_factory=dict)  # by process: for steps that were not looked at
-    functions: dict[str, Seen] = field(default_factory=dict)
-    settings: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    functions: dict[str, Occurrences] = field(default_factory=dict)
+    settings: dict[tuple[str, str], Occurrences] = field(default_factory=dict)
     values: dict[tuple[str, str], Any] = field(default_factory=dict)  # of the settings
-    loaders: dict[tuple[str, int | str | None, bool | str | None], Seen] = field(default_factory=dict)
-    completions: dict[str, Seen] = field(default_factory=dict)
+    loaders: dict[tuple[str, int | str | None, bool | str | None], Occurrences] = field(default_factory=dict)
+    completions: dict[str, Occurrences] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._is_known = functools.lru_cache(MAX_NAMES)(lambda name: any(matching_function(self.facts, name)))
@@ -62,7 +62,7 @@ class Surroundings:
     def add_function(self, process: int, line: Function) -> None:
         """Take in a function; one of which nothing is known is none to tell of."""
         if self._is_known(line.name):
-            seen = of_key(self.functions, line.name, MAX_KEPT)
+            seen = occurrences_of(self.functions, line.name, MAX_KEPT)
             seen.add(process, line.calls)
             for frame in line.where[:MAX_PLACES]:
                 seen.add_place(place(frame), frame[3])
@@ -70,19 +70,19 @@ class Surroundings:
     def add_setting(self, process: int, line: Setting) -> None:
         """Take in a setting as it was in one process."""
         key = (line.name, _text(line.value))
-        of_key(self.settings, key, MAX_KEPT).add(process, 0)
+        occurrences_of(self.settings, key, MAX_KEPT).add(process, 0)
         if key in self.settings:
             self.values.setdefault(key, line.value)
 
     def add_loader(self, process: int, line: Loader) -> None:
         """Take in something that loads data."""
         key = (line.name, line.workers, line.deterministic)
-        of_key(self.loaders, key, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
+        occurrences_of(self.loaders, key, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     def add_completion(self, process: int, line: Completion) -> None:
         """Take in an order that timing decides."""
         if not line.ordered:
-            of_key(self.completions, line.name, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
+            occurrences_of(self.completions, line.name, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     @property
     def threads(self) -> dict[str, int]:
@@ -171,7 +171,7 @@ def _in_order(name: str) -> list[Cure]:
 def _finding(
     kind: str,
     name: str,
-    seen: Seen,
+    seen: Occurrences,
     fact: Fact | None,
     verdict: str,
     rank: float,

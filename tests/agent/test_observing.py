@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import reprokit
 from reprokit.agent.observing.call_graph import Calls, describe
 from reprokit.agent.observing.files import MAX_FILES
 from tests.agent.training import Outcome, Training
@@ -420,6 +421,17 @@ def test_two_functions_of_the_same_code_are_told_apart() -> None:
     calls.add([_Entry(first, 1), _Entry(second, 2)])
     assert sorted(calls.counts.values()) == [1, 2]
     assert list(describe(calls)) == []
+
+
+def test_what_stands_in_for_a_framework_s_function_was_called_by_the_user_s_code() -> None:
+    """The agent's own functions are set aside but for these."""
+    (user,) = [part for part in compile("def train(): pass", "train.py", "exec").co_consts if hasattr(part, "co_name")]
+    for place, callers in (("pytorch/events.py", [id(user)]), ("tensorflow/events.py", [id(user)]), ("journal.py", [])):
+        file = f"{Path(reprokit.__path__[0])}/agent/{place}"
+        (code,) = [part for part in compile("def call(): pass", file, "exec").co_consts if hasattr(part, "co_name")]
+        calls = Calls()
+        calls.add([_Entry(code, 1)], [user])
+        assert list(calls.callees) == callers, place
 
 
 class _Entry:

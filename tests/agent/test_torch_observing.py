@@ -195,6 +195,7 @@ def test_races_of_two_threads_are_caught(training: Training) -> None:
         assert line["results"] > 1
         assert line["threads"]["1"] == "repeats"
     assert observed.one("confirmed", name="aten::index_add_")["results"] == 1
+    assert not list((training.run_directory / "profile").glob("captured*"))
 
 
 COMPILED = training_text("pytorch_compiled_sums.py")

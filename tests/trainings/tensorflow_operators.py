@@ -81,6 +81,14 @@ except tf.errors.OutOfRangeError:
 data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).map(augment, 2, deterministic=False)
 print([float(value) for value in data], hashlib.sha256(table.numpy().tobytes()).hexdigest())
 compiled(tf.ones([8, 8]))
+
+
+@tf.function
+def noise():
+    return tf.sqrt(tf.random.uniform([2], seed=5))
+
+
+print([noise().numpy(), tf.random.uniform([2], seed=5).numpy()])  # by kernels of the same seeds
 sys.stdout.flush()
 light = np.random.rand(256, 4096).astype("float32")
 fit([Contrast(), layers.Dense(5)], light, y)  # fit

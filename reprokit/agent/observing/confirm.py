@@ -58,7 +58,7 @@ class Confirmations:
             self._observer.write("confirmed", key, line)
         return line
 
-    def is_late(self, can_race: bool) -> str:
+    def no_time_left(self, can_race: bool) -> str:
         """Say that no time is left for one more call; empty while there is some."""
         limit = MAX_SECONDS if can_race else MAX_SECONDS / 2
         return f"no time was left: repeats had taken {limit:.0f} s" if self.spent > limit else ""

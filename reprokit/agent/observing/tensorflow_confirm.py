@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 
 from ..tensorflow import private_api
@@ -142,7 +143,7 @@ class TensorflowConfirmer:
         key, begun = tensorflow_graphs.key_of(line), time.monotonic()
         can_race = any(word in line["name"] for word in _RACING)
         written = self._confirmations.line(key, line)
-        written["problem"] = self._confirmations.is_late(can_race)
+        written["problem"] = self._confirmations.no_time_left(can_race)
         if written["problem"]:
             return
         try:
@@ -271,8 +272,7 @@ def prepare(tensorflow: Any, _order: dict[str, Any], threads: int) -> None:
 
 def load(tensorflow: Any, file: Any) -> Callable[[], str]:
     """What makes a call that was kept, and digests what it gives."""
-    import numpy
-
+    numpy: Any = sys.modules["numpy"]  # which TensorFlow's import has brought
     kept = json.loads(file.readline())
     inputs = []
     for dtype, shape, size in kept["inputs"]:

@@ -200,8 +200,9 @@ def count_outputs(definition: Any, attributes: dict[str, Any]) -> int:
 
 
 def attributes_of(node: Any, definition: Any) -> dict[str, Any]:
-    """A node's attributes by name, but for functions and tensors."""
-    return {attribute.name: _plain(attribute.type, node.attr[attribute.name]) for attribute in definition.attr}
+    """A node's attributes by name, None in the place of functions and tensors."""
+    kinds = {attribute.name: attribute.type for attribute in definition.attr}
+    return {name: _plain(kinds[name], value) for name, value in node.attr.items() if name in kinds}
 
 
 def _flat(attributes: dict[str, Any]) -> list[Any]:

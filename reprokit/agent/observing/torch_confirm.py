@@ -119,7 +119,7 @@ class TorchConfirmer:
             return f"its inputs are larger than {MAX_BYTES >> 20} MiB"
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "it was called while a CUDA graph was captured"
-        return self._confirmations.is_late(could_race(operator))
+        return self._confirmations.no_time_left(could_race(operator))
 
     # The repeats
 
