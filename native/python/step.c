@@ -145,32 +145,6 @@ static PyObject *use_exchange(PyObject *module, PyObject *plain) {
     Py_RETURN_TRUE;
 }
 
-/* ---- random generators ----------------------------------------------------------------------------------------- */
-
-/* Whether a module that was not there still is not, or has the same under this name. */
-static bool is_still(PyObject *modules, PyObject *module, PyObject *variables, PyObject *name, PyObject *value) {
-    return variables == Py_None ? !PyDict_GetItem(modules, module) : PyDict_GetItem(variables, name) == value;
-}
-
-static PyObject *keep_generators(PyObject *module, PyObject *known) {
-    (void)module;
-    PyObject *modules, *of_random, *python, *own, *of_numpy, *numpy, *bits;
-    unsigned long long bits_at, stretches_at, count, room;
-    if (!PyArg_ParseTuple(known, "OOOOOOOKKKK", &modules, &of_random, &python, &own, &of_numpy, &numpy, &bits, &bits_at,
-                          &stretches_at, &count, &room))
-        return NULL;
-    PyObject *result = Py_NotImplemented;
-    if (is_still(modules, name_of_random, of_random, name_of_inst, python) &&
-        is_still(modules, name_of_mtrand, of_numpy, name_of_rand, numpy) &&
-        (!bits_at || *(PyObject **)(uintptr_t)bits_at == bits)) {
-        reprokit_trail_keep((const struct rkt_stretch *)(uintptr_t)stretches_at, count, (uint8_t *)(uintptr_t)room);
-        result = own == Py_None ? NULL : PyDict_GetItem(own, name_of_gauss_next);
-        if (!result) result = Py_None;
-    }
-    Py_INCREF(result);
-    return result;
-}
-
 /* ---- the module ------------------------------------------------------------------------------------------------ */
 
 PyDoc_STRVAR(
@@ -179,14 +153,6 @@ PyDoc_STRVAR(
     "Whether the gradients of all parameters are finite; None where one is not of the class `plain`, does not\n"
     "lie in this process' memory or is not contiguous. `formats` has the number (enum rkt_format) of each\n"
     "dtype whose numbers can be not finite.");
-PyDoc_STRVAR(
-    keep_generators_text,
-    "keep_generators((modules, of_random, python, own, of_numpy, numpy, bits, bits_at, stretches, count,\n"
-    "room))\n--\n\n"
-    "Copy the memory of random states, if the global generators are still these: `python`, whose attributes\n"
-    "are `own`, in the variables of its module, `numpy` in those of its own, and at `bits_at`, unless that is\n"
-    "0, the address of `bits`. Variables are None of a module that was not in `modules`. It gives\n"
-    "`gauss_next` of Python's; NotImplemented where a generator is another.");
 
 PyDoc_STRVAR(use_exchange_text,
              "use_exchange(plain)\n--\n\n"
@@ -212,7 +178,6 @@ PyDoc_STRVAR(loss_line_text,
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
     {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
-    {"keep_generators", keep_generators, METH_O, keep_generators_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},

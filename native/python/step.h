@@ -23,7 +23,6 @@
     NAME(version, "_version")            \
     NAME(random, "random")               \
     NAME(inst, "_inst")                  \
-    NAME(gauss_next, "gauss_next")       \
     NAME(mtrand, "numpy.random.mtrand")  \
     NAME(rand, "_rand")                  \
     NAME(bit_generator, "_bit_generator")

@@ -1,9 +1,7 @@
-/* finite.c - whether numbers are all finite, by their bits and where they lie; and copies of random states.
+/* finite.c - whether numbers are all finite, by their bits and where they lie.
  *
  * No number is computed with: it depends on no rounding, no flushing to zero and no mask of exceptions. Loops are
  * written so that compilers make vectors of them, as fast as memory gives. */
-#include <string.h>
-
 #include "trail.h"
 
 /* Of a number that is not finite these bits are so. */
@@ -89,21 +87,4 @@ RK_EXPORT uint64_t reprokit_trail_not_finite(const void *data, uint64_t bytes, u
         if (!found++) *first = i;
     }
     return found;
-}
-
-enum { END = 64 };
-
-/* Whether a random state is another. Mersenne Twisters have the place of their next word at one of their ends, and make
- * all words anew when the last was drawn: where both ends are as they were, so is what lies between. */
-static bool has_moved(const uint8_t *now, const uint8_t *before, uint64_t size) {
-    return size <= 2 * END || memcmp(now, before, END) || memcmp(now + size - END, before + size - END, END);
-}
-
-/* Copies these random states one behind the other. Most stay as they are from step to step, and to read 7.5 kB that no
- * cache has takes as long as all else that is asked of a small step. */
-RK_EXPORT void reprokit_trail_keep(const struct rkt_stretch *stretches, uint64_t count, uint8_t *to) {
-    for (uint64_t i = 0; i < count; to += stretches[i++].size) {
-        const uint8_t *from = (const uint8_t *)(uintptr_t)stretches[i].address;
-        if (has_moved(from, to, stretches[i].size)) memcpy(to, from, stretches[i].size);
-    }
 }

@@ -155,7 +155,6 @@ uint64_t reprokit_trail_fold(uint64_t before, const void *data, uint64_t size, u
 uint64_t reprokit_trail_list(const uint64_t *digests, uint64_t count);
 /* finite.c */
 uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count);
-void reprokit_trail_keep(const struct rkt_stretch *stretches, uint64_t count, uint8_t *to);
 /* file.c: under the trail's lock */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);

@@ -107,7 +107,6 @@ class Library:
         self.finite = function(held, "finite", number, number, number, number)
         self.long_finite = function(free, "finite", number, number, number, number)
         self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
-        self.keep = function(held, "keep", None, number, number, number)
 
     def text(self, text: str) -> int:
         """The digest of something that is no tensor."""

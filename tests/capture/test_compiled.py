@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from reprokit.agent import trail_library as trail
-from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.capture.torch_checks import FiniteTests
 from reprokit.agent.capture.torch_copies import BufferCopies
 from reprokit.agent.core import native_module
@@ -140,69 +138,6 @@ def test_what_it_cannot_read_it_leaves_to_others(describing: Any) -> None:
 
     with pytest.raises(KeyError, match="mine"):
         describing.finite_gradients(torch.Tensor, formats, [{"params": [Failing()]}])
-
-
-@pytest.mark.torch
-def test_states_are_kept_by_it_until_a_generator_is_another(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy
-    import torch
-
-    states = RandomStates(trail.Library(str(trail_path())), torch, module)
-    states.keep()
-    calls: list[Any] = []
-
-    def keep(known: Any) -> Any:
-        calls.append(module.keep_generators(known))
-        return calls[-1]
-
-    monkeypatch.setattr(states, "_compiled", keep)
-    random.gauss(0, 1)
-    states.keep()
-    assert calls == [random.getstate()[2]]
-    monkeypatch.setattr(random, "_inst", random.Random(3))
-    monkeypatch.setattr(numpy.random.mtrand, "_rand", numpy.random.RandomState(4))
-    state: Any = numpy.random.mtrand._rand.get_state()
-    expected = random._inst.getstate(), state[1].tolist()
-    states.keep()
-    states.keep()
-    assert calls[1:] == [NotImplemented, expected[0][2]]
-    kept: Any = states.kept()
-    assert (kept["python"], kept["numpy"][1].tolist()) == expected
-
-
-@pytest.mark.torch
-def test_a_generator_that_numpy_was_given_is_noticed_by_it(module: Any) -> None:
-    import torch
-    from numpy import random as numpys
-
-    numpy_random: Any = numpys
-    before = numpy_random.get_bit_generator()
-    states = RandomStates(trail.Library(str(trail_path())), torch, module)
-    states.keep()
-    try:
-        numpy_random.set_bit_generator(numpy_random.MT19937(5))
-        assert module.keep_generators(states._wanted) is NotImplemented
-        states.keep()
-        assert states.kept()["numpy"][1].tolist() == numpy_random.get_state()[1].tolist()
-        numpy_random.set_bit_generator(numpy_random.PCG64(5))
-        states.keep()
-        assert states.kept()["numpy"] == numpy_random.get_state(legacy=False)
-    finally:
-        numpy_random.set_bit_generator(before)
-
-
-@pytest.mark.torch
-def test_what_it_keeps_is_a_copy(module: Any) -> None:
-    import torch
-
-    states = RandomStates(trail.Library(str(trail_path())), torch, module)
-    states.keep()
-    states.keep()
-    before = random.getstate(), torch.get_rng_state().tolist()
-    random.random()
-    torch.rand(700)
-    kept = states.kept()
-    assert (kept["python"], kept["torch"].tolist()) == before
 
 
 # ---- Buffers ---------------------------------------------------------------------------------------------------------

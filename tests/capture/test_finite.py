@@ -1,18 +1,15 @@
-"""Numbers that are not finite, told by their bits: the same as PyTorch says; and copies of random states."""
+"""Numbers that are not finite, told by their bits: the same as PyTorch says."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-import random
-import struct
 from typing import Any
 
 import pytest
 
 from reprokit.agent import trail_library as trail
 from reprokit.agent.capture.checks import Finite
-from reprokit.agent.capture.random_states import RandomStates
 from reprokit.native import trail_path
 
 pytestmark = pytest.mark.torch
@@ -106,82 +103,3 @@ def test_several_tensors_of_which_some_are_not_there(library: trail.Library) -> 
     assert first(library, good, large) is None
     large[-1] = math.nan
     assert first(library, good, large) == 1
-
-
-def draw() -> list[Any]:
-    """Numbers of all kinds that leave something behind."""
-    import numpy
-    import torch
-
-    numbers = [random.random(), random.gauss(0, 1), numpy.random.rand(), numpy.random.standard_normal()]
-    return [*numbers, torch.rand(3).tolist(), torch.randn(1).tolist(), torch.randn(1, dtype=torch.float64).tolist()]
-
-
-@pytest.mark.parametrize("places_are_known", [True, False])
-def test_states_that_were_kept_bring_the_same_numbers_again(library: trail.Library, places_are_known: bool) -> None:
-    import numpy
-    import torch
-
-    states = RandomStates(library if places_are_known else None, torch)
-    for step in range(8):
-        draw()
-        if step == 5:
-            numpy.random.seed(3)
-            random.seed(3)
-            torch.manual_seed(3)
-        states.keep()
-        expected = [draw() for _ in range(step)]
-        kept = states.kept()
-        assert set(kept) == {"python", "numpy", "torch"}
-        random.setstate(kept["python"])
-        numpy.random.set_state(kept["numpy"])
-        torch.set_rng_state(kept["torch"])
-        assert [draw() for _ in range(step)] == expected
-
-
-def test_copies_are_made_of_memory_alone_where_generators_are_the_usual_ones(library: trail.Library) -> None:
-    import torch
-
-    states = RandomStates(library, torch)
-    states.keep()
-    assert list(states._memory.places) == ["python", "numpy", "gauss", "torch"]
-    assert not states._asked
-
-
-def test_states_with_the_next_word_at_the_same_place_are_kept_anew(library: trail.Library) -> None:
-    import numpy
-    import torch
-
-    states, words, places = RandomStates(library, torch), 624, set()
-    random.seed(1)
-    numpy.random.seed(1)
-    torch.manual_seed(1)
-    for _ in range(3):
-        random.getrandbits(32 * words)
-        numpy.random.bytes(4 * words)
-        torch.randint(0, 9, (words,))
-        states.keep()
-        kept: Any = states.kept()
-        state: Any = numpy.random.get_state()
-        places.add((kept["python"][1][-1], kept["numpy"][2]))
-        assert kept["python"] == random.getstate()
-        assert kept["numpy"][1].tolist() == state[1].tolist()
-        assert kept["torch"].tolist() == torch.get_rng_state().tolist()
-    assert len(places) == 1
-
-
-def test_another_generator_of_numpys_is_asked_instead(library: trail.Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy
-
-    states = RandomStates(library)
-    states.keep()
-    other = numpy.random.RandomState(numpy.random.PCG64(1))
-    monkeypatch.setattr(numpy.random.mtrand, "_rand", other)
-    states.keep()
-    expected = other.random_sample(3).tolist()
-    kept = states.kept()
-    assert kept["numpy"]["bit_generator"] == "PCG64"
-    other.set_state(kept["numpy"])
-    assert other.random_sample(3).tolist() == expected
-    assert struct.calcsize("<625I") == trail.WORDS
-    random.setstate(kept["python"])

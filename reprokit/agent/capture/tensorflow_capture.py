@@ -11,7 +11,6 @@ import functools
 import sys
 import weakref
 
-from ..core.native_module import load as load_compiled
 from ..events import (
     BackwardBegan,
     BatchFetched,
@@ -93,8 +92,7 @@ class TensorFlowCapture:
         if name == "tensorflow":
             path = self._capture.settings.library
             library = self._capture.attempt(_library, path)
-            compiled = self._capture.attempt(load_compiled, path) if library is not None else None
-            self.rejections.random = RandomStates(library, None, compiled)
+            self.rejections.random = RandomStates()
             self.updates.test = EagerTest(library, self._capture.settings.conditions)
         self._hooks.watch(name, module)
 

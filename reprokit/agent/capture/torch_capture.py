@@ -303,7 +303,7 @@ class Training:
         self.ranks = Ranks(torch)
         self.checks = StepChecks(self)
         self.policy = CapturePolicy(self)
-        self._make_random = functools.partial(RandomStates, library, torch, native)
+        self._make_random = functools.partial(RandomStates, torch)
         self.threads = Threads(self._new_step)
 
     def _new_step(self) -> TrainingStep:

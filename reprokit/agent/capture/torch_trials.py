@@ -247,7 +247,7 @@ class StepTrials:
         if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
             driver.problem(OTHER_RANKS)
         left_out = self.captured.left_out
-        if left_out and not is_same and driver.mode != MINIMISE:
+        if left_out and not is_same and not driver.is_begun:
             driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
         driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(step))
         if ended is None and self.is_ahead:
