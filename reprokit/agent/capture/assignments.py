@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import linecache
 import math
+from types import FunctionType
 
 from ..core.attributes import own_attributes
+from ..core.user_frames import is_users
 from .variables import parts
 
 TYPE_CHECKING = False
@@ -25,9 +27,10 @@ _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda
 _BODIES = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])
 # Functions that give finite values for finite ones: they pack values or begin new ones.
 _HARMLESS = frozenset(
-    "array asarray as_tensor clone contiguous copy cpu detach flatten from_numpy numpy ones ones_like range reshape"
-    " squeeze stack tensor transpose unsqueeze view zeros zeros_like".split()
+    "arange array asarray as_tensor astype clone contiguous copy cpu detach flatten from_numpy numpy ones ones_like"
+    " range reshape squeeze stack tensor transpose unsqueeze view zeros zeros_like".split()
 )
+_MAX_CALLS = 4  # of functions within functions
 
 
 def lines_that_made(
@@ -65,14 +68,14 @@ class _Search:
         """Return the lines; one that only calls a function in which some were found is none of them."""
         before = [one for one in self._statements if _line_of(one) <= self._line]
         last = max(before, key=_line_of, default=None)
-        lines = set() if last is None else set(self._makers(last)) - {_line_of(last) if is_called else 0}
-        return [(self._code.co_filename, line, self._code.co_name) for line in sorted(lines)]
+        lines = set() if last is None else set(self._makers(last))
+        return sorted(lines - {_place(self._code, last)} if is_called and last is not None else lines)
 
-    def _makers(self, statement: ast.AST, besides: str = "") -> Iterator[int]:
+    def _makers(self, statement: ast.AST, besides: str = "") -> Iterator[Place]:
         self._seen.add(id(statement))
         bad = [name for name in _read(statement) if name != besides and self._is_bad(name, statement)]
-        if not bad and _may_make(statement):
-            yield _line_of(statement)
+        if not bad:
+            yield from _lines_of(statement, self._code, self._values)
         arguments = self._code.co_varnames[: self._code.co_argcount + self._code.co_kwonlyargcount]
         for name in bad:
             assignments = self._assignments(name, statement)
@@ -170,9 +173,48 @@ def _written(statement: ast.AST) -> list[str]:
     return list(filter(None, names))
 
 
-def _may_make(statement: ast.AST) -> bool:
-    """Whether a statement computes something, other than by what keeps finite values finite."""
-    return isinstance(statement, ast.AugAssign) or any(map(_computes, _nodes(statement)))
+def _place(code: CodeType, statement: ast.AST) -> Place:
+    return code.co_filename, _line_of(statement), code.co_name
+
+
+def _lines_of(statement: ast.AST, code: CodeType, values: Mapping[str, Any], depth: int = 0) -> Iterator[Place]:
+    """The line of a statement that computes, other than by what keeps finite values finite, and of what it calls."""
+    computes = isinstance(statement, ast.AugAssign)
+    for node in _nodes(statement):
+        function = _function(node.func, values) if isinstance(node, ast.Call) and depth < _MAX_CALLS else None
+        inner = [] if function is None else list(_returned_by(function, depth + 1))
+        yield from inner
+        computes = computes or (not inner and _computes(node))
+    if computes:
+        yield _place(code, statement)
+
+
+def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
+    """The lines of a function that ended, by which what it returned was computed."""
+    statements = list(_statements(_body(function.__code__)))
+    waiting, seen = [one for one in statements if isinstance(one, ast.Return)], set()
+    while waiting:
+        statement = waiting.pop()
+        if id(statement) not in seen:
+            seen.add(id(statement))
+            yield from _lines_of(statement, function.__code__, function.__globals__, depth)
+            names = _read(statement)
+            waiting += [one for one in statements if any(name in names for name in _written(one))]
+
+
+def _function(node: ast.AST, values: Mapping[str, Any]) -> FunctionType | None:
+    """The function of the user's that is called so, by its name or as a method."""
+    owner, _, name = _dotted(node).rpartition(".")
+    if owner:
+        holder = values.get(owner.partition(".")[0])
+        for attribute in owner.split(".")[1:]:
+            holder = own_attributes(holder).get(attribute)
+        found = next((vars(kind)[name] for kind in type(holder).__mro__ if name in vars(kind)), None)
+        found = getattr(found, "__func__", found)  # of a static method
+    else:
+        found = values.get(name)
+    found = getattr(found, "__wrapped__", found) if type(found) is FunctionType else None
+    return found if type(found) is FunctionType and is_users(found.__code__.co_filename) else None
 
 
 def _computes(node: ast.AST) -> bool:

@@ -20,7 +20,7 @@ MAX_TENSORS = 16  # of one operator's, whose statistics are told
 MAX_TOLD = 500  # calls whose inputs are described
 MAX_NAMES = 3  # of samples and lines, told in words
 CALLED_WITH = "what the model was called with"
-_DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy"}
+_DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy", "addcdiv"}
 _DIVISIONS |= {"realdiv", "inv", "xdivy", "floormod", "floordiv", "mod"}  # TensorFlow's
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
 _SUSPECT = ": another rank's gradients, or code beside the framework's operators"
@@ -106,6 +106,7 @@ class OperatorEvent:
         self.outputs: list[Statistics] = []
         self.first: dict[str, object] | None = None
         self.rows: list[int] = []  # of the first axis of the results, in which something is not finite
+        self.batch: range | None = None  # which of the step's samples were worked on; None: all of them
 
     @property
     def is_origin(self) -> bool:
@@ -254,10 +255,11 @@ def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
 
 
 def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:
-    """Those of the batch in which the results are not finite, where that is known of some of them only."""
-    bad = [one for one in event.outputs if one.nonfinite]
-    is_told = samples is not None and bad and bad[0].shape[:1] == [samples] and 0 < len(event.rows) < samples
-    return event.rows if is_told else None
+    """Those of the step in which the results are not finite, where that is known of some of them only."""
+    batch = range(samples or 0) if event.batch is None else event.batch
+    shape = next((one.shape for one in event.outputs if one.nonfinite), [])
+    is_of_samples = event.phase in (FORWARD, BACKWARD) and shape[:1] == [len(batch)]
+    return [batch[row] for row in event.rows] if is_of_samples and 0 < len(event.rows) < len(batch) else None
 
 
 def _in_samples(event: OperatorEvent, samples: int | None) -> str:
@@ -346,7 +348,7 @@ def _root_words(name: str, first: Statistics) -> str | None:
 
 
 def _division_words(event: OperatorEvent, floats: list[Statistics]) -> str | None:
-    divisors = [one for one in event.inputs if one.name in ("other", "saved other")] or floats
+    divisors = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")] or floats
     if event.short in ("reciprocal", "inv"):
         divisors = floats
     if not divisors or not divisors[-1].zeros:

@@ -177,7 +177,7 @@ class Batch:
         self.samples: int | None = samples if type(samples) is int and samples > 0 else None
         indices = entry.get("indices")
         self.may_be_sorted = entry.get("may_be_sorted") is True  # by the script's collate_fn
-        self.indices: list[int] = indices if isinstance(indices, list) and len(indices) == self.samples else []
+        self.indices: list[int] = indices if isinstance(indices, list) and self.samples in (None, len(indices)) else []
         random = entry.get("random")
         self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # when it was handed over
         self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of what was not kept

@@ -84,6 +84,7 @@ class Explaining:
         self._known: dict[int, str] = {}  # tensors that were there before, by their storage
         self._lines: dict[int, list[Place]] = {}  # of the script, from which those came that no operator made
         self._told = 0
+        self.batch: range | None = None  # which of the step's samples are worked on, where that is known
         self._hooks: list[Any] = []
         self.places = _PlacesAndLayers(torch, self._layer)
         self._mode = _make_mode(self, torch)
@@ -184,6 +185,7 @@ class Explaining:
         node, gradient_of, layer = self.places.of_node() if phase == BACKWARD else ("", "", "")
         origin = Origin(where, layer or self._layer(), gradient_of, node)
         event = OperatorEvent(self._trace.count, operator.name, phase, origin)
+        event.batch = self.batch
         event.parents = [maker for _, _, maker in before if maker is not None]
         event.is_meant = any(map(_is_infinite, [*args, *kwargs.values()]))
         had_nan = any(_has_nan(self._torch, tensor) for _, tensor, _ in before)

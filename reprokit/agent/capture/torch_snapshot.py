@@ -24,7 +24,7 @@ from .torch_state import (
 )
 from .trees import refers
 from .trigger import GRADIENT, PARAMETER
-from .variables import of_loops, parts, with_samples
+from .variables import of_loops, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -315,17 +315,34 @@ def _parts(value: Any) -> Iterable[Any]:
 
 def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:
     """How many samples there are, and along which axis: as many as were chosen, else as the first tensor has rows."""
-    found = [leaf for leaf in [*leaves(value), *parts(value)] if not is_nested(leaf) and leaf.ndim]
+    chosen = len(rows)
+    found, beside = list(_arrays(value)), list(_arrays(value, chosen))
     if not found:
         return _nested_samples(value)
+    if len(beside) < len(found) and all(int(leaf.shape[0]) == chosen for leaf in beside):
+        return chosen, 0
     if _has_objects(value) and len({int(leaf.shape[0]) for leaf in found}) > 1:
         return None, None
-    chosen, largest = len(rows), max(found, key=_size)
+    largest = max(found, key=_size)
     if not chosen:
         return int(found[0].shape[0]), 0
     if int(largest.shape[0]) != chosen and list(largest.shape[1:2]) == [chosen]:
         return chosen, 1  # time first
     return (chosen if any(int(leaf.shape[0]) == chosen for leaf in found) else int(found[0].shape[0])), 0
+
+
+def _arrays(value: Any, besides: int = 0, depth: int = 0) -> Iterator[Any]:
+    """The tensors and arrays with axes in a value, besides those in a list that has so many samples."""
+    if hasattr(type(value), "shape"):
+        yield from [] if is_nested(value) or not value.ndim else [value]
+    elif depth < 16 and not (besides and _is_list_of_samples(value, besides)):
+        for part in _parts(value):
+            yield from _arrays(part, besides, depth + 1)
+
+
+def _is_list_of_samples(value: Any, count: int) -> bool:
+    is_list = type(value) in (list, tuple) and len(value) == count
+    return is_list and all(int(part.shape[0]) != count for part in _arrays(value))
 
 
 def _size(value: Any) -> int:

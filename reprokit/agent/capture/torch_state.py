@@ -298,7 +298,8 @@ def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> N
         _require_same(name, value, found[name])
     with sys.modules["torch"].no_grad():
         for name, value in values.items():
-            found[name].copy_(value)
+            if not _is_same(value, found[name]):  # a graph may have been built on it, which a change would spoil
+                found[name].copy_(value)
     flags = saved.get("training") or {}
     for name, child in model.named_modules():
         if isinstance(flags.get(name), bool):
@@ -310,6 +311,15 @@ def _require_same(name: str, value: Any, tensor: Any) -> None:
         raise SnapshotError(f"{name} has the shape {_shape(value)} in the snapshot, and {_shape(tensor)} here")
     if value.dtype != tensor.dtype:
         raise SnapshotError(f"{name} is of {dtype_name(value)} in the snapshot, and of {dtype_name(tensor)} here")
+
+
+def _is_same(value: Any, tensor: Any) -> bool:
+    """Whether a tensor has these very bits."""
+    try:
+        ours, theirs = (on_this_side(one).reshape(-1).view(sys.modules["torch"].uint8) for one in (value, tensor))
+        return bool(ours.equal(theirs))
+    except RuntimeError:  # of a kind that cannot be compared
+        return False
 
 
 def _shape(tensor: Any) -> str:

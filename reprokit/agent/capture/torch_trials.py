@@ -53,6 +53,10 @@ class CapturedStep:
         self.loops = self.header.loops
         self.of = sum(turn.samples for turn in self.turns)
         self.indices = [index for turn in self.turns for index in turn.indices]
+        self.places: list[range] = []  # of the samples of each turn in the step
+        for turn in self.turns:
+            start = self.places[-1].stop if self.places else 0
+            self.places.append(range(start, start + (len(turn.indices) or turn.samples)))
         self.may_be_sorted = any(turn.fetched is not None and turn.fetched.may_be_sorted for turn in self.turns)
         for turn in self.turns:
             if turn.fetched is not None and turn.fetched.is_empty:
@@ -222,7 +226,7 @@ class StepTrials:
         if not trial.is_begun:
             self._without += 1
             if not self.driver.trials and self._without >= MAX_WITHOUT:
-                self.driver.trouble(NO_FETCH if trial.inputs.fetched and not trial.inputs.handed else NO_FORWARD)
+                self.driver.trouble(self._why_not_begun())
         elif self.built.is_held_back(optimizer) or self.is_seen():
             self.conclude()
         else:
@@ -231,6 +235,10 @@ class StepTrials:
             self._passed += 1
             if self._passed >= MAX_PASSED:
                 self.driver.trouble("the optimizer whose step was captured makes none in this script")
+
+    def _why_not_begun(self) -> str:
+        inputs = self.trial.inputs
+        return NO_FETCH if inputs.fetched and not inputs.handed else NO_FORWARD
 
     def conclude(self, ended: str | None = None) -> None:
         """The trial has come to its end."""
@@ -272,6 +280,11 @@ class StepTrials:
             except NotSupportedError as error:
                 return self.driver.problem(str(error))
         self._explaining.begin()
+        handed = self.trial.inputs.handed
+        if 0 < handed == self.trial.passes + 1:  # what was handed over before is used up
+            self._explaining.batch = self.captured.places[handed - 1]
+        else:
+            self._explaining.batch = None
         layers, tensors = self.built.names()
         self._explaining.know(layers, [*tensors, *self.trial.inputs.tensors])
         return None
@@ -282,7 +295,7 @@ class StepTrials:
         targets = self.trial.updated or step.bad_losses or [step.gradients[name] for name in step.bad]
         found = self._explaining.cause(targets, self.captured.of)
         rows = [] if found is None else found["samples"]
-        if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.of:
+        if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.places[-1].stop:
             assert found is not None
             found["indices"] = [self.captured.indices[row] for row in rows]
             if self.captured.may_be_sorted:
@@ -300,12 +313,15 @@ class StepTrials:
         elif trial.is_begun:
             driver.problem(f"the script ended before its backward pass{why}")
             if driver.mode == MINIMISE:
+                self._failed_part = trial.samples
                 driver.note(trial.samples, self.captured.of, f"the script ended{why}")
             else:
                 driver.write({"reproduced": False, "problems": driver.problems})
         elif trial.inputs.handed and why and driver.mode == MINIMISE and len(trial.samples) < self.captured.of:
             self._failed_part = trial.samples  # before it called its model
             driver.note(trial.samples, self.captured.of, f"the script ended{why}")
+        elif self._without and not driver.trials:
+            driver.write({"trouble": self._why_not_begun(), "reproduced": False})
         if self.is_active and driver.trials and driver.mode == MINIMISE:
             part = self._failed_part
             if why and part is not None and 1 < len(part) < self.captured.of:
