@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -88,6 +89,27 @@ def of_an_attribute() -> Lines:
     return lines(numpy.negative(memory.x))  # which may have been another then
 
 
+def centered(values: Any) -> Any:
+    return values - numpy.array(0)  # by a function that has returned
+
+
+class Scaler:
+    def scaled(self, values: Any) -> Any:
+        scale = values.std()
+        centre = numpy.arange(len(values)).astype("float32")
+        return centered(values) / scale + centre.copy()  # by its method
+
+
+def by_a_function() -> Lines:
+    return lines(Scaler().scaled(ZERO))
+
+
+def by_a_method() -> Lines:
+    scaler = Scaler()
+    x = numpy.asarray(scaler.scaled(ZERO), dtype="float32")
+    return lines(x)
+
+
 CASES = [reassigned, augmented, in_the_call, into_another, element_by_element, appended, by_the_caller]
 CASES += [in_a_dictionary, afterwards, of_an_attribute]
 
@@ -98,3 +120,15 @@ def test_lines_are_found_by_assignments(case: Callable[[], Lines]) -> None:
     wanted = [first + number for number, line in enumerate(source) if line.endswith("# here\n")]
     with numpy.errstate(all="ignore"):
         assert [line for _, line, _ in case()] == wanted
+
+
+def test_lines_of_functions_that_returned_are_found() -> None:
+    with numpy.errstate(all="ignore"):
+        named = [linecache.getline(file, line).strip() for file, line, _ in by_a_method()]
+        assert [line.rpartition("  # by ")[2] for line in named] == [
+            "a function that has returned",
+            "scale = values.std()",
+            "its method",
+        ]
+        (place,) = by_a_function()  # of an object that is gone
+        assert place[2] == "by_a_function"

@@ -7,21 +7,25 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.agent.capture.bisection import Search, SmallestPart
+from reprokit.agent.capture.bisection import MAX_TRIALS, SmallestPart, next_part
 
 Samples = tuple[int, ...]
 
 
 def smallest(
-    count: int, reproduces: Callable[[Samples], bool], **options: object
+    count: int,
+    reproduces: Callable[[Samples], bool],
+    known: dict[Samples, bool] | None = None,
+    max_trials: int = MAX_TRIALS,
 ) -> tuple[SmallestPart, list[Samples]]:
     tried: list[Samples] = []
-
-    def noted(samples: Samples) -> bool:
-        tried.append(samples)
-        return reproduces(samples)
-
-    return Search(count, noted, **options).smallest(), tried  # type: ignore[arg-type]
+    outcomes = dict(known or {})
+    while True:
+        part, found = next_part(count, outcomes, max_trials=max_trials)
+        if part is None:
+            return found, tried
+        tried.append(part)
+        outcomes[part] = reproduces(part)
 
 
 def test_one_of_a_thousand_takes_a_bisection() -> None:
@@ -61,7 +65,7 @@ def test_what_is_found_is_minimal_whatever_it_takes(case: tuple[int, set[int]]) 
 
 def test_a_search_goes_on_where_another_process_ended() -> None:
     whole, tried = smallest(32, lambda samples: {5, 6} <= set(samples))
-    known = [(samples, {5, 6} <= set(samples)) for samples in tried[:4]]
+    known = {samples: {5, 6} <= set(samples) for samples in tried[:4]}
     found, rest = smallest(32, lambda samples: {5, 6} <= set(samples), known=known)
     assert found.line() == whole.line()
     assert rest == tried[4:]

@@ -11,11 +11,10 @@ import numpy
 import pytest
 import torch
 
-from reprokit.agent.capture.redo import FINITE
+from reprokit.agent.capture.redo import FINITE, StepOutcome, add_progress, outcomes, own_snapshot
 from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, shares, turns
 from reprokit.agent.capture.torch_state import Tensors
-from reprokit.agent.capture.torch_trials import ExecutedStep
-from reprokit.agent.capture.trial_results import add_progress, outcomes, own_snapshot
+from reprokit.agent.capture.torch_trials import executed
 from reprokit.agent.capture.trigger import Trigger
 
 pytestmark = pytest.mark.torch
@@ -94,9 +93,9 @@ def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], cal
     assert [len(turn.called) for turn in turns([batch(source) for source in sources])] == called
 
 
-def step(loss: float, *gradients: float) -> ExecutedStep:
+def step(loss: float, *gradients: float) -> StepOutcome:
     named = {f"w{number}": torch.tensor([value, 1.0]) for number, value in enumerate(gradients)}
-    return ExecutedStep(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
+    return executed(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
 
 
 def test_what_was_captured_is_told_from_other_trouble() -> None:
@@ -105,7 +104,7 @@ def test_what_was_captured_is_told_from_other_trouble() -> None:
     assert bad.again(wanted) == Trigger("gradient", "not finite", name="w1", count=1, of=2)
     assert bad.again(nan) is None
     assert fine.again(wanted) is None
-    assert fine.outcome().words(None) == FINITE
+    assert fine.words(None) == FINITE
     assert step(float("inf")).again(nan) is not None
 
 
@@ -125,7 +124,7 @@ def test_a_trial_that_ended_its_process_did_not_reproduce(tmp_path: Path) -> Non
         {"running": [0]},
         "something else",
     ]
-    assert outcomes(lines) == [((0, 1), True), ((0,), False)]
+    assert outcomes(lines) == {(0, 1): True, (0,): False}
     add_progress(str(tmp_path / "progress"), {"text": "a", "value": float("nan")})
     assert (tmp_path / "progress").read_text() == '{"text": "a", "value": "nan"}\n'
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import linecache
 import math
+import sys
 from types import FunctionType
 
 from ..core.attributes import own_attributes
-from ..core.user_frames import is_users
+from ..core.user_frames import is_users, running_code
 from .variables import parts
 
 TYPE_CHECKING = False
@@ -27,8 +28,9 @@ _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda
 _BODIES = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])
 # Functions that give finite values for finite ones: they pack values or begin new ones.
 _HARMLESS = frozenset(
-    "arange array asarray as_tensor astype clone contiguous copy cpu detach flatten from_numpy numpy ones ones_like"
-    " range reshape squeeze stack tensor transpose unsqueeze view zeros zeros_like".split()
+    "append arange array asarray as_tensor astype clone contiguous copy cpu detach dict enumerate flatten from_numpy"
+    " isinstance len list numpy ones ones_like print range reshape size squeeze stack tensor transpose tuple unsqueeze"
+    " view zeros zeros_like zip".split()
 )
 _MAX_CALLS = 4  # of functions within functions
 
@@ -192,7 +194,8 @@ def _lines_of(statement: ast.AST, code: CodeType, values: Mapping[str, Any], dep
 def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
     """The lines of a function that ended, by which what it returned was computed."""
     statements = list(_statements(_body(function.__code__)))
-    waiting, seen = [one for one in statements if isinstance(one, ast.Return)], set()
+    waiting: list[ast.AST] = [one for one in statements if isinstance(one, ast.Return)]
+    seen: set[int] = set()
     while waiting:
         statement = waiting.pop()
         if id(statement) not in seen:
@@ -203,7 +206,7 @@ def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
 
 
 def _function(node: ast.AST, values: Mapping[str, Any]) -> FunctionType | None:
-    """The function of the user's that is called so, by its name or as a method."""
+    """The function of the user's that was called so and has returned, by its name or as a method."""
     owner, _, name = _dotted(node).rpartition(".")
     if owner:
         holder = values.get(owner.partition(".")[0])
@@ -214,7 +217,9 @@ def _function(node: ast.AST, values: Mapping[str, Any]) -> FunctionType | None:
     else:
         found = values.get(name)
     found = getattr(found, "__wrapped__", found) if type(found) is FunctionType else None
-    return found if type(found) is FunctionType and is_users(found.__code__.co_filename) else None
+    if type(found) is not FunctionType or not is_users(found.__code__.co_filename):
+        return None
+    return None if found.__code__ in running_code(sys._getframe(1)) else found
 
 
 def _computes(node: ast.AST) -> bool:

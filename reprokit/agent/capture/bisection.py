@@ -6,24 +6,27 @@ at its end is 1-minimal, without any one of its samples it does not happen any m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Optional
 
     Samples = tuple[int, ...]
+    Next = tuple[Optional[Samples], "SmallestPart"]
 
 MAX_TRIALS = 1000
 
 
+@dataclass(frozen=True)
 class SmallestPart:
-    """What a search came to."""
+    """What a search has come to."""
 
-    def __init__(self, samples: Samples, of: int, trials: int, *, smallest: bool) -> None:
-        self.samples = samples
-        self.of = of
-        self.trials = trials
-        self.smallest = smallest  # no sample of it can be left out; False: the trials ran out before
+    samples: Samples
+    of: int
+    trials: int
+    smallest: bool  # no sample of it can be left out; False: the search has not come to its end
 
     @property
     def only_full(self) -> bool:
@@ -32,82 +35,41 @@ class SmallestPart:
 
     def line(self) -> dict[str, object]:
         """As it stands in result.json."""
-        return {
-            "samples": list(self.samples),
-            "of": self.of,
-            "trials": self.trials,
-            "smallest": self.smallest,
-            "only_full": self.only_full,
-        }
+        return {**vars(self), "samples": list(self.samples), "only_full": self.only_full}
 
 
-class _EnoughError(Exception):
-    """There were as many trials as there may be."""
+def next_part(
+    count: int,
+    known: Mapping[Samples, bool],
+    leaves_out: Callable[[Samples], bool] = lambda samples: False,
+    max_trials: int = MAX_TRIALS,
+) -> Next:
+    """Return the part to try next, which is None at the end of the search, and the smallest that is known to do it.
 
-
-class Search:
-    """One search: what was tried, and what came of it."""
-
-    def __init__(
-        self,
-        count: int,
-        reproduces: Callable[[Samples], bool],
-        known: Iterable[Sequence[Any]] = (),
-        max_trials: int = MAX_TRIALS,
-    ) -> None:
-        self._count = count
-        self._reproduces = reproduces
-        self._max_trials = max_trials
-        self.tried: dict[Samples, bool] = {tuple(samples): bool(did) for samples, did in known}
-        self.trials = len(self.tried)
-        self._best: Samples = tuple(range(count))
-
-    def smallest(self) -> SmallestPart:
-        """The smallest part; the whole batch is taken for reproducing."""
-        try:
-            self._reduce()
-        except _EnoughError:
-            return SmallestPart(self._best, self._count, self.trials, smallest=False)
-        return SmallestPart(self._best, self._count, self.trials, smallest=True)
-
-    def _reduce(self) -> None:
-        parts = 2
-        while len(self._best) > 1:
-            chunks = _chunks(self._best, min(parts, len(self._best)))
-            smaller = next(filter(self._does, chunks), None)
-            if smaller is not None:
-                self._best, parts = smaller, 2
-                continue
-            rest = next(filter(self._does, self._complements(chunks)), None)
-            if rest is not None:
-                self._best, parts = rest, max(parts - 1, 2)
-                continue
-            if parts >= len(self._best):
-                return
+    The whole batch is taken for doing it; ``known`` tells of other parts; ``leaves_out`` tells those not to be tried.
+    """
+    best, parts = tuple(range(count)), 2
+    while len(best) > 1:
+        for part, following in _smaller(best, min(parts, len(best))):
+            if part not in known and not leaves_out(part):
+                wanted = part if len(known) < max_trials else None
+                return wanted, SmallestPart(best, count, len(known), smallest=False)
+            if known.get(part):
+                best, parts = part, following
+                break
+        else:
+            if parts >= len(best):
+                break
             parts *= 2
-
-    def _complements(self, chunks: list[Samples]) -> Iterable[Samples]:
-        if len(chunks) == 2:  # each is the other's rest
-            return
-        for chunk in chunks:
-            left_out = set(chunk)
-            yield tuple(sample for sample in self._best if sample not in left_out)
-
-    def _does(self, samples: Samples) -> bool:
-        if samples not in self.tried:
-            if self.trials >= self._max_trials:
-                raise _EnoughError
-            self.trials += 1
-            self.tried[samples] = self._reproduces(samples)
-        return self.tried[samples]
+    return None, SmallestPart(best, count, len(known), smallest=True)
 
 
-def _chunks(samples: Samples, parts: int) -> list[Samples]:
-    """The samples in so many parts, as equal as can be."""
+def _smaller(samples: Samples, parts: int) -> Iterator[tuple[Samples, int]]:
+    """The samples in so many parts, as equal as can be, then all but one part; and how many parts follow on each."""
     size, more = divmod(len(samples), parts)
-    found, start = [], 0
-    for number in range(parts):
-        end = start + size + (number < more)
-        found.append(samples[start:end])
-        start = end
-    return found
+    ends = [(number + 1) * size + min(number + 1, more) for number in range(parts)]
+    chunks = [(start, end) for start, end in zip([0, *ends], ends)]
+    for start, end in chunks:
+        yield samples[start:end], 2
+    for start, end in chunks if parts > 2 else ():  # of two each is the other's rest
+        yield samples[:start] + samples[end:], max(parts - 1, 2)

@@ -43,7 +43,7 @@ class RandomStates:
         of_python, of_numpy = self._words.both()
         python = getattr(sys.modules.get("random"), "_inst", None)
         numpy = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)  # None while it is being imported
-        if of_python:
+        if of_python and python is not None:
             held["python"] = functools.partial(_of_python, self._copied(of_python, WORDS), python.gauss_next)
         elif python is not None:
             held["python"] = _known(python.getstate())

@@ -6,18 +6,19 @@ next, and tells what came of them; the launcher reads the result and the progres
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from . import checks
-from .bisection import Search
+from .bisection import next_part
 from .snapshot_reader import SnapshotError, SnapshotFile
-from .trial_results import add_progress, fills, outcomes, own_snapshot, write_result
+from .store import plain
 from .trigger import GRADIENT, Trigger, in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from . import CaptureSession
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Samples = tuple[int, ...]
 
+FORMAT = 1
 REPRODUCE, MINIMISE, EXPLAIN = "reproduce", "minimise", "explain"
 FINITE = "everything is finite"
 FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
@@ -93,14 +95,6 @@ class StepOutcome:
         }
 
 
-class _Wanted(Exception):
-    """The part of the batch whose trial comes next."""
-
-    def __init__(self, samples: Samples) -> None:
-        super().__init__()
-        self.samples = samples
-
-
 class RedoDriver:
     """One captured step that is to be done again, as far as this process comes."""
 
@@ -117,7 +111,7 @@ class RedoDriver:
         self.trials = 0  # of this process
         self.is_done = False  # the result is written
         self.fills = fills(redo.trials)  # whether samples stand for those that are left out
-        self._known = dict(outcomes(redo.trials))
+        self._known = outcomes(redo.trials)
         self._whole: dict[str, Any] = next(
             (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
         )
@@ -162,17 +156,9 @@ class RedoDriver:
         if not self._known.get(whole):
             unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
             self.finish({**self._whole, "reproduced": False, **unsearched, "only_full": False})
-
-        def ask(samples: Samples) -> bool:
-            if leaves_out(samples):
-                return False
-            raise _Wanted(samples)
-
-        try:
-            found = Search(of, ask, known=self._known.items()).smallest()
-        except _Wanted as wanted:
-            return wanted.samples
-        found.trials = len(self._known)  # those that were made
+        wanted, found = next_part(of, self._known, leaves_out)
+        if wanted is not None:
+            return wanted
         line = {**found.line(), "indices": [indices[one] for one in found.samples] if len(indices) == of else None}
         problems = [*(self._whole.get("problems") or []), *[FILLED] * self.fills]
         return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
@@ -257,7 +243,54 @@ class RedoDriver:
         self._capture.done()
 
     def write(self, found: Mapping[str, Any]) -> None:
-        """Write the result."""
+        """Write the result whole or not at all."""
         self.is_done = True
-        if self.tells:
-            write_result(self._redo.result, self.mode, found)
+        if not self.tells:
+            return
+        partial = f"{self._redo.result}.{os.getpid()}"
+        text = json.dumps({"format": FORMAT, "mode": self.mode, **plain(found)}, allow_nan=False)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text + "\n")
+        os.rename(partial, self._redo.result)
+
+
+# What is told to the launcher of trials, a line for each, and known of those of earlier processes
+
+
+def add_progress(path: str | None, line: Mapping[str, Any]) -> None:
+    """Add a line; the launcher shows those that have a text."""
+    if path is not None:
+        data = json.dumps(plain(line), allow_nan=False).encode() + b"\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def outcomes(lines: Iterable[Any]) -> dict[Samples, bool]:
+    """The trials that earlier processes made; one that ended its process did not reproduce anything."""
+    known: dict[Samples, bool] = {}
+    for line in lines:
+        if isinstance(line, dict) and isinstance(line.get("running"), list):
+            known.setdefault(tuple(line["running"]), False)
+        elif isinstance(line, dict) and isinstance(line.get("samples"), list):
+            known[tuple(line["samples"])] = bool(line.get("reproduced"))
+        elif isinstance(line, dict) and isinstance(line.get("retry"), list):
+            known.pop(tuple(line["retry"]), None)
+    return known
+
+
+def fills(lines: Iterable[Any]) -> bool:
+    """Whether the script cannot work with smaller batches, so that samples stand for those that are left out."""
+    return any(isinstance(line, dict) and line.get("filled") is True for line in lines)
+
+
+def own_snapshot(path: str, rank: str | None) -> str:
+    """The snapshot of this process's own rank, where it lies beside the one that was named."""
+    directory, _, name = path.rstrip("/").rpartition("/")
+    step, mark, named = name.partition("-rank")
+    if not mark or rank is None or not rank.isdecimal() or named.partition("-")[0] == rank:
+        return path
+    beside = f"{directory}/{step}-rank{rank}"
+    return beside if os.path.isdir(beside) else path

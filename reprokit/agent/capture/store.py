@@ -237,7 +237,7 @@ def _write_all(file: BinaryIO, data: Any, what: str) -> None:
 
 def _completed(contents: SnapshotContents, size: int, digest: str) -> bytes:
     """snapshot.json with what is known of the whole, and its own seal last."""
-    header = _plain({"format": FORMAT, **contents.header})
+    header = plain({"format": FORMAT, **contents.header})
     header["complex"] = [part.name for part in contents.parts if part.dtype == COMPLEX]
     header["tensors"] = {"file": TENSORS, "size": size, "sha256": digest}
     header["digest"] = comparable_digest(header)
@@ -274,12 +274,12 @@ def _sha256(value: Any) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON knows; numbers that it does not know become texts."""
     if isinstance(value, dict):
-        return {str(key): _plain(value[key]) for key in value}
+        return {str(key): plain(value[key]) for key in value}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and value - value != 0:
         return value.hex()
     if isinstance(value, (str, int, float)) or value is None:

@@ -19,7 +19,7 @@ from .trigger import ACTIVATION, GRADIENT, LOSS, Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from .redo import RedoDriver
@@ -212,13 +212,17 @@ class StepTrials:
         if self._without >= MAX_WITHOUT:
             self.failed("no backward pass came")
 
-    def step(self) -> ExecutedStep:
+    def outcome(self, *, has_digests: bool = False) -> StepOutcome:
         """Return what was seen so far."""
-        return ExecutedStep(self.torch, self.trial.losses, self.built.gradients(), self.trial.not_finite)
+        trial = self.trial
+        return executed(self.torch, trial.losses, self.built.gradients(), trial.not_finite, has_digests=has_digests)
+
+    def _bad_losses(self) -> list[Any]:
+        return [loss for _, loss in self.trial.losses if not is_finite(loss)]
 
     def is_seen(self) -> bool:
         """Whether what was captured is there again."""
-        return self.trial.is_begun and self.step().again(self.captured.trigger) is not None
+        return self.trial.is_begun and self.outcome().again(self.captured.trigger) is not None
 
     def arrived(self, optimizer: Any) -> None:
         """Take it that the script is at an update."""
@@ -244,8 +248,7 @@ class StepTrials:
         """The trial has come to its end."""
         if self._explaining is not None:
             self._explaining.end()
-        step, trial, driver = self.step(), self.trial, self.driver
-        outcome = step.outcome()
+        trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._without, self._failed_part = 0, None
         about = self.built.about()
         different = outcome.compared(self.captured.header, about)["gradients"]["different"]
@@ -257,7 +260,7 @@ class StepTrials:
         left_out = self.captured.left_out
         if left_out and not is_same and not driver.is_begun:
             driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
-        driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(step))
+        driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(outcome))
         if ended is None and self.is_ahead:
             driver.finish({"again": True})  # what it works on next is of this trial
         elif ended is None:
@@ -289,10 +292,11 @@ class StepTrials:
         self._explaining.know(layers, [*tensors, *self.trial.inputs.tensors])
         return None
 
-    def _cause(self, step: ExecutedStep) -> dict[str, Any]:
+    def _cause(self, outcome: StepOutcome) -> dict[str, Any]:
         if self._explaining is None:
             return {}
-        targets = self.trial.updated or step.bad_losses or [step.gradients[name] for name in step.bad]
+        bad, gradients = outcome.bad_gradients, self.built.gradients()
+        targets = self.trial.updated or self._bad_losses() or [gradients[name] for name in gradients if name in bad]
         found = self._explaining.cause(targets, self.captured.of)
         rows = [] if found is None else found["samples"]
         if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.places[-1].stop:
@@ -349,45 +353,29 @@ def judged(torch: Any, kind: str, name: str, tensor: Any) -> Trigger | None:
     return checks.elements(kind, name, values.numel() - int(torch.isfinite(values).sum()), values.numel())
 
 
-class ExecutedStep:
-    """What was seen of one step."""
+def executed(
+    torch: Any,
+    losses: Sequence[tuple[Any, Any]],
+    gradients: Mapping[str, Any],
+    others: Sequence[Trigger] = (),
+    *,
+    has_digests: bool = False,
+) -> StepOutcome:
+    """Return what a step came to: losses as backward() was given them and before any scaling, and what else was bad."""
+    seen = [judged(torch, GRADIENT, name, gradient) for name, gradient in gradients.items()]
+    seen += [Trigger(LOSS, _first_bad(torch, loss)) for _, loss in losses if not is_finite(loss)]
+    squares = [float(numbers(one).double().pow(2).sum()) for one in gradients.values()]
+    sums = [float(loss.detach().float().sum()) for _, loss in losses]
+    last = losses[-1][0] if losses else None
+    return StepOutcome(
+        [*seen, *others],
+        {name: digest(gradient) for name, gradient in gradients.items()} if has_digests else {},
+        (None if last is None or last.numel() != 1 else float(last), digest(last) if losses and has_digests else ""),
+        math.sqrt(math.fsum(squares)) if all(map(math.isfinite, squares)) else math.nan,
+        next((value for value in sums if value != value), max(sums, default=None)),
+    )
 
-    def __init__(
-        self, torch: Any, losses: list[tuple[Any, Any]], gradients: Mapping[str, Any], others: Iterable[Trigger] = ()
-    ) -> None:
-        self._torch = torch
-        self.last = losses[-1][0] if losses else None  # given to backward
-        self.losses = [loss for _, loss in losses]  # as the script computed them, before any scaling, in order
-        self.gradients = gradients  # by name
-        self.bad_losses = [loss for loss in self.losses if not is_finite(loss)]
-        judged_ones = [judged(torch, GRADIENT, name, gradient) for name, gradient in gradients.items()]
-        self.not_finite = [one for one in judged_ones if one is not None]
-        self.bad = [one.name for one in self.not_finite]
-        self.not_finite += [Trigger(LOSS, self._first_bad(loss)) for loss in self.bad_losses]
-        self.not_finite += others  # modules' outputs, and parameters that an update made not finite
 
-    def _first_bad(self, loss: Any) -> str:
-        value = numbers(loss).reshape(-1)
-        return str(float(value[~self._torch.isfinite(value)][0]))
-
-    @property
-    def worst_loss(self) -> float | None:
-        """The one that is beyond a limit, if any is."""
-        values = [float(loss.detach().float().sum()) for loss in self.losses]
-        return next((value for value in values if value != value), max(values, default=None))
-
-    def norm(self) -> float:
-        """Of all gradients together."""
-        squares = [float(numbers(one).double().pow(2).sum()) for one in self.gradients.values()]
-        return math.sqrt(math.fsum(squares)) if all(map(math.isfinite, squares)) else math.nan
-
-    def again(self, wanted: Trigger) -> Trigger | None:
-        """Return what is there again of what was captured."""
-        return checks.seen_again(wanted, self.not_finite, self.worst_loss, self.norm())
-
-    def outcome(self) -> StepOutcome:
-        """Return all of it as numbers and digests."""
-        last, digests = self.last, {name: digest(gradient) for name, gradient in self.gradients.items()}
-        value = None if last is None or last.numel() != 1 else float(last.detach())
-        loss = value, "" if last is None else digest(last)
-        return StepOutcome(self.not_finite, digests, loss, self.norm(), self.worst_loss)
+def _first_bad(torch: Any, loss: Any) -> str:
+    values = numbers(loss).reshape(-1)
+    return str(float(values[~torch.isfinite(values)][0]))
