@@ -6,28 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reprokit import dtypes
+from reprokit.agent.capture.store import NAMES
 
 if TYPE_CHECKING:
     import numpy
 
     from reprokit.agent.capture.snapshot_reader import SavedTensor
-
-PLAIN = {
-    "BOOL": "?",
-    "U8": "u1",
-    "I8": "i1",
-    "U16": "<u2",
-    "I16": "<i2",
-    "F16": "<f2",
-    "U32": "<u4",
-    "I32": "<i4",
-    "F32": "<f4",
-    "U64": "<u8",
-    "I64": "<i8",
-    "F64": "<f8",
-    "C64": "<c8",
-    "C128": "<c16",
-}
 
 
 class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
@@ -51,10 +35,10 @@ def array(tensor: SavedTensor) -> numpy.ndarray[Any, Any]:
     import numpy
 
     def raw(kind: str) -> Any:
-        return numpy.frombuffer(tensor.data, dtype=kind)
+        return numpy.frombuffer(tensor.data, dtype=numpy.dtype(kind).newbyteorder("<"))
 
-    if tensor.dtype in PLAIN:
-        found = raw(PLAIN[tensor.dtype])
+    if tensor.dtype != "BF16" and "_" not in tensor.dtype:
+        found = raw(NAMES[tensor.dtype])
     elif tensor.dtype == "BF16":
         found = (raw("<u2").astype("<u4") << 16).view("<f4")
     else:

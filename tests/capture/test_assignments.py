@@ -61,6 +61,11 @@ def appended() -> Lines:
     return lines(rewards)
 
 
+def listed() -> Lines:
+    rewards = [numpy.log(value) for value in ZERO.astype("float32")]  # here
+    return lines(rewards)
+
+
 def by_the_caller() -> Lines:
     y = numpy.log(ZERO)  # here
     return handed_over(y)
@@ -111,7 +116,7 @@ def by_a_method() -> Lines:
 
 
 CASES = [reassigned, augmented, in_the_call, into_another, element_by_element, appended, by_the_caller]
-CASES += [in_a_dictionary, afterwards, of_an_attribute]
+CASES += [listed, in_a_dictionary, afterwards, of_an_attribute]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,6 +10,7 @@ import ast
 import linecache
 import math
 import sys
+from numbers import Real
 from types import FunctionType
 
 from ..core.attributes import own_attributes
@@ -103,9 +104,9 @@ class _Search:
             value = own_attributes(value).get(attribute)
         if "." in name and not self._has_attributes and parts(value):
             return False
-        numbers = value if isinstance(value, (list, tuple)) else [value]
-        are_finite = all(math.isfinite(one) for one in numbers if type(one) is float)
-        return are_finite and all(map(self._is_finite, parts(value)))
+        items = value if isinstance(value, (list, tuple)) else [value]
+        numbers = [one for one in items if isinstance(one, Real) and not isinstance(one, int)]
+        return all(map(math.isfinite, numbers)) and all(map(self._is_finite, parts(value)))
 
 
 def _body(code: CodeType) -> Sequence[ast.AST]:

@@ -65,18 +65,8 @@ class Statistics:
 
     def line(self) -> dict[str, object]:
         """As it stands in result.json."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "min": self.least,
-            "max": self.most,
-            "mean": self.mean,
-            "zeros": self.zeros,
-            "nonfinite": self.nonfinite,
-            "negative": self.negative,
-            "subnormal": self.subnormal,
-        }
+        names = ("name", "dtype", "shape", "min", "max", "mean", "zeros", "nonfinite", "negative", "subnormal")
+        return {name: getattr(self, {"min": "least", "max": "most"}.get(name, name)) for name in names}
 
 
 class Origin:
@@ -274,35 +264,27 @@ def _in_samples(event: OperatorEvent, samples: int | None) -> str:
     return f"{told}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
 
 
-def _count(one: Statistics, what: str) -> str:
-    return f"{getattr(one, what):,} of {one.size:,}"
-
-
-def _is_or_are(one: Statistics, what: str) -> str:
-    return "is" if getattr(one, what) == 1 else "are"
-
-
-def _named(event: OperatorEvent, name: str) -> Statistics | None:
-    """The input of this name."""
-    return next((one for one in event.inputs if one.name == name), None)
+def _counted(text: str, one: Statistics, what: str, nouns: str) -> str:
+    """A text with how many elements of a tensor are so: its zeros, or its negative numbers."""
+    count = getattr(one, what)
+    called = "0" if what == "zeros" else what
+    return f"{text}; {count:,} of {one.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
 
 
 def _gradient_words(event: OperatorEvent) -> str | None:
     """What is known of gradients, from what is kept of the forward pass for them."""
     name = re.sub(r"backward\d*$", "", event.origin.node.lower()) or _short(event.origin.gradient_of)
-    before, result, divisor = (_named(event, f"saved {kept}") for kept in ("self", "result", "other"))
+    inputs = {one.name: one for one in event.inputs}
+    before, result, divisor = (inputs.get(f"saved {kept}") for kept in ("self", "result", "other"))
     if name in ("sqrt", "rsqrt") and result is not None and result.zeros:
-        zeros, what = _count(result, "zeros"), "inputs" if name == "sqrt" else "results"
-        return f"{name} of 0 has an infinite gradient; {zeros} {what} {_is_or_are(result, 'zeros')} 0"
+        nouns = "inputs" if name == "sqrt" else "results"
+        return _counted(f"{name} of 0 has an infinite gradient", result, "zeros", nouns)
     if name in _LOGARITHMS and before is not None and before.zeros:
-        are = _is_or_are(before, "zeros")
-        return f"{name} of 0 has an infinite gradient; {_count(before, 'zeros')} inputs {are} 0"
+        return _counted(f"{name} of 0 has an infinite gradient", before, "zeros", "inputs")
     if name == "div" and divisor is not None and divisor.zeros:
-        are = _is_or_are(divisor, "zeros")
-        return f"a division by 0 has no gradient; {_count(divisor, 'zeros')} divisors {are} 0"
+        return _counted("a division by 0 has no gradient", divisor, "zeros", "divisors")
     if name == "pow" and before is not None and before.zeros:
-        are = _is_or_are(before, "zeros")
-        return f"a power below 1 has an infinite gradient at 0; {_count(before, 'zeros')} bases {are} 0"
+        return _counted("a power below 1 has an infinite gradient at 0", before, "zeros", "bases")
     if name in ("acos", "asin", "atanh") and before is not None and before.size_of_most >= 1:
         return f"{name} has an infinite gradient at 1 and -1; the largest input is {before.size_of_most:.6g}"
     return None
@@ -310,11 +292,11 @@ def _gradient_words(event: OperatorEvent) -> str | None:
 
 def _forward_words(event: OperatorEvent) -> str | None:
     name, floats = event.short, [one for one in event.inputs if one.is_float and not one.name.startswith("saved")]
-    first = floats[0] if floats else None
     if name in _DIVISIONS:
         return _division_words(event, floats)
-    if first is None:
+    if not floats:
         return None
+    first, result = floats[0], event.outputs[0] if event.outputs else None
     if name in _LOGARITHMS or name in ("sqrt", "rsqrt"):
         return _root_words(name, first)
     if name in _EXPONENTIALS and first.largest is not None:
@@ -323,13 +305,12 @@ def _forward_words(event: OperatorEvent) -> str | None:
             return f"{name} overflows {first.dtype} above {limit:.4g}; the largest input is {first.size_of_most:.6g}"
     if name in ("acos", "asin", "atanh") and first.size_of_most >= 1:
         return f"{name} has no finite value there; the largest input is {first.size_of_most:.6g}"
-    if name == "pow" and first.zeros and event.outputs and not event.outputs[0].nans:
-        return f"0 to a negative power is infinite; {_count(first, 'zeros')} bases {_is_or_are(first, 'zeros')} 0"
-    if name == "pow" and first.negative and event.outputs and event.outputs[0].nans:
-        are = _is_or_are(first, "negative")
-        return f"a negative number has no real power; {_count(first, 'negative')} bases {are} negative"
-    if name in ("_to_copy", "copy", "cast") and event.outputs and event.outputs[0].dtype != first.dtype:
-        return _cast_words(first, event.outputs[0])
+    if name == "pow" and first.zeros and result is not None and not result.nans:
+        return _counted("0 to a negative power is infinite", first, "zeros", "bases")
+    if name == "pow" and first.negative and result is not None and result.nans:
+        return _counted("a negative number has no real power", first, "negative", "bases")
+    if name in ("_to_copy", "copy", "cast") and result is not None and result.dtype != first.dtype:
+        return _cast_words(first, result)
     if "softmax" in name and first.nonfinite:
         return f"{name.lstrip('_')} of nothing but infinities is NaN, as where a mask leaves nothing of a row"
     return None
@@ -340,24 +321,17 @@ def _root_words(name: str, first: Statistics) -> str | None:
     if name == "log1p":
         return "log1p has no finite value at -1 and below" if first.least is not None and first.least <= -1 else None
     if first.negative:
-        are = _is_or_are(first, "negative")
-        return f"{called} of a negative number is NaN; {_count(first, 'negative')} inputs {are} negative"
-    if first.zeros:
-        return f"{called} of 0 is infinite; {_count(first, 'zeros')} inputs {_is_or_are(first, 'zeros')} 0"
-    return None
+        return _counted(f"{called} of a negative number is NaN", first, "negative", "inputs")
+    return _counted(f"{called} of 0 is infinite", first, "zeros", "inputs") if first.zeros else None
 
 
 def _division_words(event: OperatorEvent, floats: list[Statistics]) -> str | None:
-    divisors = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")] or floats
-    if event.short in ("reciprocal", "inv"):
-        divisors = floats
-    if not divisors or not divisors[-1].zeros:
+    named = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")]
+    divisor = (floats if event.short in ("reciprocal", "inv") or not named else named)[-1:]
+    if not divisor or not divisor[0].zeros:
         return None
-    divisor = divisors[-1]
-    told = f"{_count(divisor, 'zeros')} divisors {_is_or_are(divisor, 'zeros')} 0"
-    if event.outputs and event.outputs[0].nans:
-        return f"0/0 is NaN; {told}"
-    return f"a division by 0 is infinite; {told}"
+    is_nan = event.outputs and event.outputs[0].nans
+    return _counted("0/0 is NaN" if is_nan else "a division by 0 is infinite", divisor[0], "zeros", "divisors")
 
 
 def _cast_words(before: Statistics, after: Statistics) -> str | None:

@@ -110,11 +110,10 @@ class RedoDriver:
         self.problems: list[str] = []  # to be told beside the result
         self.trials = 0  # of this process
         self.is_done = False  # the result is written
-        self.fills = fills(redo.trials)  # whether samples stand for those that are left out
+        lines = [one for one in redo.trials if isinstance(one, dict)]
+        self.fills = any(one.get("filled") is True for one in lines)  # samples stand for those that are left out
         self._known = outcomes(redo.trials)
-        self._whole: dict[str, Any] = next(
-            (one["whole"] for one in redo.trials if isinstance(one, dict) and "whole" in one), {}
-        )
+        self._whole: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
 
     @property
     def file(self) -> SnapshotFile:
@@ -279,11 +278,6 @@ def outcomes(lines: Iterable[Any]) -> dict[Samples, bool]:
         elif isinstance(line, dict) and isinstance(line.get("retry"), list):
             known.pop(tuple(line["retry"]), None)
     return known
-
-
-def fills(lines: Iterable[Any]) -> bool:
-    """Whether the script cannot work with smaller batches, so that samples stand for those that are left out."""
-    return any(isinstance(line, dict) and line.get("filled") is True for line in lines)
 
 
 def own_snapshot(path: str, rank: str | None) -> str:

@@ -29,30 +29,16 @@ MAX_TENSORS = 100 << 20  # bytes of the JSON before the tensors, as in every rea
 # What is not compared between two runs: it tells where and when a step was captured, not what it was.
 NOT_COMPARED = frozenset(["command", "created", "directory", "environment", "host", "notes", "pid", "versions"])
 COMPLEX = "C128"  # which safetensors lacks: kept as F64 with a last axis of two, and named in snapshot.json
-_TYPES = {  # NumPy's, PyTorch's and TensorFlow's name of a data type: how safetensors spells it, and its bytes
-    "bool": ("BOOL", 1),
-    "uint8": ("U8", 1),
-    "int8": ("I8", 1),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-    "float8_e5m2": ("F8_E5M2", 1),
-    "float8_e8m0fnu": ("F8_E8M0", 1),
-    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1),
-    "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1),
-    "uint16": ("U16", 2),
-    "int16": ("I16", 2),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "uint32": ("U32", 4),
-    "int32": ("I32", 4),
-    "float32": ("F32", 4),
-    "uint64": ("U64", 8),
-    "int64": ("I64", 8),
-    "float64": ("F64", 8),
-    "complex64": ("C64", 8),
-}
-SIZES = dict(_TYPES.values())
-DTYPES = {**{name: spelled for name, (spelled, _) in _TYPES.items()}, "complex128": COMPLEX}
-NAMES = {spelled: name for name, spelled in DTYPES.items()}
+_BITS = {"F": (64, 32, 16), "I": (64, 32, 16, 8), "U": (64, 32, 16, 8), "C": (64,)}
+_KINDS = {"F": "float", "I": "int", "U": "uint", "C": "complex"}
+NAMES = {f"{kind}{bits}": f"{_KINDS[kind]}{bits}" for kind in _BITS for bits in _BITS[kind]}
+SIZES = {spelled: int(spelled[1:]) // 8 for spelled in NAMES}  # bytes, by how safetensors spells a data type
+SIZES.update(BOOL=1, BF16=2, F8_E4M3=1, F8_E5M2=1, F8_E8M0=1, F8_E4M3FNUZ=1, F8_E5M2FNUZ=1)
+# How NumPy, PyTorch and TensorFlow spell it.
+NAMES.update({"BOOL": "bool", "BF16": "bfloat16", COMPLEX: "complex128"})
+NAMES.update({"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"})
+NAMES.update({"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"})
+DTYPES = {name: spelled for spelled, name in NAMES.items()}
 
 
 class StoreError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 from ..pytorch.state import module_name, named_tensors, parts_of
+from .snapshot_reader import SnapshotError
 from .torch_state import SnapshotReader, put_model, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
@@ -16,27 +17,6 @@ if TYPE_CHECKING:
     from .snapshot_reader import SnapshotFile
 
 MAX_NAMED = 3  # differences that are told
-
-
-class MadeObjects:
-    """What the script has made of a kind, in order, while it lives."""
-
-    def __init__(self) -> None:
-        self._references: list[weakref.ref[Any]] = []
-
-    def add(self, made: Any) -> None:
-        """Take it in once."""
-        if all(known is not made for known in self.alive()):
-            self._references.append(weakref.ref(made))
-
-    def alive(self) -> list[Any]:
-        """Those that there are."""
-        found = [reference() for reference in self._references]
-        return [made for made in found if made is not None]
-
-
-class UnfitError(Exception):
-    """Which tensor of the snapshot does not fit the script's model, and how."""
 
 
 class Model:
@@ -70,53 +50,17 @@ class Model:
         put_model(self.module, self._entry, reader)
 
 
-class Fit:
-    """All models of the snapshot, each with the module that it fits."""
-
-    def __init__(self, snapshot: SnapshotFile, modules: Sequence[Any]) -> None:
-        self.models: list[Model] = []
-        free = list(modules)
-        for entry in snapshot.facts.models:
-            model = _best(entry, snapshot, free)
-            free = [module for module in free if module is not model.module]
-            self.models.append(model)
-
-    def put(self, reader: SnapshotReader) -> None:
-        """Write all of it."""
-        for model in self.models:
-            model.put(reader)
-
-    def named(self) -> Iterator[tuple[str, Any]]:
-        """The tensors of the models, by the names that optimizers have for them."""
-        for model in self.models:
-            prefix = f"{model.name}." if len(self.models) > 1 else ""
-            for name, tensor in model.tensors.items():
-                yield prefix + name, tensor
-
-    def name_of(self, wanted: Any) -> str:
-        """What a capture calls a module that a script calls."""
-        return module_name([model.module for model in self.models], wanted)
-
-    def layers(self) -> dict[int, str]:
-        """The names of modules, by id."""
-        names: dict[int, str] = {}
-        for model in self.models:
-            for name, module in model.module.named_modules():
-                names.setdefault(id(module), name)
-        return names
-
-
 def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[Any]) -> Model:
     """The module with the fewest differences, which must be none."""
     models = [Model(entry, snapshot, module) for module in modules]
     if not models:
-        raise UnfitError(f"the script has no model for the snapshot's {entry.get('class')}")
+        raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
     counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
     count, number = min(counted)
     if count:
         told = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]
         more = f", and {count - MAX_NAMED:,} more" if count > MAX_NAMED else ""
-        raise UnfitError(f"the snapshot is of another model: {'; '.join(told)}{more}")
+        raise SnapshotError(f"the snapshot is of another model: {'; '.join(told)}{more}")
     return models[number]
 
 
@@ -133,39 +77,46 @@ class Built:
         self._torch = torch
         self._snapshot = snapshot
         self._header = snapshot.facts
-        self.made = {kind: MadeObjects() for kind in ("optimizer", "scaler", "schedule")}
+        # What the script has made, in order, while it lives.
+        self.made_optimizers, self.made_scalers, self.made_schedules = _made(), _made(), _made()
         self._modules = modules
-        self._fit: Fit | None = None
+        self._models: list[Model] = []  # once they were found
         self.reader = SnapshotReader(torch, snapshot.tensors)
         self._problem = problem  # tells something beside the result
 
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return self.made["optimizer"].alive()
+        return list(self.made_optimizers)
 
     @property
-    def fit(self) -> Fit:
-        """The script's models, which are found when they are needed first; raises UnfitError."""
-        if self._fit is None:
+    def models(self) -> list[Model]:
+        """The snapshot's models, each with the script's module that it fits; raises SnapshotError where none does."""
+        if not self._models:
             groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
             parameters = [parameter for group in groups for parameter in group["params"]]
-            self._fit = Fit(self._snapshot, self._modules.owners(parameters, self._torch.nn.Module))
-        return self._fit
+            free, found = self._modules.owners(parameters, self._torch.nn.Module), []
+            for entry in self._header.models:
+                model = _best(entry, self._snapshot, free)
+                free = [module for module in free if module is not model.module]
+                found.append(model)
+            self._models = found
+        return self._models
 
     # State
 
     def put(self) -> None:
-        """Write the snapshot's state into all of it; raises UnfitError or SnapshotError where a model is another."""
-        self.fit.put(self.reader)
+        """Write the snapshot's state into all of it; raises SnapshotError where a model is another."""
+        for model in self.models:
+            model.put(self.reader)
         self._put_parameters(self._header.parameters)
         for optimizer, entry in self._matched():
             self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for made, kept in (
-            (self.made["scaler"], self._header.scalers),
-            (self.made["schedule"], self._header.schedules),
+            (self.made_scalers, self._header.scalers),
+            (self.made_schedules, self._header.schedules),
         ):
-            for owner, entry in zip(made.alive(), kept):
+            for owner, entry in zip(list(made), kept):
                 self._put_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
 
     def put_random(self, states: Mapping[str, Any] | None = None) -> None:
@@ -179,7 +130,9 @@ class Built:
             value, parameter = self.reader.tensor(kept[name]), known.get(name)
             if parameter is None or parameter.shape != value.shape:
                 here = "there is none" if parameter is None else f"it is {list(parameter.shape)}"
-                raise UnfitError(f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {here}")
+                raise SnapshotError(
+                    f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {here}"
+                )
             with self._torch.no_grad():
                 parameter.copy_(value)
 
@@ -217,7 +170,7 @@ class Built:
 
     def parameters(self, optimizers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """What these optimizers train, by the names that the snapshot has for it."""
-        names = {} if self._fit is None else {id(tensor): name for name, tensor in self._fit.named()}
+        names = {id(tensor): name for name, tensor in self._named()}
         seen: set[int] = set()
         for count, optimizer in enumerate(self.optimizers):
             for number, group in enumerate(optimizer.param_groups):
@@ -239,11 +192,25 @@ class Built:
 
     # Names
 
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """The tensors of the models, by the names that optimizers have for them."""
+        for model in self._models:
+            prefix = f"{model.name}." if len(self._models) > 1 else ""
+            for name, tensor in model.tensors.items():
+                yield prefix + name, tensor
+
     def name_of(self, module: Any) -> str:
-        """What a capture calls a module."""
-        return type(module).__name__ if self._fit is None else self._fit.name_of(module)
+        """What a capture calls a module that the script calls."""
+        return module_name([model.module for model in self.models], module)
 
     def names(self) -> tuple[dict[int, str], list[tuple[str, Any]]]:
         """The names of modules, by id, and the tensors that were there before the step, by what they are called."""
-        fit = self._fit
-        return ({}, []) if fit is None else (fit.layers(), [(f"parameter {name}", one) for name, one in fit.named()])
+        layers: dict[int, str] = {}
+        for model in self._models:
+            for name, module in model.module.named_modules():
+                layers.setdefault(id(module), name)
+        return layers, [(f"parameter {name}", tensor) for name, tensor in self._named()]
+
+
+def _made() -> weakref.WeakKeyDictionary[Any, None]:
+    return weakref.WeakKeyDictionary()

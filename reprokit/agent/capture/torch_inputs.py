@@ -11,7 +11,6 @@ from ..pytorch import private_api
 from .causes import CALLED_WITH
 from .redo import EXPLAIN, MINIMISE
 from .snapshot_reader import SnapshotError
-from .torch_fit import UnfitError
 from .torch_trials import BEGUN, CALLED, UNUSED, WAITING
 from .variables import give, parts, standing_for
 
@@ -154,8 +153,8 @@ class RedoInputs:
         if not names or None in names or not private_api.has_children(module):
             return not names or None in names
         try:
-            return self._built.fit.name_of(module) in names
-        except UnfitError as error:
+            return self._built.name_of(module) in names
+        except SnapshotError as error:
             self._driver.trouble(str(error))
 
     def _is_evaluating(self, module: Any) -> bool:

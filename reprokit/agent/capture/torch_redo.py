@@ -110,12 +110,12 @@ class RedoWatch:
         atexit.register(self.trials.ended)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        made = self._built.made
+        built = self._built
         outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: self._output_computed}
         return {
-            OptimizerMade: lambda event: made["optimizer"].add(event.target),
-            ScalerMade: lambda event: made["scaler"].add(event.scaler),
-            ScheduleMade: lambda event: made["schedule"].add(event.schedule),
+            OptimizerMade: lambda event: built.made_optimizers.setdefault(event.target),
+            ScalerMade: lambda event: built.made_scalers.setdefault(event.scaler),
+            ScheduleMade: lambda event: built.made_schedules.setdefault(event.schedule),
             BatchDue: self._batch_due,
             ForwardBegan: self._forward_began,
             ForwardEnded: self._forward_ended,
@@ -188,7 +188,7 @@ class RedoWatch:
     def _update_due(self, event: UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
-        self._built.made["optimizer"].add(optimizer)  # a copy of another has not been initialized
+        self._built.made_optimizers.setdefault(optimizer)  # a copy of another has not been initialized
         if not trials.is_active:
             return None
         if event.is_nested:

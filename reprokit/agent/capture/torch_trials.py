@@ -13,7 +13,6 @@ from .redo import EXPLAIN, MINIMISE, StepOutcome
 from .settings import LOSS_ABOVE
 from .snapshot_reader import SnapshotError
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
-from .torch_fit import UnfitError
 from .torch_state import digest
 from .trigger import ACTIVATION, GRADIENT, LOSS, Trigger
 
@@ -180,7 +179,7 @@ class StepTrials:
         try:
             self.built.put()
             self.trial.is_put = True
-        except (UnfitError, SnapshotError):
+        except SnapshotError:
             self.trial.is_put = False
 
     def begin(self) -> None:
@@ -191,7 +190,7 @@ class StepTrials:
                 self._explaining.end()  # what is put in is no operator's result
             try:
                 self.built.put()
-            except (UnfitError, SnapshotError) as error:
+            except SnapshotError as error:
                 self.driver.trouble(str(error))
         trial.is_put = False
         if self.driver.trials:

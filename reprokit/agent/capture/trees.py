@@ -167,28 +167,25 @@ class _Unpacking:
     def _object(self, content: Any, like: Any, depth: int) -> Any:
         """Make the attributes, which put_back() puts into the script's own object."""
         name, pairs = _list(content, 2)
-        there = own_attributes(like)
-        values = {}
-        for field, node in (_list(pair, 2) for pair in _list(pairs)):
-            if not isinstance(field, str):
-                raise BadTree("an attribute's name is no text")
-            values[field] = self.value(node, there.get(field), depth + 1)
-        return ObjectFields(str(name), values)
+        return ObjectFields(str(name), self._fields(pairs, own_attributes(like), depth))
 
     def _named(self, content: Any, like: Any, depth: int) -> Any:
         name, pairs = _list(content, 2)
-        fields = [_list(pair, 2) for pair in _list(pairs)]
-        is_like = like is not None and class_name(like) == name and _fields(like) is not None
-        values = {}
-        for field, node in fields:
-            if not isinstance(field, str):
-                raise BadTree("a field's name is no text")
-            values[field] = self.value(node, getattr(like, field, None) if is_like else None, depth + 1)
-        if is_like:
-            return _as_named(like, values)
+        fields = _fields(like) if like is not None and class_name(like) == name else None
+        values = self._fields(pairs, {field: getattr(like, field, None) for field in fields or ()}, depth)
+        if fields is not None:
+            return _as_named(like, fields, values)
         last = str(name).rpartition(".")[2]
         kind = namedtuple(last if last.isidentifier() else "Named", list(values), rename=True)  # type: ignore[misc]
         return kind(*values.values())
+
+    def _fields(self, pairs: Any, likes: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        values = {}
+        for field, node in (_list(pair, 2) for pair in _list(pairs)):
+            if not isinstance(field, str):
+                raise BadTree("a field's name is no text")
+            values[field] = self.value(node, likes.get(field), depth + 1)
+        return values
 
 
 def _integer(text: str) -> int:
@@ -237,16 +234,13 @@ def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
     return made
 
 
-def _as_named(like: Any, values: dict[str, Any]) -> Any:
+def _as_named(like: Any, fields: tuple[str, ...], values: dict[str, Any]) -> Any:
     """A named tuple or dataclass of the class that ``like`` has."""
     if isinstance(like, tuple):
-        return _fields_filled(type(like), [values.get(name) for name in _fields(like) or ()])
+        kind: Any = type(like)
+        return kind(*[values.get(name) for name in fields])
     made = copy.copy(like)
-    for name in _fields(like) or ():
+    for name in fields:
         if name in values:
             object.__setattr__(made, name, values[name])
     return made
-
-
-def _fields_filled(kind: Any, values: list[Any]) -> Any:
-    return kind(*values)

@@ -1,0 +1,98 @@
+"""PyTorch: batches of the script's own classes, lists and functions are told by sample, by line, or not at all."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.capture.tensorflow_steps import Steps
+from tests.capture.test_torch_redo import is_the_same
+from tests.support import Reprokit, rest_slow, training_text
+
+pytestmark = pytest.mark.torch
+SCRIPT = training_text("captured_batches.py")
+
+
+def script(case: str) -> str:
+    return SCRIPT.replace('CASE = "two_models"', f'CASE = "{case}"')
+
+
+def captured(directory: Path, case: str) -> Steps:
+    steps = Steps(directory)
+    done = steps.capture(script(case))
+    assert done.returncode == 123, done.stderr
+    return steps
+
+
+def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
+    result, _ = steps.redo(mode, script(case))
+    assert is_the_same(result), result
+    return result
+
+
+@pytest.mark.parametrize("case", rest_slow(["two_models", "pictures", "objects", "accumulated"]))
+def test_the_sample_is_told_by_explain_and_minimise(tmp_path: Path, case: str) -> None:
+    steps = captured(tmp_path, case)
+    explained, smallest = (redone(steps, mode, case) for mode in ("explain", "minimise"))
+    assert explained["indices"] == smallest["indices"] == [50]
+    assert explained["samples"] == smallest["samples"]
+
+
+@pytest.mark.slow
+def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path) -> None:
+    steps = captured(tmp_path, "graphs")
+    assert redone(steps, "explain", "graphs")["indices"] == [50]
+    assert redone(steps, "minimise", "graphs")["of"] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    rest_slow([("returned", "# here"), ("episodes", "return (rewards - rewards.mean()) / rewards.std()")]),
+)
+def test_a_line_of_a_function_that_has_returned_is_named(tmp_path: Path, case: str, line: str) -> None:
+    steps = captured(tmp_path, case)
+    (place,) = redone(steps, "explain", case)["where"]
+    assert linecache.getline(str(tmp_path / "train.py"), place[1]).strip().endswith(line)
+
+
+@pytest.mark.slow
+def test_an_update_that_ruins_weights_blames_no_sample(tmp_path: Path) -> None:
+    steps = captured(tmp_path, "half_precision")
+    result = redone(steps, "explain", "half_precision")
+    assert result["samples"] is None
+    assert "divisors are 0" in result["words"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "mode", "words"),
+    [
+        ("partly_opaque", "minimise", "without what was not kept of its batch"),
+        ("no_module", "reproduce", "called no module with gradients enabled"),
+    ],
+)
+def test_a_step_that_cannot_be_executed_again_is_status_2(reprokit: Reprokit, case: str, mode: str, words: str) -> None:
+    reprokit.script("train.py", script(case))
+    command = ("--", sys.executable, "train.py")
+    assert reprokit.run("run", "--on-nan", "capture", *command).returncode == 123
+    snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
+    done = reprokit.run("snapshot", mode, snapshot, *command)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_without_a_loader_is_started_again_but_once(reprokit: Reprokit) -> None:
+    log = reprokit.directory / "starts"
+    reprokit.script("train.py", f"open({str(log)!r}, 'a').write('x')\n" + script("episodes"))
+    command = ("--", sys.executable, "train.py")
+    assert reprokit.run("run", "--on-nan", "capture", *command).returncode == 123
+    log.unlink()
+    snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
+    done = reprokit.run("snapshot", "minimise", snapshot, *command)
+    assert done.returncode == 0, done.stderr
+    assert log.read_text() == "xx"

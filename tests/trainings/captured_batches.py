@@ -1,0 +1,151 @@
+"""Trainings that make something of a batch, or update by what ruins weights, until something is not finite.
+
+A test puts the name of one for CASE. The bad sample is number 50 of the data set.
+"""
+
+import os
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+CASE = "two_models"
+torch.manual_seed(int.from_bytes(os.urandom(3), "big"))
+x, y = torch.rand(96, 8) + 0.1, torch.rand(96, 1)
+x[50] = 0
+net = nn.Sequential(nn.Linear(8, 24), nn.Dropout(0.3), nn.Tanh(), nn.Linear(24, 1))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+
+
+def update(loss, of=optimizer):
+    of.zero_grad()
+    loss.backward()
+    of.step()
+
+
+def root(value):
+    return torch.sqrt(value)
+
+
+def two_models():
+    critic = nn.Linear(1, 1)
+    other = torch.optim.SGD(critic.parameters(), lr=1e-2)
+    for a, _ in loader:
+        fake = net(a + torch.rand_like(a))  # whose graph outlives the other's update
+        update(critic(fake.detach()).mean(), other)
+        update(root((critic(fake) * a.sum(1, keepdim=True)) ** 2).mean())
+
+
+def pictures():
+    sizes = [3 + number % 4 for number in range(96)]
+    rows = [(torch.rand(3, size, size) * (number != 50), {"size": size}) for number, size in enumerate(sizes)]
+    model = nn.Conv2d(3, 4, 3, bias=False)
+    trained = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for images, _ in DataLoader(rows, 8, shuffle=True, collate_fn=lambda batch: tuple(zip(*batch, strict=True))):
+        features = torch.stack([model(image[None]).mean((2, 3))[0] for image in images])
+        update((features / features.norm(dim=1, keepdim=True)).mean(), trained)
+
+
+class Picture:
+    __slots__ = ("mask", "pixels")
+
+    def __init__(self, pixels):
+        self.pixels, self.mask = pixels, torch.ones(8)
+
+
+class Pictures:
+    def __init__(self, rows):
+        self.pictures, self.targets = [Picture(a) for a, _ in rows], torch.stack([b for _, b in rows])
+
+
+def objects():
+    for batch in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=Pictures):
+        a = torch.stack([one.pixels * one.mask for one in batch.pictures])
+        update((root((net(a) * a.sum(1, keepdim=True)) ** 2) - batch.targets).mean())
+
+
+class Graphs:
+    def __init__(self, rows):
+        sizes = torch.tensor([1 + int(10 * float(b)) for _, b in rows])
+        self.nodes = torch.cat([a.expand(int(size), 8) for (a, _), size in zip(rows, sizes, strict=True)])
+        self.graph = torch.repeat_interleave(torch.arange(len(rows)), sizes)
+        self.count = len(rows)
+
+
+def graphs():
+    for batch in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=Graphs):
+        sums = torch.zeros(batch.count, 8).index_add(0, batch.graph, batch.nodes)
+        update((net(sums) / sums.sum(1, keepdim=True)).mean())
+
+
+def accumulated():
+    for number, (a, _) in enumerate(DataLoader(TensorDataset(x, y), 8, shuffle=True), 1):
+        (root((net(a) * a.sum(1, keepdim=True)) ** 2).mean() / 4).backward()
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def rates(values):
+    counts = values.numpy().sum(1, keepdims=True).astype("float32")
+    return torch.from_numpy(np.full((len(counts), 1), 2.0, "float32") / counts)  # here
+
+
+def returned():
+    for a, _ in loader:
+        weight = rates(a)
+        update((net(a) * weight).mean())
+
+
+class Episodes:
+    def __init__(self):
+        self.states, self.rewards, self.generator = [], [], np.random.default_rng(0)
+
+    def advantages(self):
+        rewards = np.array(self.rewards)
+        return (rewards - rewards.mean()) / rewards.std()
+
+    def learn(self):
+        weights = torch.as_tensor(self.advantages(), dtype=torch.float32)
+        states = torch.as_tensor(np.array(self.states), dtype=torch.float32)
+        chosen = net(states)[torch.arange(12), torch.zeros(len(self.states), dtype=torch.long)]
+        update((chosen * weights).mean())
+
+
+def episodes():
+    memory = Episodes()
+    for episode in range(6):
+        memory.states = [memory.generator.random(8) for _ in range(12)]
+        memory.rewards = [memory.generator.random() * (episode != 3) for _ in range(12)]
+        memory.learn()
+
+
+class PartlyOpaque:
+    def __init__(self, rows):
+        a = torch.stack([row[0] for row in rows])
+        self.targets, self._read = torch.stack([row[1] for row in rows]), lambda: a
+
+
+def partly_opaque():
+    for batch in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=PartlyOpaque):
+        a = batch._read()
+        update((root((net(a) * a.sum(1, keepdim=True)) ** 2) - batch.targets).mean())
+
+
+def half_precision():
+    model = nn.Linear(8, 16).half()
+    trained = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for a, _ in loader:
+        update(model(a.half() * (torch.arange(8) > 1)).pow(2).mean(), trained)
+
+
+def no_module():
+    weight = nn.Parameter(torch.ones(8))
+    trained = torch.optim.SGD([weight], lr=1e38)
+    for number in range(0, 96, 8):
+        update((x[number : number + 8] * weight).sum() * 100, trained)
+
+
+globals()[CASE]()
