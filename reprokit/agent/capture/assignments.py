@@ -105,7 +105,7 @@ class _Search:
         if "." in name and not self._has_attributes and parts(value):
             return False
         items = value if isinstance(value, (list, tuple)) else [value]
-        numbers = [one for one in items if isinstance(one, Real) and type(one) is not int]
+        numbers = [one for one in items if type(one) is not int and isinstance(one, Real)]
         return all(map(math.isfinite, numbers)) and all(map(self._is_finite, parts(value)))
 
 
