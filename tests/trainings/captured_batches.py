@@ -30,12 +30,15 @@ def root(value):
 
 
 def two_models():
-    critic = nn.Linear(1, 1)
+    critic = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     other = torch.optim.SGD(critic.parameters(), lr=1e-2)
+    made = nn.Sequential(net, nn.BatchNorm1d(1), nn.Linear(1, 1))
+    trained = torch.optim.SGD(made.parameters(), lr=1e-2)
     for a, _ in loader:
-        fake = net(a + torch.rand_like(a))  # whose graph outlives the other's update
+        critic(torch.rand(len(a), 1))
+        fake = made(a + torch.rand_like(a))  # whose graph outlives the other's update
         update(critic(fake.detach()).mean(), other)
-        update(root((critic(fake) * a.sum(1, keepdim=True)) ** 2).mean())
+        update(root((critic(fake) * a.sum(1, keepdim=True)) ** 2).mean(), trained)
 
 
 def pictures():

@@ -47,7 +47,7 @@ class Model:
         for name, kept in self._kept.items():
             if hasattr(self.tensors[name], "materialize"):  # of a lazy module that has not seen any input
                 self.tensors[name].materialize(kept.shape)
-        put_model(self.module, self._entry, reader)
+        put_model(self.module, self._entry, reader, has_graph=True)  # of a GAN's other half
 
 
 def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[Any]) -> Model:
@@ -134,7 +134,7 @@ class Built:
                     f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {here}"
                 )
             with self._torch.no_grad():
-                parameter.copy_(value)
+                parameter.data.copy_(value)
 
     def _put_one(self, what: str, put: Callable[..., Any], owner: Any, entry: Any) -> None:
         """Gradients hardly depend on it: what does not fit is told, and the trial goes on."""

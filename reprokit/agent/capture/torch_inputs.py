@@ -104,7 +104,7 @@ class RedoInputs:
             self._trials.begin()
         if trial.state is BEGUN:
             trial.state = CALLED
-            self._built.put_random()  # as it was then, whatever was drawn between
+            self._trials.put_random()  # as it was then, whatever was drawn between
         if trial.root is None:
             trial.root = module
         if inputs.called and not inputs.fetched and trial.root is module and self._is_wanted(module):

@@ -281,8 +281,11 @@ class SnapshotReader:
         return getattr(torch, layout.rpartition(".")[2] + "_tensor")(rows, columns, parts["values"], tuple(shape))
 
 
-def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
-    """Make the model's parameters, buffers and flags what they were; nothing is changed where they do not fit."""
+def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader, *, has_graph: bool = False) -> None:
+    """Make the model's parameters, buffers and flags what they were; nothing is changed where they do not fit.
+
+    ``has_graph`` tells that a graph may have been built on what is there, and is to know nothing of it.
+    """
     wanted = saved["tensors"]
     found: dict[str, Any] = {}
     for name, tensor in named_tensors(parts_of(model)):
@@ -298,8 +301,7 @@ def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> N
         _require_same(name, value, found[name])
     with sys.modules["torch"].no_grad():
         for name, value in values.items():
-            if not _is_same(value, found[name]):  # a graph may have been built on it, which a change would spoil
-                found[name].copy_(value)
+            (found[name].data if has_graph else found[name]).copy_(value)
     flags = saved.get("training") or {}
     for name, child in model.named_modules():
         if isinstance(flags.get(name), bool):
@@ -311,15 +313,6 @@ def _require_same(name: str, value: Any, tensor: Any) -> None:
         raise SnapshotError(f"{name} has the shape {_shape(value)} in the snapshot, and {_shape(tensor)} here")
     if value.dtype != tensor.dtype:
         raise SnapshotError(f"{name} is of {dtype_name(value)} in the snapshot, and of {dtype_name(tensor)} here")
-
-
-def _is_same(value: Any, tensor: Any) -> bool:
-    """Whether a tensor has these very bits."""
-    try:
-        ours, theirs = (on_this_side(one).reshape(-1).view(sys.modules["torch"].uint8) for one in (value, tensor))
-        return bool(ours.equal(theirs))
-    except RuntimeError:  # of a kind that cannot be compared
-        return False
 
 
 def _shape(tensor: Any) -> str:

@@ -110,6 +110,7 @@ class Trial:
         self.state = WAITING
         self.evaluated: Any = None  # whose batches seem to be for an evaluation that leaves gradients on
         self.is_put = False  # the state was, when the batch was handed over
+        self.has_passed = False  # another optimizer's update, which was left out
         self.part: str | None = None  # of the optimizer's step, which was made
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
@@ -202,7 +203,12 @@ class StepTrials:
         trial.losses.clear()
         if self.driver.mode == EXPLAIN:
             self.explain()
-        self.built.put_random()
+        self.put_random()
+
+    def put_random(self) -> None:
+        """Put generators to the step's begin; what comes before it in a turn goes on from where its batch was given."""
+        if self.trial.has_passed or not self.captured.header.random_after_update:
+            self.built.put_random()
 
     def unused(self) -> None:
         """What was handed over was used by an evaluation that left gradients on, or an error was passed by."""
@@ -233,7 +239,7 @@ class StepTrials:
         elif self.built.is_held_back(optimizer) or self.is_seen():
             self.conclude()
         else:
-            trial.state = WAITING  # the snapshot's step began after this optimizer's update
+            trial.state, trial.has_passed = WAITING, True  # the snapshot's step began after this optimizer's update
             self.built.put_random(self.captured.header.random_after_update)
             self._passed += 1
             if self._passed >= MAX_PASSED:
