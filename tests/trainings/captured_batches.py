@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CASE = "two_models"
 torch.manual_seed(int.from_bytes(os.urandom(3), "big"))
-x, y = torch.rand(96, 8) + 0.1, torch.rand(96, 1)
+x, y = torch.rand(480, 8) + 0.1, torch.rand(480, 1)  # so that a search for a part comes to its end
 x[50] = 0
 net = nn.Sequential(nn.Linear(8, 24), nn.Dropout(0.3), nn.Tanh(), nn.Linear(24, 1))
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -30,19 +30,19 @@ def root(value):
 
 
 def two_models():
-    critic = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    critic = nn.Sequential(nn.Unflatten(1, (1, 4)), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(4, 1))
     other = torch.optim.SGD(critic.parameters(), lr=1e-2)
-    made = nn.Sequential(net, nn.BatchNorm1d(1), nn.Linear(1, 1))
+    made = nn.Sequential(net, nn.Linear(1, 4), nn.Unflatten(1, (1, 4)), nn.BatchNorm1d(1), nn.Flatten())
     trained = torch.optim.SGD(made.parameters(), lr=1e-2)
     for a, _ in loader:
-        critic(torch.rand(len(a), 1))
+        critic(torch.rand(len(a), 4))
         fake = made(a + torch.rand_like(a))  # whose graph outlives the other's update
         update(critic(fake.detach()).mean(), other)
         update(root((critic(fake) * a.sum(1, keepdim=True)) ** 2).mean(), trained)
 
 
 def pictures():
-    sizes = [3 + number % 4 for number in range(96)]
+    sizes = [3 + number % 4 for number in range(480)]
     rows = [(torch.rand(3, size, size) * (number != 50), {"size": size}) for number, size in enumerate(sizes)]
     model = nn.Conv2d(3, 4, 3, bias=False)
     trained = torch.optim.SGD(model.parameters(), lr=1e-2)
