@@ -321,7 +321,8 @@ def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | No
         return _nested_samples(value)
     if len(beside) < len(found) and all(int(leaf.shape[0]) == chosen for leaf in beside):
         return chosen, 0
-    if _has_objects(value) and len({int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}) > 1:
+    lengths = {int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}
+    if _has_objects(value) and (len(lengths) > 1 or (chosen > 1 and lengths != {chosen})):
         return None, None
     largest = max(found, key=_size)
     if not chosen:
