@@ -98,7 +98,8 @@ def rates(values):
 
 def returned():
     for a, _ in loader:
-        weight = rates(a.sum(1, keepdim=True))
+        total = a.sum(1, keepdim=True)
+        weight = rates(total)
         update((net(a) * weight).mean())
 
 

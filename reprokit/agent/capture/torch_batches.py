@@ -292,8 +292,8 @@ class Turn:
     @property
     def samples(self) -> int:
         """How many there are; something that nobody knows the samples of counts as one."""
-        batches = [self.fetched, *self.called] if self.fetched is not None else self.called
-        return next((batch.samples for batch in batches if batch is not None and batch.samples), 1)
+        batches = self.called if self.fetched is None else [self.fetched]
+        return next((batch.samples for batch in batches if batch.samples), 1)
 
 
 def turns(batches: Sequence[Batch]) -> list[Turn]:

@@ -318,7 +318,8 @@ def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | No
     chosen = len(rows)
     found, beside = list(_arrays(value)), list(_arrays(value, chosen))
     if not found:
-        return _nested_samples(value)
+        is_list = type(value) in (list, tuple) and 0 < chosen == len(value)  # as of texts
+        return (chosen, 0) if is_list else _nested_samples(value)
     if len(beside) < len(found) and all(int(leaf.shape[0]) == chosen for leaf in beside):
         return chosen, 0
     lengths = {int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}

@@ -256,8 +256,10 @@ class StepTrials:
         trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._without, self._failed_part = 0, None
         about = self.built.about()
-        different = outcome.compared(self.captured.header, about)["gradients"]["different"]
-        is_same = outcome.again(self.captured.trigger) is not None and not different
+        compared = outcome.compared(self.captured.header, about)
+        is_same = outcome.again(self.captured.trigger) is not None and not compared["gradients"]["different"]
+        if self.captured.header.loss is not None:  # gradients that are NaN are the same whatever they came from
+            is_same = is_same and compared["loss"]["equal"]
         if not (trial.inputs.fetched or driver.is_begun or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
         if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
