@@ -331,7 +331,7 @@ class StepTrials:
         elif trial.inputs.handed and why and driver.mode == MINIMISE and len(trial.samples) < self.captured.of:
             self._failed_part = trial.samples  # before it called its model
             driver.note(trial.samples, self.captured.of, f"the script ended{why}")
-        elif self._without and not driver.trials:
+        elif self._without and not (driver.trials or why):
             driver.write({"trouble": self._why_not_begun(), "reproduced": False})
         if self.is_active and driver.trials and driver.mode == MINIMISE:
             part = self._failed_part
