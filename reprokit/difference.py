@@ -49,6 +49,7 @@ class Exclusion(Enum):
 
 
 Side = Literal["left", "right"]
+SIDES: tuple[Side, Side] = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ class Difference:
         return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
 
 
+def overall(tree: Difference) -> Verdict:
+    """What came out of a whole comparison: different, within the tolerances that were asked for, or identical."""
+    if tree.verdict.differs:
+        return Verdict.DIFFERENT
+    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
+
+
 def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:
     """A node whose verdict follows from its children, which stand in causal order."""
     return Difference(name, children=children, detail=detail)
@@ -111,6 +119,19 @@ def compared(name: str, left: str, right: str, meaning: str = "", *, same: bool 
         return missing(name, left, right, meaning)
     equal = left == right if same is None else same
     return Difference(name, Verdict.IDENTICAL if equal else Verdict.DIFFERENT, left, right, "" if equal else meaning)
+
+
+def different(
+    name: str,
+    left: str,
+    right: str,
+    meaning: str,
+    verdict: Verdict = Verdict.DIFFERENT,
+    figures: Mapping[str, Any] | None = None,
+    lacking: Side | None = None,
+) -> Difference:
+    """A leaf for what differs, whose meaning is a sentence that names it and says its values."""
+    return Difference(name, verdict, left, right, meaning, figures=figures or {}, is_sentence=True, lacking=lacking)
 
 
 def missing(name: str, left: str, right: str, meaning: str = "") -> Difference:

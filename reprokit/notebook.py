@@ -69,8 +69,7 @@ def show(run: str | Path = "last") -> View:
 def verify(left: str | Path, right: str | Path) -> View:
     """Whether two runs agree, bit for bit."""
     from reprokit.verify.compare.runs import compare, require_whole
-    from reprokit.verify.compare.verdict_rows import causes, rows, verdict_line
-    from reprokit.verify.show.document import document
+    from reprokit.verify.show.comparison import causes, document, rows, verdict_line
 
     paths = _path(left), _path(right)
     for path in paths:

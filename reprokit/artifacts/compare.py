@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from reprokit.artifacts import raw, scalars, tensors
-from reprokit.artifacts.descriptions import counted, described, tensor_difference
+from reprokit.artifacts import raw, tensors
+from reprokit.artifacts.descriptions import counted, described, tensor_difference, value_difference
 from reprokit.artifacts.elements import Blob, Format, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
 from reprokit.artifacts.sources import verify
-from reprokit.artifacts.statistics import Judge, bitwise, tolerant
+from reprokit.artifacts.tensors import Judge, bitwise, tolerant
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -278,7 +278,7 @@ class _Comparison:
         return missing(f"{self._name}/{part.name}", *texts, f"only the {'left' if left else 'right'} file has it")
 
     def _values(self, name: str, left: Value, right: Value) -> Difference | None:
-        found = scalars.difference(name, left.text, right.text, tolerance=self._options.values)
+        found = value_difference(name, left.text, right.text, tolerance=self._options.values)
         if found is not None and left.name.endswith(AS_WRITTEN) and left.name.removesuffix(AS_WRITTEN) in self._near:
             return replace(found, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
         return found

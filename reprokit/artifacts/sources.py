@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import os
 import stat
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,8 @@ class Summed:
     def verify(self) -> None:
         """Read all of it once for its sum."""
         crc = 0
-        for at in range(0, self.size, BLOCK):
-            crc = self._sum(exactly(self.base, at, min(BLOCK, self.size - at)), crc)
+        for block in blocks(self.base):
+            crc = self._sum(block, crc)
         self._require(crc)
 
     def _require(self, crc: int) -> None:
@@ -150,6 +151,12 @@ def exactly(source: Source, offset: int, length: int) -> bytes:
     if len(found) != length:
         raise ArtifactDamaged(f"it was cut short at byte {offset + len(found)} while it was read")
     return found
+
+
+def blocks(source: Source, start: int = 0) -> Iterator[bytes]:
+    """All bytes from a place on, some at a time."""
+    for at in range(start, source.size, BLOCK):
+        yield exactly(source, at, min(BLOCK, source.size - at))
 
 
 def whole(source: Source, limit: int, what: str = "it") -> bytes:
@@ -236,3 +243,49 @@ def open_file(path: Path, flags: int = 0) -> FileSource:
         os.close(fd)
         raise ArtifactNotReadable(f"{path} is neither a file nor a directory, and cannot be compared")
     return FileSource(fd)
+
+
+class ForwardReader:
+    """A place in a source; the bytes up to the next one are read, or passed over as a source of their own."""
+
+    def __init__(self, source: Source, what: str):
+        """Name the source as errors are to name it."""
+        self.source, self.what = source, what
+        self.longest_line, self.room = sys.maxsize - 1, sys.maxsize  # bytes that may be read and not passed over
+        self._file = io.BufferedReader(Stream(source), BLOCK)
+
+    @property
+    def at(self) -> int:
+        return self._file.tell()
+
+    def read(self, length: int) -> bytes:
+        """The next bytes, all of them there."""
+        self.hold(length)
+        found = self._file.read(length)
+        if len(found) < length:
+            raise ArtifactDamaged(f"{self.what} ends at byte {self.at}, {length - len(found)} bytes too early")
+        return found
+
+    def readline(self) -> bytes:
+        """The text up to the next end of line, with it."""
+        found = self._file.readline(self.longest_line + 1)
+        self.hold(len(found))
+        if not found.endswith(b"\n"):
+            is_long = len(found) > self.longest_line
+            problem = "has a line that is too long before" if is_long else "ends within a line at"
+            raise ArtifactDamaged(f"{self.what} {problem} byte {self.at}")
+        return found
+
+    def skip(self, length: int) -> Source:
+        """The next bytes as a source of their own."""
+        at, size = self.at, self.source.size
+        if length > size - at:
+            raise ArtifactDamaged(f"{length} bytes are to follow byte {at} of {self.what}, but {size - at} do")
+        self._file.seek(at + length)
+        return piece(self.source, at, length)
+
+    def hold(self, length: int) -> None:
+        """Count bytes that may stay in memory."""
+        self.room -= length
+        if self.room < 0:
+            raise ArtifactDamaged(f"the strings of {self.what} come to more than are read")

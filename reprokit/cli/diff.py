@@ -43,12 +43,12 @@ def command(
 
     tree = diff(left, right, CompareOptions.within(accepted.of.get("tensors"), accepted.of.get("values")))
     if as_json:
-        from reprokit.verify.show.artifacts import document
+        from reprokit.verify.show.comparison import document_of_files
 
-        sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document(tree, left, right)))
+        sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document_of_files(tree, left, right)))
         click.echo()
     else:
-        from reprokit.verify.show.artifacts import print_tree
+        from reprokit.verify.show.comparison import print_tree
 
         print_tree(tree, left, right, every_leaf=every_leaf)
     context.exit(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL)

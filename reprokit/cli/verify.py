@@ -41,11 +41,11 @@ def command(
         require_whole(path)
     comparison = compare(*paths, tolerances=accepted)
     if as_json:
-        from reprokit.verify.show.document import document
+        from reprokit.verify.show.comparison import document
 
         print_json(document(comparison))
     else:
-        from reprokit.verify.show.report import print_comparison
+        from reprokit.verify.show.comparison import print_comparison
 
         print_comparison(comparison, every_leaf=every_leaf)
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

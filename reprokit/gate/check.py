@@ -46,7 +46,7 @@ from reprokit.recipe import RecipeSettings
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.verdict_rows import sentence
+from reprokit.verify.show.comparison import sentence
 
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile

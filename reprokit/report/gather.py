@@ -42,9 +42,10 @@ from reprokit.report.facts import (
     Trained,
 )
 from reprokit.report.facts import ReportVerdict as Told
-from reprokit.verify.compare import seeds, verdict_rows
+from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
+from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words
 from reprokit.verify.show.summary import RunSummary, not_covered, summarise, warnings
@@ -162,10 +163,10 @@ def _verdict(
     outcome = _outcome(comparison, has_failed=has_failed)
     return Told(
         outcome=outcome,
-        sentence=_sentence(verdict_rows.verdict_line(comparison), outcome),
+        sentence=_sentence(comparisons.verdict_line(comparison), outcome),
         counts=_counts(comparison),
-        first_difference="" if first is None else verdict_rows.sentence(first),
-        causes=tuple(verdict_rows.causes(comparison)),
+        first_difference="" if first is None else comparisons.sentence(first),
+        causes=tuple(comparisons.causes(comparison)),
     )
 
 
@@ -232,7 +233,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[Ca
             continue
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
-        summary = "" if is_alone else verdict_rows.shortened(verdict_rows.headline(child))
+        summary = "" if is_alone else comparisons.shortened(comparisons.headline(child))
         yield Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
 
 

@@ -25,7 +25,7 @@ from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.verdict_rows import causes, headline, shortened, verdict_line
+from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with

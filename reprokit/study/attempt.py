@@ -303,7 +303,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
     is_known = bool(differing) or not together or judged
     from reprokit.verify.compare.runs import not_loaded
-    from reprokit.verify.compare.verdict_rows import shortened, verdict_line
+    from reprokit.verify.show.comparison import shortened, verdict_line
 
     sides: tuple[tuple[RunFile, Side], ...] = (comparison.left.run, "left"), (comparison.right.run, "right")
     expected = {text for side in sides for state, text in not_loaded(*side) if state.code in EXPECTED}

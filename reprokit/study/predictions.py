@@ -18,7 +18,7 @@ from reprokit.errors import CannotWriteRun
 from reprokit.rundir import RunDirectory, open_regular, write_whole
 from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
-from reprokit.verify.compare.tolerances import number
+from reprokit.verify.compare.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
 from reprokit.verify.read.evaluation_columns import BLOCK, Column, decoder
 

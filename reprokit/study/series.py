@@ -10,7 +10,7 @@ import msgspec
 
 from reprokit.rundir import RunDirectory
 from reprokit.study.results import MAX_VALUES, MetricSeries
-from reprokit.verify.compare.tolerances import number
+from reprokit.verify.compare.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
 
 MAX_SERIES: Final = 200  # of a run

@@ -14,7 +14,7 @@ import pytest
 
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.sources import Memory, open_file
-from reprokit.artifacts.statistics import StatisticsJudgment, TensorStatistics
+from reprokit.artifacts.tensors import StatisticsJudgment, TensorStatistics
 from reprokit.difference import Verdict
 from reprokit.tolerance import Tolerance
 from tests.artifacts import samples

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reprokit.artifacts.elements import Limits
-from reprokit.artifacts.formats import joblib as packed
+from reprokit.artifacts.formats import compressed
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.sources import Memory
 from reprokit.errors import ArtifactDamaged
@@ -92,7 +92,7 @@ def test_no_flipped_bit_or_cut_is_missed() -> None:
 def test_what_cannot_be_read_says_so() -> None:
     for data, words in ((b"\x04\x22\x4d\x18abc", "lz4"), (b"ZF0x3 ", "before 0.10")):
         with pytest.raises(ArtifactDamaged, match=words):
-            list(packed.read(Memory(data), Limits()))
+            list(compressed.joblib(Memory(data), Limits()))
         assert not same(data, data + b"x", "a.joblib")
 
 
@@ -105,6 +105,6 @@ def test_a_claim_of_more_than_there_is() -> None:
 
 def test_a_bomb_within_is_refused() -> None:
     bomb = dumped(np.zeros(1 << 16), ("zlib", 9))
-    [within] = [part for part in packed.read(Memory(bomb), Limits(unpacked=1000)) if hasattr(part, "source")]
+    [within] = [part for part in compressed.joblib(Memory(bomb), Limits(unpacked=1000)) if hasattr(part, "source")]
     with pytest.raises(ArtifactDamaged, match="unpacks to more than"):
         within.source.read(0, within.source.size)

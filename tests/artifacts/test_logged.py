@@ -17,7 +17,7 @@ from reprokit.artifacts import tracker_files
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import wandb
-from reprokit.artifacts.formats.crc32c import crc32c, masked
+from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.sources import Memory, open_file
 from reprokit.artifacts.tracker_files import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, LogPoint
 from reprokit.difference import Verdict

@@ -13,9 +13,8 @@ from reprokit import native
 from reprokit.artifacts.elements import Limits, Part, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats import checkpoint, messages, sstable
-from reprokit.artifacts.formats.crc32c import crc32c, masked, unmasked
 from reprokit.artifacts.formats.messages import Walker
-from reprokit.artifacts.formats.slices import decoded
+from reprokit.artifacts.formats.sstable import crc32c, decoded, masked, unmasked
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from reprokit.artifacts.files import diff as diff_files
-from reprokit.artifacts.formats import messages, onnx_messages
-from reprokit.artifacts.formats.onnx import read
+from reprokit.artifacts.formats import messages
+from reprokit.artifacts.formats.onnx import SCHEMA, read
 from reprokit.difference import Verdict
 from tests.artifacts.objects import leaves, meaning, named, same, shown
 
@@ -197,7 +197,7 @@ def test_the_schema_is_that_of_onnx() -> None:
             theirs.add((message.full_name.removeprefix("onnx."), field.number, field.name))
             if field.message_type:
                 waiting.append(field.message_type)
-    schema = onnx_messages.SCHEMA
+    schema = SCHEMA
     ours = {(name, number, kind.name) for name, kinds in schema.items() for number, kind in kinds.items()}
     assert theirs <= ours
     types = {kind.type for kinds in schema.values() for kind in kinds.values()}

@@ -24,7 +24,7 @@ from sklearn.ensemble import RandomForestClassifier
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.sources import FileSource, Memory
+from reprokit.artifacts.sources import FileSource, ForwardReader, Memory
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
 
@@ -427,7 +427,7 @@ AGAIN = {
 def test_arguments_that_calls_share_are_looked_at_once() -> None:
     start = time.process_time()
     data = b"\x80\x02" + NONES + b"tq\x000cos\nf\nq\x010](" + b"h\x01h\x00R" * 100_000 + b"e."
-    loaded = InertUnpickler(Memory(data), 0, Limits())
+    loaded = InertUnpickler(ForwardReader(Memory(data), "the pickle"), Limits())
     assert isinstance(loaded.load(), list)
     assert loaded.lost == 0
     assert time.process_time() - start < 60

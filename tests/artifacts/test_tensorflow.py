@@ -18,7 +18,7 @@ from reprokit.artifacts import tracker_files
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import checkpoint, messages, tensorflow_messages, tfrecord
-from reprokit.artifacts.formats.crc32c import crc32c, masked
+from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.sources import Memory, open_file
 from reprokit.difference import Difference, Verdict
 from tests.artifacts.objects import leaves, meaning, same

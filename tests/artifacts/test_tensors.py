@@ -17,7 +17,7 @@ from reprokit.artifacts import tensors
 from reprokit.artifacts.descriptions import element
 from reprokit.artifacts.elements import Limits, TensorPart
 from reprokit.artifacts.sources import Memory
-from reprokit.artifacts.statistics import TensorStatistics, bucket_name, multi_index
+from reprokit.artifacts.tensors import TensorStatistics, bucket_name, multi_index
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
 

@@ -14,13 +14,13 @@ def objects_reader() -> Callable[[bytes], None]:
     """Every reader on the same bytes; the tensors found must lie within them."""
     from reprokit.artifacts import tensors
     from reprokit.artifacts.elements import Limits, TensorPart
-    from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_graph, tfrecord, torch, xgboost
+    from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_messages, tfrecord, torch, xgboost
     from reprokit.artifacts.sources import Memory
     from reprokit.errors import ArtifactDamaged
 
     readers = [
         *(one.read for one in (pickle, torch, xgboost, onnx, checkpoint, tfrecord)),
-        tensorflow_graph.saved_model,
+        tensorflow_messages.saved_model,
     ]
 
     def read(data: bytes) -> None:

@@ -21,8 +21,8 @@ PARSED = {
     "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
     "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
     "artifacts/compare.py": {"/as written"},  # a part's name
-    "verify/compare/tolerances.py": {"random state"},  # leaves' names
-    "verify/compare/verdict_rows.py": {"weights at the end of model", "replay fidelity"},
+    "verify/compare/series_leaves.py": {"random state"},  # leaves' names
+    "verify/show/comparison.py": {"weights at the end of model", "replay fidelity"},
     "verify/read/run_check.py": {"; the run cannot be used"},  # shown without it
     "secret_forms.py": {"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,60}-----|\\Z)"},
 }

@@ -18,9 +18,8 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import ReprokitError, RunDamaged
 from reprokit.verify.compare.runs import Comparison
 from reprokit.verify.compare.runs import compare as compare_runs
-from reprokit.verify.compare.verdict_rows import rows
 from reprokit.verify.read.evaluation_columns import decoder
-from reprokit.verify.show.document import document
+from reprokit.verify.show.comparison import document, rows
 
 from .runs import Building, digest, float32
 

@@ -22,7 +22,7 @@ def keyed(key: str, events: int = 7) -> RunFile:
 
 
 def profile(left: RunFile, right: RunFile) -> Difference:
-    return entropy.compare(left, right).children[0]
+    return entropy.origin(left, right)
 
 
 def test_one_key_is_the_same_entropy() -> None:

@@ -11,7 +11,7 @@ import pytest
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.verdict_rows import causes
+from reprokit.verify.show.comparison import causes
 from tests.support import Reprokit
 
 from .runs import Building

@@ -245,7 +245,7 @@ def test_surroundings_that_make_no_sense_are_no_trouble(
 def test_likely_causes_are_named_of_runs_that_differ_only(
     pair: tuple[Building, Building], compared: Callable[..., Comparison]
 ) -> None:
-    from reprokit.verify.compare.verdict_rows import causes
+    from reprokit.verify.show.comparison import causes
 
     pair[1].environment["code"] = {"train.py": "sha256:1"}
     pair[1].environment["cpu"] = {"model": "6502"}

@@ -17,8 +17,7 @@ from reprokit.difference import Difference, Role, Verdict
 from reprokit.errors import RunDamaged, RunNotFound, RunTooNew
 from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.verdict_rows import causes, verdict_line
-from reprokit.verify.show.document import document
+from reprokit.verify.show.comparison import causes, document, verdict_line
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarise
 from tests.support import Reprokit, rest_slow, training_text

@@ -3,13 +3,67 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from reprokit.artifacts.elements import Blob, Format, Limits, Part, Reader, Source
-from reprokit.artifacts.formats import detection
 from reprokit.errors import ArtifactDamaged
 
 HEAD = 4096  # bytes of a file by which its format is told
+
+Matcher: TypeAlias = "Callable[[str, bytes], bool]"  # of a file's name and its first bytes
+ZIP, TAR, XGBOOST_KEY = rb"PK(?:\x03\x04|\x05\x06)", rb".{257}ustar", rb"(?:i|U|I..|l....|L.{7}).?learner\{"
+PICKLE = rb"\x80[\2-\5]."  # those before protocol 2 begin like a text, and are told by their name
+ZLIB = rb"x[\x01\x20\x3f\x5e\x7d\x9c\xbb\xda\xf9]"
+TORCH_PICKLE = rb"\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\."
+TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/[0-9]+|version|constants\.pkl|constants/[0-9]+)"
+PICKLES = r"\.(?:pkl|pickle|p|pck|joblib|jl|sav)$"
+REFERRING = (".index", ".onnx")
+TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b\b")
+
+
+def _begins(pattern: bytes, name: str = "") -> Matcher:
+    """Whether a file begins like this, and its name in lower case has that in it."""
+    head_pattern, name_pattern = re.compile(pattern, re.DOTALL), re.compile(name)
+    return lambda file, head: bool(head_pattern.match(head)) and bool(name_pattern.search(file.lower()))
+
+
+def _first_member(pattern: bytes) -> Matcher:
+    """Whether a file is a zip whose first member is called so."""
+
+    def matches(name: str, head: bytes) -> bool:
+        length = int.from_bytes(head[26:28], "little")
+        return head.startswith(b"PK\3\4") and re.fullmatch(pattern, head[30 : 30 + length], re.DOTALL) is not None
+
+    return matches
+
+
+def _either(*matchers: Matcher) -> Matcher:
+    return lambda name, head: any(matches(name, head) for matches in matchers)
+
+
+def _text(pattern: bytes = b"", name: str = "") -> Matcher:
+    """Whether a file is a text that begins like this, and is called so."""
+    begins = _begins(pattern, name)
+    return lambda file, head: begins(file, head) and _is_text(head)
+
+
+def _is_text(head: bytes) -> bool:
+    """UTF-8, perhaps cut within a character, without the control characters that texts do not have."""
+    if not head or any(byte < 32 and byte not in TEXT_CONTROLS for byte in head):
+        return False
+    for cut in range(4):
+        try:
+            head[: len(head) - cut].decode("utf-8")
+            return True
+        except UnicodeDecodeError:
+            continue
+    return False
+
+
+def _meta_graph(name: str, head: bytes) -> bool:
+    return name.lower().endswith(".meta") and head[:1] == b"\n" and not _is_text(head)
 
 
 def _reader(module: str, function: str = "read") -> Reader:
@@ -36,33 +90,66 @@ def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("npy", detection.is_npy, _reader("npy")),
-    Format("npz", detection.is_npz, _reader("npz")),
-    Format("torch", detection.is_torch, _reader("torch")),
-    Format("tar of PyTorch before 0.1.10", detection.is_torch_tar, _not_read("save it again with a later PyTorch")),
-    Format("xgboost", detection.is_xgboost, _reader("xgboost")),
-    Format("joblib", detection.is_packed_joblib, _reader("joblib")),
-    Format("pickle", detection.is_pickle, _reader("pickle")),
-    Format("checkpoint", detection.is_checkpoint_index, _reader("checkpoint"), beside=True),
-    Format("TensorFlow checkpoint V1", detection.is_old_checkpoint, _not_read("save it again as V2")),
-    Format("checkpoint state", detection.is_checkpoint_state, _reader("checkpoint_state")),
-    Format("saved model", detection.is_saved_model, _reader("tensorflow_graph", "saved_model")),
-    Format("fingerprint", detection.is_fingerprint, _reader("tensorflow_graph", "fingerprint")),
-    Format("graph", detection.is_meta_graph, _reader("tensorflow_graph", "meta_graph")),
-    Format("onnx", detection.is_onnx, _reader("onnx"), beside=True),
-    Format("tfrecord", detection.is_tfrecord, _reader("tfrecord")),
-    Format("wandb", detection.is_wandb, _reader("wandb")),
-    Format("hdf5", detection.is_hdf5, _reader("hdf5")),
-    Format("safetensors", detection.is_safetensors, _reader("safetensors")),
-    Format("keras", detection.is_keras, _reader("keras")),
-    Format("zip", detection.is_zip, _reader("zip")),
-    Format("gzip", detection.is_gzip, _reader("compressed", "gzip")),
-    Format("bzip2", detection.is_bzip2, _reader("compressed", "bzip2")),
-    Format("xz", detection.is_xz, _reader("compressed", "xz")),
-    Format("tar", detection.is_tar, _reader("tar")),
-    Format("json", detection.is_json, _reader("json")),
-    Format("csv", detection.is_csv, _as_bytes, pairwise="csv"),
-    Format("text", detection.is_text, _as_bytes, pairwise="text"),
+    Format("npy", _begins(rb"\x93NUMPY"), _reader("npy")),
+    Format("npz", _either(_begins(ZIP, r"\.npz$"), _first_member(rb".*\.npy")), _reader("npy", "archive")),
+    Format(
+        "torch",
+        _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt|pth|ckpt)$"), _first_member(TORCH_MEMBERS)),
+        _reader("torch"),
+    ),
+    Format(
+        "tar of PyTorch before 0.1.10",
+        _begins(rb"(?=" + TAR + rb")(?:sys_info|pickle|storages|tensors)\0"),
+        _not_read("save it again with a later PyTorch"),
+    ),
+    Format("xgboost", _begins(rb'\{\s*"learner"\s*:\s*\{|\{' + XGBOOST_KEY), _reader("xgboost")),
+    Format(
+        "joblib",
+        _either(
+            _begins(rb"ZF0x[0-9a-f]|\x04\x22\x4d\x18"),
+            _begins(ZLIB + rb"|\x5d\0\0", PICKLES),
+            _begins(ZLIB + rb"|\x5d\0\0", r"\.(?:z|zlib|lzma)$"),
+        ),
+        _reader("compressed", "joblib"),
+    ),
+    Format("pickle", _either(_begins(PICKLE), _begins(rb"[(\]}c)lNIFSVL]", PICKLES)), _reader("pickle")),
+    # Both begin with a table whose first key is empty; under it stands the number of shards, or the names of all
+    # tensors. The blocks may be packed.
+    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index$"), _reader("checkpoint"), beside=True),
+    Format(
+        "TensorFlow checkpoint V1",
+        _begins(rb".{0,8}?\0\0[\x80-\xff]{0,4}[\1-\x7f]\x0a[\x80-\xff]{0,4}[\0-\x7f][\x0a\x12]", "ckpt"),
+        _not_read("save it again as V2"),
+    ),
+    Format("checkpoint state", _text(b"model_checkpoint_path: "), _reader("checkpoint", "state")),
+    Format("saved model", _begins(rb"\x08", r"saved_model\.pb$"), _reader("tensorflow_messages", "saved_model")),
+    Format("fingerprint", _begins(b"", r"fingerprint\.pb$"), _reader("tensorflow_messages", "fingerprint")),
+    Format("graph", _meta_graph, _reader("tensorflow_messages", "meta_graph")),
+    Format("onnx", _begins(rb"\x08", r"\.onnx$"), _reader("onnx"), beside=True),
+    Format(
+        "tfrecord",
+        _either(
+            _begins(rb".{12}", r"\.(?:tfrecords?|tfrec)$"),
+            _begins(b"", "tfevents"),
+            _begins(rb".{21}\x1a\x0dbrain\.Event:"),
+        ),
+        _reader("tfrecord"),
+    ),
+    Format("wandb", _begins(rb":W&B\xe1\xbe\x00"), _reader("wandb")),
+    # Its mark stands at the beginning, or behind what a user has put there.
+    Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _reader("hdf5")),
+    Format(
+        "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors$"), _begins(rb".{7}\0\{")), _reader("safetensors")
+    ),
+    Format("keras", _begins(ZIP, r"\.keras$"), _reader("keras")),
+    Format("zip", _begins(ZIP), _reader("zip")),
+    Format("gzip", _begins(rb"\x1f\x8b\x08"), _reader("compressed", "gzip")),
+    Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
+    Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
+    Format("tar", _begins(TAR), _reader("tar")),
+    Format("json", _text(name=r"\.json$"), _reader("json")),
+    Format("csv", _text(name=r"\.[ct]sv$"), _as_bytes, pairwise="csv"),
+    Format("text", _text(), _as_bytes, pairwise="text"),
 )
 
 
@@ -73,4 +160,4 @@ def detect(name: str, head: bytes) -> Format | None:
 
 def refers(name: str) -> bool:
     """Whether a file of this name may have parts of it in other files beside it."""
-    return name.lower().endswith(detection.REFERRING)
+    return name.lower().endswith(REFERRING)

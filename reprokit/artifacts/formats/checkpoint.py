@@ -6,18 +6,20 @@ The shards are found by the name of the index, never by a name that stands in a 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reprokit import dtypes
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import sstable, tensorflow_messages
-from reprokit.artifacts.formats.crc32c import crc32c, unmasked
-from reprokit.artifacts.formats.element_decoding import known
+from reprokit.artifacts.formats.messages import known
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, signed
-from reprokit.artifacts.formats.slices import decoded
+from reprokit.artifacts.formats.sstable import crc32c, decoded, unmasked
 from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
-from reprokit.artifacts.sources import Memory, Summed, exactly, piece
+from reprokit.artifacts.formats.text import lines
+from reprokit.artifacts.sources import Memory, Summed, blocks, exactly, piece
 from reprokit.errors import ArtifactDamaged
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -209,7 +211,27 @@ def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -
     crc = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
     stored = exactly(data, start - 4, 4)
     crc_of_all = crc32c(stored, crc)
-    for at in range(start, data.size, 1 << 20):
-        crc_of_all = crc32c(exactly(data, at, min(1 << 20, data.size - at)), crc_of_all)
+    for block in blocks(data, start):
+        crc_of_all = crc32c(block, crc_of_all)
     if unmasked(int.from_bytes(stored, "little")) != crc or crc_of_all != entry.crc:
         raise ArtifactDamaged(f"{entry.name[:200]!r} has another CRC-32C than its index says")
+
+
+_LINE = re.compile(r'(\w+): (?:"(?:[^"\\]|\\.)*"|[-+.\w]+)')
+TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
+
+
+def state(source: Source, limits: Limits) -> Iterator[Part]:
+    """Each field of the file `checkpoint`, which notes the last checkpoints; when they were written is noise."""
+    counts: Counter[str] = Counter()
+    for line in lines(source, limits.text):
+        text = line.strip()
+        if not text:
+            continue
+        found = _LINE.fullmatch(text)
+        if found is None:
+            raise ArtifactDamaged(f"the line {text[:80]!r} is no field")
+        name = f"{found[1]}/{counts[found[1]]}"
+        counts[found[1]] += 1
+        value = text.removeprefix(f"{found[1]}: ")
+        yield Noise(name, value) if found[1] in TIMES else Value(name, value)

@@ -1,12 +1,13 @@
-"""Files that hold one compressed file: gzip, bzip2 and xz."""
+"""Files that hold one compressed file: gzip, bzip2, xz, and joblib's in ways of which no tool has files of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, Unpacked
+from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, Unpacked
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Within
 from reprokit.artifacts.sources import exactly
+from reprokit.errors import ArtifactDamaged
 
 _EXTRA, _NAME = 4, 8
 LONGEST_NAME = 1024
@@ -30,3 +31,22 @@ def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
     """The file within."""
     yield Within("", Unpacked(source, XZ, limits))
+
+
+LZ4 = b"\x04\x22\x4d\x18"
+OLD = b"ZF"
+LZMA = b"\x5d\x00\x00"
+
+
+def joblib(source: Source, limits: Limits) -> Iterator[Part]:
+    """The pickle within; other files of joblib are pickles, or are packed as above."""
+    head = source.read(0, 4)
+    if head.startswith(LZ4):
+        raise ArtifactDamaged(
+            "it is compressed by lz4, which Python cannot unpack: write it with zlib, xz or not at all"
+        )
+    if head.startswith(OLD):
+        raise ArtifactDamaged("it is of joblib before 0.10, whose format is not read: load and dump it anew")
+    lzma = head.startswith(LZMA)
+    yield Noise("(compression)", "lzma" if lzma else f"zlib {head[1:2].hex()}")
+    yield Within("content", Unpacked(source, XZ if lzma else ZLIB, limits))

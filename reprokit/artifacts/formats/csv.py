@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from reprokit.artifacts.compare import CompareOptions
+from reprokit.artifacts.descriptions import value_difference
 from reprokit.artifacts.elements import Source
 from reprokit.artifacts.formats.text import lines
-from reprokit.artifacts.scalars import difference
 from reprokit.difference import Difference, Verdict, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -64,7 +64,7 @@ def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance |
         side = "left" if left is not None else "right"
         return missing(name, left or "(empty)" * (left is not None), right or "(empty)" * (right is not None),
                        f"only the {side} table has it")  # fmt: skip
-    return difference(name, left, right, tolerance=tolerance)
+    return value_difference(name, left, right, tolerance=tolerance)
 
 
 def _cells(row: list[str] | None) -> list[str]:

@@ -22,8 +22,8 @@ from typing import IO, Any
 from reprokit import dtypes
 from reprokit.artifacts.decompression import write
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
-from reprokit.artifacts.formats import keras_config
-from reprokit.artifacts.sources import BLOCK, FileSource, exactly, piece
+from reprokit.artifacts.formats import keras
+from reprokit.artifacts.sources import BLOCK, FileSource, blocks, piece
 from reprokit.errors import ArtifactDamaged
 
 HEAD = struct.Struct("<IQ")
@@ -80,8 +80,8 @@ class _Ended(Exception):
 
 def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
     """A file that the process can read."""
-    for at in range(0, source.size, BLOCK):
-        write(copy, exactly(source, at, min(BLOCK, source.size - at)))
+    for block in blocks(source):
+        write(copy, block)
     copy.flush()
     return copy
 
@@ -138,7 +138,7 @@ class _Messages:
         elif kind == "noise":
             yield Noise(name, str(header["text"]))
         elif kind == "json":
-            yield from keras_config.values(name, str(header["text"]), self.limits)
+            yield from keras.values(name, str(header["text"]), self.limits)
         elif kind == "place":
             yield self._tensor(header, piece(self.source, int(header["offset"]), int(header["bytes"])))
         else:

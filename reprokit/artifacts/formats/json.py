@@ -6,11 +6,10 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
-from reprokit.artifacts.formats import strict_json
-from reprokit.artifacts.formats.strict_json import Number, Pairs
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
@@ -19,7 +18,7 @@ MANY = 256  # numbers of a list that are compared as a tensor
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """The values of the document."""
-    yield from values("value", strict_json.loads(whole(source, strict_json.LARGEST), "it"), limits.nesting)
+    yield from values("value", loads(whole(source, LARGEST), "it"), limits.nesting)
 
 
 def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
@@ -58,3 +57,45 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"list of {len(value)}"
     return json.dumps(value)
+
+
+LARGEST = 64 << 20  # bytes of a text
+MEMORY = 120 << 20  # bytes that its values may take, as estimated before they are made
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """An object: its keys and values in order, also those that occur twice."""
+
+    items: list[tuple[str, Any]]
+
+
+def loads(data: bytes, what: str = "its JSON") -> Any:
+    """The value that a text stands for."""
+    brackets = data.count(b"[") + data.count(b"{")
+    estimate = 2 * len(data) + 120 * brackets + 90 * data.count(b",") + 130 * data.count(b":")
+    if len(data) > LARGEST or estimate > MEMORY:
+        raise ArtifactDamaged(f"{what} has {len(data)} bytes and {brackets} brackets, more than are read at once")
+    try:
+        text = data.decode("utf-8")
+        return json.loads(
+            text, object_pairs_hook=Pairs, parse_float=Number, parse_int=Number, parse_constant=_refuse
+        )  # fmt: skip
+    except (ValueError, RecursionError) as error:
+        raise ArtifactDamaged(f"{what} is damaged ({str(error)[:120]})") from None
+
+
+def _refuse(name: str) -> Any:
+    if name in ("NaN", "Infinity", "-Infinity"):
+        return Number(name)  # what Python and NumPy write
+    return _refused(name)
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name[:20]} is no value")

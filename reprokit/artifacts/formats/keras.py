@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
-from reprokit.artifacts.formats import keras_config
+from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.sources import whole
+from reprokit.errors import ArtifactDamaged
 
 METADATA, CONFIGURATION = "metadata.json", "config.json"
 DATE = "metadata.json/date_saved"
@@ -22,5 +24,28 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
             yield zip_format.part(member)
             continue
         text = whole(member.source, limits.text, member.name).decode("utf-8", "surrogateescape")
-        for part in keras_config.values(member.name, text, limits):
+        for part in values(member.name, text, limits):
             yield Noise(part.name, part.text) if part.name == DATE and isinstance(part, Value) else part
+
+
+SHARED = "/shared_object_id"
+
+
+def values(name: str, text: str, limits: Limits) -> Iterator[Part]:
+    """The values of a text of JSON by Keras; one that is no JSON is one value."""
+    try:
+        document = json_format.loads(text.encode("utf-8", "surrogatepass"), "its JSON")
+    except ArtifactDamaged:
+        yield Value(name, repr(text))
+        return
+    yield from numbered(json_format.values(name, document, limits.nesting))
+
+
+def numbered(parts: Iterator[Part]) -> Iterator[Part]:
+    """The parts with objects that occur twice numbered by their order, not by their addresses."""
+    numbers: dict[str, str] = {}
+    for part in parts:
+        if isinstance(part, Value) and part.name.endswith(SHARED):
+            yield replace(part, text=numbers.setdefault(part.text, f"object {len(numbers)}"))
+        else:
+            yield part

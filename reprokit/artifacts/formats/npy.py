@@ -1,4 +1,4 @@
-"""NumPy's .npy: one array."""
+"""NumPy's .npy, one array, and .npz, a zip of arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from reprokit import dtypes
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
-from reprokit.artifacts.formats.pickle_types import NUMBER_KINDS
+from reprokit.artifacts.formats import zip as zip_format
+from reprokit.artifacts.formats.pickle_numpy import NUMBER_KINDS
 from reprokit.artifacts.sources import exactly, piece
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
@@ -125,3 +126,15 @@ def _field_size(field: Any, depth: int) -> int:
     if not isinstance(field[1], str):
         return _record_size(field[1], depth + 1) * math.prod(shape)
     return dtypes.named(_type(field[1])[0]).element_size * math.prod(shape)
+
+
+def archive(source: Source, limits: Limits) -> Iterator[Part]:
+    """The arrays of a .npz by their names; other members as files within."""
+    found = zip_format.members(source, limits)
+    yield from zip_format.noise(found)
+    for member in found:
+        name = member.name.removesuffix(".npy")
+        if name != member.name and exactly(member.source, 0, min(6, member.source.size)) == MAGIC:
+            yield from array(name, member.source)
+        else:
+            yield zip_format.part(member)

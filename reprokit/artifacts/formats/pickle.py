@@ -1,31 +1,69 @@
-"""Reads pickles, also several in one file, and those of joblib: never unpickled, only looked at."""
+"""Reads pickles, also several in one file, and those of joblib: never unpickled, only looked at.
+
+joblib writes the elements of an array right behind the object that describes it.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Limits, Part, Source
-from reprokit.artifacts.formats.detection import is_pickle
-from reprokit.artifacts.formats.joblib_arrays import after_build, recognize_joblib
-from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
+from reprokit.artifacts.formats import PICKLE
+from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, JoblibArray, PickledDict, PickledObject, exact
+from reprokit.artifacts.formats.pickle_numpy import ArrayElements, recognize_numpy, shape_of, shown, type_of
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.formats.pickle_walk import PickleWalk
-from reprokit.artifacts.sources import piece
+from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen
+from reprokit.artifacts.sources import ForwardReader, piece
 
 MOST = 10_000  # pickles in one file
+WRAPPER = "joblib.numpy_pickle.NumpyArrayWrapper"
+ATTRIBUTES = {"subclass", "shape", "order", "dtype", "allow_mmap", "numpy_array_alignment_bytes"}
+
+
+def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject | JoblibArray:
+    """The array in place of its description, as joblib's own unpickler does it."""
+    is_wrapper = isinstance(item.function, GlobalName) and str(item.function).endswith(WRAPPER)
+    if item.creation is not Creation.NEW or not is_wrapper:
+        return item
+    state = item.state()
+    items = state.items if isinstance(state, PickledDict) and len(state.items) <= len(ATTRIBUTES) else []
+    said = {key: value for key, value in items if isinstance(key, str)}
+    kind, alignment = said.get("subclass"), said.get("numpy_array_alignment_bytes")
+    shape, type_, order = shape_of(said.get("shape")), type_of(said.get("dtype")), said.get("order")
+    is_known = said.keys() <= ATTRIBUTES and len(said) == len(items) and not (item.arguments or item.keywords)
+    is_known = is_known and order in ("C", "F") and exact(said.get("allow_mmap")) is not None
+    is_known = is_known and (alignment is None or isinstance(alignment, int))
+    if not is_known or not isinstance(kind, GlobalName) or shape is None or type_ is None:
+        unpickler.fail("joblib's description of an array is not understood")
+    if not type_.elements:
+        return JoblibArray(item, None, f"{kind} of objects, shape {shape}", unpickler.nested())
+    stream = unpickler.stream
+    stream.skip(stream.read(1)[0] if alignment is not None else 0)
+    elements = stream.skip(math.prod(shape) * type_.size)
+    note = "" if str(kind) == "numpy.ndarray" else str(kind)
+    return JoblibArray(item, ArrayElements(type_, shape, order == "F", elements, note))
+
+
+def recognize_joblib(walk: PickleWalk, path: str, item: PickledObject | JoblibArray) -> Seen | None:
+    """An array that joblib wrote behind the object that describes it."""
+    if not isinstance(item, JoblibArray):
+        return None
+    if item.array is None:
+        return (walk.value(f"{path or ROOT} (kind)", item.kind),), [(path, item.objects)]
+    return shown(walk, path, item.array), ()
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """The parts of each pickle in the file."""
-    at = 0
+    stream = ForwardReader(source, "the pickle")
     walk = PickleWalk(limits, source.size, (recognize_joblib, recognize_numpy))
     for number in range(1, MOST + 1):
-        unpickler = InertUnpickler(source, at, limits)
-        unpickler.after_build = after_build
-        root = unpickler.load()
-        yield from walk.pickle(unpickler, root, f"({number})" if number > 1 else "")
-        at = unpickler.stop
-        if not is_pickle("", source.read(at, 4)):
+        unpickler = InertUnpickler(stream, limits, after_build=after_build)
+        yield from walk.pickle(unpickler, unpickler.load(), f"({number})" if number > 1 else "")
+        at = stream.at
+        if not re.match(PICKLE, source.read(at, 4), re.DOTALL):
             break
     if at < source.size:
         yield walk.blob("(after the end)", piece(source, at, source.size - at))

@@ -113,26 +113,15 @@ class JoblibArray:
     """A NumPy array whose elements follow the object that describes it, as joblib writes them."""
 
     description: PickledObject
-    layout: Any  # what the description says
-    elements: Source | None
-    objects: Item = None  # instead of elements
+    array: Any  # its elements, as pickle_numpy has them; None for one of objects
+    kind: str = ""  # of one of objects
+    objects: Item = None
 
 
 Node: TypeAlias = "list[Any] | tuple[Any, ...] | PickledSet | PickledDict | LongString | PickledObject | JoblibArray"
 Atom: TypeAlias = "bool | int | float | str | bytes | OldString | GlobalName | None"
 Item: TypeAlias = "Node | Atom"
 NODES = (list, tuple, PickledSet, PickledDict, LongString, PickledObject, JoblibArray)
-
-
-def children(item: Item) -> list[Item] | tuple[Item, ...]:
-    """What stands directly below a node, except that of objects."""
-    if isinstance(item, (list, tuple)):
-        return item
-    if isinstance(item, PickledSet):
-        return item.items
-    if isinstance(item, PickledDict):
-        return [one for pair in item.items for one in pair]
-    return [item.description, item.objects] if isinstance(item, JoblibArray) else []
 
 
 def calls_in_order(root: Item) -> list[int]:
@@ -153,8 +142,14 @@ def calls_in_order(root: Item) -> list[int]:
         if isinstance(item, PickledObject):
             changed = [one for _, key, value in item.changes for one in (key, value)]
             waiting += [*reversed(changed), item, item.keywords, item.arguments, item.function]
-        else:
-            waiting += reversed(children(item))
+        elif isinstance(item, (list, tuple)):
+            waiting += reversed(item)
+        elif isinstance(item, PickledSet):
+            waiting += reversed(item.items)
+        elif isinstance(item, PickledDict):
+            waiting += [one for pair in reversed(item.items) for one in reversed(pair)]
+        elif isinstance(item, JoblibArray):
+            waiting += [item.objects, item.description]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Recognizes NumPy's arrays, scalars and types among the nodes of a pickle."""
+"""Reads the types of NumPy's arrays out of the nodes of a pickle."""
 
 from __future__ import annotations
 
@@ -7,12 +7,181 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reprokit.artifacts.elements import Part, Source, TensorPart
-from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, LongString, PickledObject, exact
-from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, ArrayType, shape_of, type_of
+from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, LongString, PickledDict, PickledObject, exact
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, under
 from reprokit.artifacts.sources import Memory
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
+
+NUMPY_DTYPE = GlobalName("numpy", "dtype")
+DEEPEST_RECORD = 4
+MOST_FIELDS = 4096  # of one type, with those within its fields
+NUMBER_KINDS = {
+    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
+    "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
+    "M8": "int64", "m8": "int64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """A NumPy type: what it is called, and how its elements can be compared."""
+
+    text: str  # says all of it but the byte order
+    elements: str  # as a tensor's type; empty for Python objects
+    size: int
+    big_endian: bool = False
+    shape: tuple[int, ...] = ()  # of an array within each element
+    fields: tuple[tuple[str, ArrayType, int], ...] = ()  # name, type and offset
+    field_count: int = 1  # with those within its fields
+    depth: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the name of the tensor's type says all."""
+        return self.text == self.elements
+
+    @property
+    def step(self) -> int:
+        """Bytes of one element of a tensor."""
+        return self.size // max(1, math.prod(self.shape))
+
+    def leaves(self, name: str = "", offset: int = 0) -> Iterator[tuple[str, ArrayType, int]]:
+        """The fields that are no records themselves, with paths and offsets."""
+        for field, type_, start in self.fields:
+            path = f"{name}/{field or repr('')}" if name else field or repr("")
+            if type_.fields:
+                yield from type_.leaves(path, offset + start)
+            else:
+                yield path, type_, offset + start
+
+
+def type_of(item: Item) -> ArrayType | None:
+    """The type that a node stands for; None where it is not understood to the last bit."""
+    known = item.array_type if isinstance(item, PickledObject) and len(item.changes) == 1 else None
+    return known if isinstance(known, ArrayType) else None
+
+
+def cost_of(item: PickledObject) -> int:
+    """Bytes by which to count the work of reading a type, whose fields many types may share."""
+    state = item.state()
+    fields = state[4] if isinstance(state, tuple) and len(state) > 4 else None
+    return 100 * len(fields.items) if isinstance(fields, PickledDict) else 0
+
+
+def array_type(item: PickledObject) -> ArrayType | None:
+    """The type that a call of numpy.dtype and its state describe."""
+    state = item.state()
+    if len(item.arguments) != 3 or not isinstance(state, tuple) or not 8 <= len(state) <= 9:
+        return None
+    if exact(item.arguments) is None or exact(state[5:8]) is None:  # what is not shown may not be a call
+        return None
+    version, order, subtype, names, fields, size, alignment, flags = state[:8]
+    unit = unit_of(state[8]) if len(state) == 9 else ""
+    if version not in (3, 4) or text_of(order) not in ("<", ">", "|") or unit is None:
+        return None
+    code, big = item.arguments[0], text_of(order) == ">"
+    if isinstance(code, GlobalName) and code.module.partition(".")[0] == "ml_dtypes":
+        plain = code.name.isidentifier() and (subtype, names, fields) == (None, None, None)
+        return ArrayType(code.name, code.name, 1 if "8" in code.name else 2, big) if plain else None
+    name = text_of(code)
+    if name is None:
+        return None
+    if subtype is not None:
+        return small_arrays(subtype, size)
+    if fields is not None or names is not None:
+        return record(names, fields, size, f"aligned to {exact(alignment)}, flags {exact(flags)}")
+    rest = f"{exact(size)}, {exact(alignment)}, {exact(flags)}"
+    return simple(name, size, big, unit, "" if rest == "-1, -1, 0" else f" ({rest})")
+
+
+def simple(code: str, size: Item, big: bool, unit: str, rest: str) -> ArrayType | None:
+    """A type without fields, by its code: a letter and its bytes."""
+    kind, digits = code[:1], code[1:]
+    if code in NUMBER_KINDS:
+        elements = NUMBER_KINDS[code]
+        text = f"{'datetime64' if kind == 'M' else 'timedelta64'}{unit}" if kind in "Mm" else f"{elements}{unit}"
+        return ArrayType(f"{text}{rest}", elements, int(digits), big)
+    if kind == "O":
+        return ArrayType(f"object{unit}", "", 8)
+    if kind not in "SUVafcg" or not (digits.isascii() and digits.isdigit()) or len(digits) > 7:
+        return None
+    length = int(digits) * (4 if kind == "U" else 1) if type(size) is not int or size < 0 else size
+    return ArrayType(f"{code}{' big-endian' if big else ''}{unit}{rest}", f"raw{length}", length)
+
+
+def unit_of(item: Item) -> str | None:
+    """The unit of dates; None where there is other metadata."""
+    if item is None:
+        return ""
+    if not isinstance(item, tuple) or len(item) != 2:
+        return None
+    metadata, unit = item
+    if not (metadata is None or (isinstance(metadata, PickledDict) and not metadata.items)):
+        return None
+    return exact(unit) if isinstance(unit, tuple) else None
+
+
+def small_arrays(subtype: Item, size: Item) -> ArrayType | None:
+    """A type whose elements are small arrays."""
+    if not isinstance(subtype, tuple) or len(subtype) != 2:
+        return None
+    base, shape = type_of(subtype[0]), shape_of(subtype[1])
+    if base is None or shape is None or base.fields or base.shape or not base.elements:
+        return None
+    if size != base.size * math.prod(shape):
+        return None
+    return ArrayType(f"{base.text} {shape}", base.elements, base.size * math.prod(shape), base.big_endian, shape)
+
+
+def record(names: Item, fields: Item, size: Item, rest: str) -> ArrayType | None:
+    """A type with named fields."""
+    if not isinstance(names, tuple) or not isinstance(fields, PickledDict) or type(size) is not int:
+        return None
+    if len(names) != len(fields.items):
+        return None
+    found = [field_of(key, value) for key, value in fields.items]
+    known = {field[0]: field for field in found if field is not None}
+    order = [text_of(name) for name in names]
+    if len(known) != len(found) or sorted(known) != sorted(name or "" for name in order):
+        return None
+    columns = tuple(known[name] for name in order if name)
+    count = 1 + sum(type_.field_count for _, type_, _ in columns)
+    depth = 1 + max((type_.depth for _, type_, _ in columns), default=0)
+    if count > MOST_FIELDS or depth > DEEPEST_RECORD or any(at + type_.size > size for _, type_, at in columns):
+        return None
+    text = ", ".join(f"{name!r} {type_.text} at {at}" for name, type_, at in columns)
+    text = f"record of {size} bytes ({text}), {rest}"
+    return ArrayType(text, f"raw{size}", size, fields=columns, field_count=count, depth=depth)
+
+
+def field_of(key: Item, value: Item) -> tuple[str, ArrayType, int] | None:
+    name = text_of(key)
+    if name is None or not isinstance(value, tuple) or len(value) != 2:
+        return None
+    found, offset = type_of(value[0]), value[1]
+    if found is None or not found.elements or type(offset) is not int or offset < 0:
+        return None
+    return name, found, offset
+
+
+def text_of(item: Item) -> str | None:
+    """Text, also as Python 2 wrote it or as the bytes of few letters."""
+    if isinstance(item, bytes):
+        return item.decode("latin-1")
+    return item if isinstance(item, str) else None
+
+
+def shape_of(item: Item) -> tuple[int, ...] | None:
+    """The lengths of an array's dimensions."""
+    if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
+        return (item,)
+    if not isinstance(item, (tuple, list)) or len(item) > 64:
+        return None
+    lengths = tuple(length for length in item if type(length) is int and 0 <= length < 1 << 63)
+    return lengths if len(lengths) == len(item) else None
+
 
 CORES = ("numpy.core.", "numpy._core.")
 RECONSTRUCT = tuple(f"{core}multiarray._reconstruct" for core in CORES)

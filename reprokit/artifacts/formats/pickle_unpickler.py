@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 from reprokit.artifacts.elements import Limits, Source
-from reprokit.artifacts.formats.forward_reader import ForwardReader
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
     Creation,
@@ -29,8 +28,8 @@ from reprokit.artifacts.formats.pickle_nodes import (
     calls_in_order,
     latin1,
 )
-from reprokit.artifacts.formats.pickle_types import NUMPY_DTYPE, array_type, cost_of
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.formats.pickle_numpy import NUMPY_DTYPE, array_type, cost_of
+from reprokit.artifacts.sources import ForwardReader, Memory
 from reprokit.errors import ArtifactDamaged
 
 OPCODES_PER_PART = 8  # more opcodes than so many for each part allowed are not executed
@@ -50,13 +49,17 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
     proto: int
     stack: list[Item]
 
-    def __init__(self, source: Source, at: int, limits: Limits):
-        self.stream, self.limits = ForwardReader(source, "the pickle", at, limits.text, limits.header), limits
-        super().__init__(self.stream)
-        self.after_build: AfterBuild | None = None  # may put something else in place of an object whose state was set
-        self.resolve: PersistentLoad | None = None  # looks up what a persistent id means
-        self.start = self.stop = at
-        self.level = self.frames = self.buffers = 0
+    def __init__(
+        self,
+        stream: ForwardReader,
+        limits: Limits,
+        resolve: PersistentLoad | None = None,  # looks up what a persistent id means
+        after_build: AfterBuild | None = None,  # may put something else in place of an object whose state was set
+    ):
+        super().__init__(stream, buffers=(self.created(Creation.BUFFER, None, (n,)) for n in itertools.count()))
+        self.stream, self.limits, self.resolve, self.after_build = stream, limits, resolve, after_build
+        self.start = self.stop = stream.at
+        self.level = self.frames = 0
         self.opcodes = iter(range(OPCODES_PER_PART * limits.parts))  # that may still be executed
         self.calls: list[PickledObject] = []
         self.lost = 0  # calls whose results are thrown away
@@ -66,6 +69,7 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
 
     def load(self) -> Item:
         """The root of what the opcodes up to STOP build."""
+        self.stream.room, self.stream.longest_line = self.limits.header, self.limits.text
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of unknown escapes in strings, which stay as they are
@@ -85,20 +89,25 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         self.metastack: list[list[Item]] = []
         self.stack = []
         self.append = self.stack.append
-        dispatch, read = self.dispatch, self.read
+        dispatch, read, stream, longest = self.dispatch, self.read, self.stream, self.limits.text
         for _ in self.opcodes:
             code = read(1)[0]
             if code == pickle.STOP[0]:
                 return self.stack.pop()
+            stream.longest_line = LONGEST_LINES.get(code, longest)
             dispatch[code](self)
+            if code in FETCHING:
+                self.note_fetched()
+            elif code in CHANGING:
+                self.note_changed()
         return self.fail(f"it has more than {OPCODES_PER_PART * self.limits.parts} opcodes")
 
     def nested(self) -> Item:
         """The object of another pickle, which stands in the midst of this one."""
         if self.level >= self.limits.depth:
             self.fail(f"pickles within pickles are nested more than {self.limits.depth} levels deep")
-        inner = InertUnpickler(self.stream.source, 0, self.limits)
-        inner.stream, inner.level, inner.calls, inner.opcodes = self.stream, self.level + 1, self.calls, self.opcodes
+        inner = InertUnpickler(self.stream, self.limits)
+        inner.level, inner.calls, inner.opcodes = self.level + 1, self.calls, self.opcodes
         root: Item = inner._executed()
         self.revised |= inner.revised
         return root
@@ -162,38 +171,11 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
 Spelling: TypeAlias = "Callable[[InertUnpickler, tuple[Item, ...]], Item]"
 Handler: TypeAlias = "Callable[[InertUnpickler], None]"
 BASE: dict[int, Handler] = PYTHON_UNPICKLER.dispatch
-KEPT = b"(01NJKMGFSUC]l)tqrQo\x80\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8c\x93\x94"  # they touch stack and memo only
-
-
-def short_line(code: int, longest: int) -> Handler:
-    """The base class's handler of a number or a name in one line or two."""
-
-    def load_line(self: InertUnpickler) -> None:
-        self.stream.longest_line, before = longest, self.stream.longest_line
-        BASE[code](self)
-        self.stream.longest_line = before
-
-    return load_line
-
-
-def fetching(handler: Handler) -> Handler:
-    """A handler that pushes what is there already."""
-
-    def load_again(self: InertUnpickler) -> None:
-        handler(self)
-        self.note_fetched()
-
-    return load_again
-
-
-def changing(handler: Handler) -> Handler:
-    """A handler that changes what is then on top of the stack."""
-
-    def load_change(self: InertUnpickler) -> None:
-        handler(self)
-        self.note_changed()
-
-    return load_change
+# Opcodes of which the base class's handlers touch nothing but the stack, the memo, and what is on the stack.
+KEPT = b"(012NIJKLMPGFSUC]acegh)ijlopqrstuQ\x80\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8c\x90\x93\x94\x97"
+FETCHING = b"2hjg"  # push what is there already
+CHANGING = b"aesu\x90"  # change what is then on top of the stack
+LONGEST_LINES = {**dict.fromkeys(b"ILciP", LONGEST_NAME), **dict.fromkeys(b"gp", LONGEST_PLACE)}
 
 
 DECODERS: dict[str, Callable[[bytes], Item]] = {
@@ -230,12 +212,6 @@ def load_dict(self: InertUnpickler) -> None:
 def load_frozenset(self: InertUnpickler) -> None:
     items = self.pop_mark()
     self.append(PickledSet("frozenset", items))
-
-
-def load_setitems(self: InertUnpickler) -> None:
-    items, target = self.pop_mark(), self.stack[-1]
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        target[key] = value  # type: ignore[index]
 
 
 def load_newobj(self: InertUnpickler) -> None:
@@ -277,11 +253,6 @@ def load_frame(self: InertUnpickler) -> None:
     if length > self.stream.source.size - self.stream.at:
         self.fail(f"a frame of {length} bytes goes beyond the end")
     self.frames += 1
-
-
-def load_next_buffer(self: InertUnpickler) -> None:
-    self.append(self.created(Creation.BUFFER, None, (self.buffers,)))
-    self.buffers += 1
 
 
 def load_readonly_buffer(self: InertUnpickler) -> None:
@@ -357,12 +328,6 @@ SPELLINGS: dict[GlobalName, Spelling] = {
 }
 InertUnpickler.dispatch = {
     **{code: BASE[code] for code in KEPT},
-    **{code: short_line(code, LONGEST_NAME) for code in b"ILciP"},
-    **{code: changing(BASE[code]) for code in b"aes\x90"},
-    **{code: fetching(BASE[code]) for code in b"2hj"},
-    b"g"[0]: fetching(short_line(b"g"[0], LONGEST_PLACE)),
-    b"p"[0]: short_line(b"p"[0], LONGEST_PLACE),
-    b"u"[0]: changing(load_setitems),
     b"b"[0]: load_build,
     b"V"[0]: load_unicode,
     b"T"[0]: string_of("string", 4),
@@ -380,6 +345,5 @@ InertUnpickler.dispatch = {
     b"\x81"[0]: load_newobj,
     b"\x92"[0]: load_newobj_ex,
     b"\x95"[0]: load_frame,
-    b"\x97"[0]: load_next_buffer,
     b"\x98"[0]: load_readonly_buffer,
 }

@@ -11,7 +11,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats.pickle_nodes import (
@@ -27,7 +27,6 @@ from reprokit.artifacts.formats.pickle_nodes import (
     PickledSet,
     exact,
 )
-from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.sources import Memory, piece, whole
 from reprokit.errors import ArtifactDamaged
 
@@ -38,6 +37,9 @@ LONGEST_ORDER = 2000  # characters of keys that are listed one by one
 NUMBERS = 32  # a list of more numbers of one type is a tensor
 SHORT_STRING = 256  # characters or bytes that are shown as a value
 OVER_AND_OVER = 4  # how often the bytes of a file may be shown by several tensors
+
+if TYPE_CHECKING:
+    from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 
 Step: TypeAlias = "tuple[str, Item]"
 Seen: TypeAlias = "tuple[Iterable[Part], Iterable[Step]]"

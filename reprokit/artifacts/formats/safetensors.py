@@ -8,8 +8,8 @@ from typing import Any
 
 from reprokit import dtypes
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
-from reprokit.artifacts.formats import strict_json
-from reprokit.artifacts.formats.strict_json import Number, Pairs
+from reprokit.artifacts.formats import json as json_format
+from reprokit.artifacts.formats.json import Number, Pairs
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 
@@ -44,7 +44,7 @@ def _header(source: Source, limits: Limits) -> tuple[Pairs, int]:
     if length > min(LONGEST_HEADER, limits.header, source.size - 8):
         raise ArtifactDamaged(f"its header is said to have {length} bytes, the file has {source.size}")
     data = exactly(source, 8, length)
-    found = strict_json.loads(data, "its header") if data.startswith(b"{") else None
+    found = json_format.loads(data, "its header") if data.startswith(b"{") else None
     if not isinstance(found, Pairs):
         raise ArtifactDamaged("its header is no JSON object")
     return found, 8 + length

@@ -1,16 +1,33 @@
-"""Sorted tables of keys and values, as LevelDB and TensorFlow's checkpoints have them.
-
-See https://github.com/google/leveldb/blob/main/doc/table_format.md.
-"""
+"""The sums that TensorFlow keeps of its bytes: CRC-32C, masked, since sums of sums are of little use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit import native
 from reprokit.artifacts.elements import Limits, Source
-from reprokit.artifacts.formats.crc32c import crc32c, unmasked
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
+
+_MASK_DELTA = 0xA282EAD8
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """The CRC-32C of bytes that follow on those whose sum is crc."""
+    ffi, library = native.artifacts()
+    return int(library.rka_crc32c(crc, ffi.from_buffer(data), len(data)))
+
+
+def masked(crc: int) -> int:
+    """A sum as it is stored."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def unmasked(stored: int) -> int:
+    """The sum that is stored so."""
+    rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
+    return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
+
 
 FOOTER, MAGIC = 48, bytes.fromhex("57fb808b247547db")
 _TRAILER = 5  # behind each block: how it is compressed, and its sum
@@ -90,3 +107,63 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
     raise ArtifactDamaged("a number of its table is damaged")
+
+
+MOST_DIMENSIONS = 254
+
+
+def decoded(key: bytes) -> str:
+    """A key as NAME[START:STOP, ...]; one that is none of these as it stands."""
+    try:
+        zero, at = _increasing(key, 0)
+        name, at = _text(key, at)
+        rank, at = _increasing(key, at)
+        if zero or rank > MOST_DIMENSIONS:
+            return repr(key)
+        texts = []
+        for _ in range(rank):
+            start, at = _signed(key, at)
+            length, at = _signed(key, at)
+            texts.append(":" if (start, length) == (0, -1) else f"{start}:{start + length}")
+        return f"{name}[{', '.join(texts)}]" if at == len(key) else repr(key)
+    except (ArtifactDamaged, IndexError):
+        return repr(key)
+
+
+def _increasing(key: bytes, at: int) -> tuple[int, int]:
+    """A number behind the count of its bytes."""
+    end = at + 1 + key[at]
+    if end > len(key) or key[at] > 8:
+        raise ArtifactDamaged("a number of a key is cut short")
+    return int.from_bytes(key[at + 1 : end], "big"), end
+
+
+def _text(key: bytes, at: int) -> tuple[str, int]:
+    """A text up to its end, which is 0 1; 0 and 255 in it are followed by the other one."""
+    found = bytearray()
+    while True:
+        byte, after = key[at], key[at + 1] if key[at] in (0, 255) else 0
+        if byte not in (0, 255):
+            found.append(byte)
+            at += 1
+        elif (byte, after) == (0, 1):
+            return found.decode("utf-8", "backslashreplace"), at + 2
+        elif byte + after == 255:
+            found.append(byte)
+            at += 2
+        else:
+            raise ArtifactDamaged("a text of a key is damaged")
+
+
+def _signed(key: bytes, at: int) -> tuple[int, int]:
+    """A number whose first bits say how many bytes it has; all are inverted where it is negative."""
+    mask = 0 if key[at] & 0x80 else 0xFF
+    first = int.from_bytes(bytes(byte ^ mask for byte in key[at : at + 2]), "big") << (8 if at + 1 == len(key) else 0)
+    length = 1
+    while length < 10 and first >> (15 - length) & 1:
+        length += 1
+    data = bytes(byte ^ mask for byte in key[at : at + length])
+    if len(data) < length:
+        raise ArtifactDamaged("a number of a key is cut short")
+    value = int.from_bytes(data, "big") & ((1 << (7 * length - 1)) - 1)
+    return (~value if mask else value), at + length

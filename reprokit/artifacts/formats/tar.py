@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
-from reprokit.artifacts.sources import BLOCK, Stream, exactly, piece
+from reprokit.artifacts.sources import Stream, blocks, piece
 from reprokit.errors import ArtifactDamaged
 
 _KINDS = {
@@ -73,9 +73,8 @@ def _require_zeros(source: Source, start: int) -> None:
     """Refuse an archive that goes on behind its end, where other programs may read on."""
     if start >= source.size:
         raise ArtifactDamaged("it has no end: it was cut short")
-    for at in range(start, source.size, BLOCK):
-        if exactly(source, at, min(BLOCK, source.size - at)).strip(b"\0"):
-            raise ArtifactDamaged("there are bytes behind its end")
+    if any(block.strip(b"\0") for block in blocks(source, start)):
+        raise ArtifactDamaged("there are bytes behind its end")
 
 
 def _part(member: tarfile.TarInfo, source: Source) -> Part:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.elements import Blob, Limits, Part, Source, Value
-from reprokit.artifacts.formats.element_decoding import TypedList, Values
-from reprokit.artifacts.formats.messages import Walker, schema, written
+from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
+from reprokit.artifacts.formats.messages import TypedList, Values, Walker, schema, written
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -222,23 +221,18 @@ def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
     found = Values(walker, path)
     lengths: tuple[int, ...] = ()
     dtype, more = 0, ""
-    for field in walker.wire.fields(at, end):
-        if field.number == 1 and field.kind == VARINT:
+    for field in found.fields(at, end, 4, _VALUES, {1: (VARINT,), 2: (BYTES,)}):
+        if field.number == 1:
             dtype = field.value
-        elif field.number == 2 and field.kind == BYTES:
-            lengths, more = shape(walker, field.at, field.end)
-        elif field.number == 4 and field.kind == BYTES:
-            found.raw = field
-        elif field.number == 3:
-            yield from walker.value(f"{path}/version_number", "int32", field)
-        elif field.number in _VALUES:
-            found.add(_VALUES[field.number], field)
         else:
-            found.others.append(field)
+            lengths, more = shape(walker, field.at, field.end)
     if more or any(length < 0 for length in lengths):
         yield Value(f"{path}/shape", f"{lengths}{more}")
         lengths = ()
-    yield from _elements(found, dtype, lengths)
+    yield from found.rest("TensorProto", SCHEMA)
+    if TYPES.get(dtype) in QUANTISED:
+        yield Value(f"{path}/type", TYPES[dtype])
+    yield from found.parts(NAMES.get(dtype, "") or f"type {dtype}", lengths, repeats=True)
 
 
 _VALUES = {
@@ -256,16 +250,28 @@ _VALUES = {
 }
 
 
-def _elements(found: Values, dtype: int, lengths: tuple[int, ...]) -> Iterator[Part]:
-    name = NAMES.get(dtype, "")
-    yield from found.rest("TensorProto", SCHEMA)
-    if TYPES.get(dtype) in QUANTISED:
-        yield Value(f"{found.path}/type", TYPES[dtype])
-    yield from found.parts(name or f"type {dtype}", lengths, repeats=True)
-
-
 def string(name: str, source: Source, start: int, size: int) -> Part:
     """Bytes of a tensor of strings."""
     if size > 1 << 16:
         return Blob(name, piece(source, start, size))
     return Value(name, written(source.read(start, size)))
+
+
+# The first is a sum over saved_model.pb, whose maps are written in any order; what is in it is compared there.
+NOISE = ("saved_model_checksum", "uuid")
+
+
+def saved_model(source: Source, limits: Limits) -> Iterator[Part]:
+    """Every value by its path, nodes by their names; the variables are a checkpoint beside it."""
+    yield from walker(source, limits).message("", "SavedModel")
+
+
+def meta_graph(source: Source, limits: Limits) -> Iterator[Part]:
+    """The same of NAME.meta."""
+    yield from walker(source, limits).message("", "MetaGraphDef")
+
+
+def fingerprint(source: Source, limits: Limits) -> Iterator[Part]:
+    """Each field: sums of the parts of a SavedModel, a random identity, and the sum of how the file was written."""
+    for part in walker(source, limits).message("", "FingerprintDef"):
+        yield Noise(part.name, part.text) if isinstance(part, Value) and part.name in NOISE else part

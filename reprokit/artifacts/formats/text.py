@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from reprokit.artifacts.compare import CompareOptions
+from reprokit.artifacts.descriptions import first_other, value_difference
 from reprokit.artifacts.elements import Source
-from reprokit.artifacts.scalars import difference, first_other
 from reprokit.artifacts.sources import BLOCK, Stream
 from reprokit.difference import Difference, Verdict, missing
 from reprokit.errors import ArtifactDamaged
@@ -53,7 +53,7 @@ def _line(name: str, left: str | None, right: str | None) -> Difference:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
     start = first_other(left, right)
     shown = [f"...{text[start - CONTEXT :]}" if start > 2 * CONTEXT else text for text in (left, right)]
-    found = difference(name, *(_visible(text) for text in shown))
+    found = value_difference(name, *(_visible(text) for text in shown))
     assert found is not None
     return Difference(name, Verdict.DIFFERENT, found.left, found.right, f"first at character {start + 1}")
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from reprokit.artifacts.decompression import GZIP, ZLIB, Unpacked
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import protobuf, tensorflow_messages
-from reprokit.artifacts.formats.crc32c import crc32c, unmasked
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.protobuf import VARINT, signed
-from reprokit.artifacts.sources import BLOCK, Slice, exactly, piece
+from reprokit.artifacts.formats.sstable import crc32c, unmasked
+from reprokit.artifacts.sources import Slice, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
 
 _HEAD, _FOOT = 12, 4  # length with its sum before each record, a sum behind it
@@ -59,17 +59,10 @@ def records(source: Source) -> Iterator[Slice]:
             raise ArtifactDamaged(f"the length of the record at byte {at} has another CRC-32C than it says")
         record = piece(source, at + _HEAD, length)
         at += _HEAD + length
-        if _sum(record) != unmasked(int.from_bytes(exactly(source, at, _FOOT), "little")):
-            raise ArtifactDamaged(f"the record before byte {at} has another CRC-32C than it says")
+        stored = unmasked(int.from_bytes(exactly(source, at, _FOOT), "little"))
+        Summed(record, stored, crc32c, f"the record before byte {at} has another CRC-32C than it says").verify()
         at += _FOOT
         yield record
-
-
-def _sum(source: Source) -> int:
-    crc = 0
-    for at in range(0, source.size, BLOCK):
-        crc = crc32c(exactly(source, at, min(BLOCK, source.size - at)), crc)
-    return crc
 
 
 def _record(number: int, record: Source, limits: Limits) -> Iterator[Part]:

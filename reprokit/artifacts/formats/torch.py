@@ -6,20 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source
-from reprokit.artifacts.formats import torch_stream
 from reprokit.artifacts.formats import zip as zip_format
-from reprokit.artifacts.formats.torch_objects import SHORT, unpickled
-from reprokit.artifacts.formats.torch_storages import Storage
+from reprokit.artifacts.formats.pickle_nodes import Item, PickledDict, exact
+from reprokit.artifacts.formats.pickle_numpy import recognize_numpy
+from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
+from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
+from reprokit.artifacts.formats.torch_tensors import Storage, TorchTensors, text
 from reprokit.artifacts.formats.zip import ZipMember
-from reprokit.artifacts.sources import whole
+from reprokit.artifacts.sources import ForwardReader, piece, whole
 from reprokit.errors import ArtifactDamaged
 
 PICKLES = ("data", "constants")  # each with a directory of storages of the same name
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the stream
+SHORT = 100
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Reads whichever of the two formats it is."""
-    read_format = zipped if source.read(0, 2) == b"PK" else torch_stream.streamed
+    read_format = zipped if source.read(0, 2) == b"PK" else streamed
     return read_format(source, limits)
 
 
@@ -77,3 +81,84 @@ def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
         for key, member in members.items()
         if key.startswith(start) and not member.is_directory
     }
+
+
+def unpickled(
+    member: ZipMember, storages: dict[str, Storage], limits: Limits, big_endian: bool, prefix: str
+) -> Iterator[Part]:
+    """The objects of one pickle of an archive, then the rest of its storages."""
+    size = member.source.size + sum(storage.source.size for storage in storages.values())
+    tensors = TorchTensors(storages, size, big_endian=big_endian)
+    try:
+        loaded = InertUnpickler(ForwardReader(member.source, "the pickle"), limits, tensors.persistent_load)
+        walk = walk_of(tensors, limits, size)
+        yield from all_of(walk, tensors, loaded, loaded.load(), prefix)
+    except ArtifactDamaged as error:
+        raise ArtifactDamaged(f"{member.name[:80]}: {error}") from None
+
+
+def walk_of(tensors: TorchTensors, limits: Limits, size: int) -> PickleWalk:
+    """A walk that knows tensors and arrays."""
+    return PickleWalk(limits, size, (tensors.recognize, recognize_numpy))
+
+
+def all_of(
+    walk: PickleWalk, tensors: TorchTensors, loaded: InertUnpickler, root: Item, prefix: str = ""
+) -> Iterator[Part]:
+    """A pickle, the source code of classes, which old files carry along, and what no tensor shows."""
+    yield from walk.pickle(loaded, root, prefix)
+    for class_, pair in tensors.classes:
+        yield from walk.tree(under(prefix, f"(source of {str(class_)[:SHORT]})"), pair)
+    yield from tensors.rest(walk)
+    source, end = loaded.stream.source, loaded.stream.at
+    if end < source.size:
+        yield walk.blob(under(prefix, "(after the end)"), piece(source, end, source.size - end))
+
+
+def streamed(source: Source, limits: Limits) -> Iterator[Part]:
+    """Magic number, version, system, object, keys, then each storage behind the number of its elements.
+
+    So torch.save wrote before 1.6.
+    """
+    stream = ForwardReader(source, "the file")
+    tensors = TorchTensors({}, source.size)
+    magic, version, system = (InertUnpickler(stream, limits).load() for _ in range(3))
+    if (magic, version) != (MAGIC, VERSION):
+        raise ArtifactDamaged("it does not begin like a file of torch.save")
+    loaded = InertUnpickler(stream, limits, tensors.persistent_load)
+    root = loaded.load()
+    for key in keys_of(InertUnpickler(stream, limits).load()):
+        if key not in tensors.references or key in tensors.storages:
+            raise ArtifactDamaged(f"no tensor speaks of its storage {key[:80]!r}, or it is there twice")
+        name = f"storage {len(tensors.storages)}"
+        count, size = int.from_bytes(stream.read(8), "little", signed=True), tensors.references[key].type.size
+        if not 0 <= count * size <= source.size - stream.at:
+            left = source.size - stream.at
+            raise ArtifactDamaged(f"{name} is to have {count} elements of {size} bytes, and {left} bytes are left")
+        tensors.storages[key] = Storage(stream.skip(count * size), name)
+    walk = walk_of(tensors, limits, source.size)
+    yield from written_on(walk, system)
+    yield from all_of(walk, tensors, loaded, root)
+
+
+def written_on(walk: PickleWalk, system: Item) -> Iterator[Part]:
+    """What the file says of the machine that wrote it, which changes nothing: its numbers are little-endian always."""
+    known = [("protocol_version", VERSION), ("little_endian", True)]
+    if isinstance(system, PickledDict) and system.items[:2] == known and len(system.items) == 3:
+        name, sizes = system.items[2]
+        if name == "type_sizes" and isinstance(sizes, PickledDict) and len(sizes.items) < 10:
+            texts = [f"{exact(key)}: {exact(value)}" for key, value in sizes.items]
+            yield Noise(walk.named("(system)"), ", ".join(texts))
+            return
+    yield from walk.tree("(system)", system)
+
+
+def keys_of(item: Item) -> list[str]:
+    """The keys of the storages that follow."""
+    if not isinstance(item, list):
+        raise ArtifactDamaged("its storages have no list of keys")
+    keys = [text(key) for key in item]
+    known = [key for key in keys if key is not None]
+    if len(known) < len(keys):
+        raise ArtifactDamaged("the key of a storage is no text")
+    return known

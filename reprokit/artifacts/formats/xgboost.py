@@ -13,8 +13,10 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json as json_format
-from reprokit.artifacts.formats import strict_json, xgboost_ubjson
-from reprokit.artifacts.sources import Memory, whole
+from reprokit.artifacts.formats.json import escaped
+from reprokit.artifacts.formats.pickle_nodes import exact_float
+from reprokit.artifacts.formats.pickle_walk import unused
+from reprokit.artifacts.sources import ForwardReader, Memory, piece, whole
 from reprokit.errors import ArtifactDamaged
 
 FEW = 8  # shorter lists of numbers are shown number by number
@@ -27,7 +29,7 @@ SMALLEST = 1e-290  # of normal doubles, with room
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Every value by its path."""
     head = source.read(0, 64).lstrip()
-    return (xgboost_ubjson.read if head[1:2] in xgboost_ubjson.FIRST_IN_OBJECT else _read_json)(source, limits)
+    return UbjsonReader(source, limits).parts() if head[1:2] in FIRST_IN_OBJECT else _read_json(source, limits)
 
 
 def _read_json(source: Source, limits: Limits) -> Iterator[Part]:
@@ -47,7 +49,7 @@ def _read_json(source: Source, limits: Limits) -> Iterator[Part]:
         tensors[name] = tensor
         return name
 
-    document = strict_json.loads(TEXT_OR_LIST.sub(taken, text).encode())
+    document = json_format.loads(TEXT_OR_LIST.sub(taken, text).encode())
     for part in json_format.values("", document, limits.nesting):
         tensor = tensors.get(part.text) if isinstance(part, Value) else None
         yield part if tensor is None else TensorPart(part.name, tensor.dtype, tensor.shape, tensor.source)
@@ -79,3 +81,121 @@ def told_apart(item: str, number: float) -> bool:
     if len(digits) > DIGITS:
         return False
     return SMALLEST < abs(number) < 1e300 if digits.strip("0") else number == 0
+
+
+BINARY = {
+    b"i": ("int8", ">b"), b"U": ("uint8", ">B"), b"I": ("int16", ">h"), b"l": ("int32", ">i"), b"L": ("int64", ">q"),
+    b"d": ("float32", ">f"), b"D": ("float64", ">d"),
+}  # fmt: skip
+LENGTHS = (b"i", b"U", b"I", b"l", b"L")
+CONSTANTS = {b"Z": "null", b"T": "true", b"F": "false"}
+FIRST_IN_OBJECT = (*LENGTHS, b"$", b"#")  # what may follow {
+ROOT = "(root)"
+
+
+class UbjsonReader:
+    """One pass over UBJSON, draft 12: strongly typed arrays are tensors where they stand.
+
+    The types are listed at https://ubjson.org/type-reference/; all numbers are big-endian.
+    """
+
+    def __init__(self, source: Source, limits: Limits):
+        self.source, self.limits = source, limits
+        self.cursor = ForwardReader(source, "the document")
+        self.names: dict[str, int] = {}
+
+    def fail(self, what: str) -> ArtifactDamaged:
+        return ArtifactDamaged(f"UBJSON before byte {self.cursor.at}: {what}")
+
+    def parts(self) -> Iterator[Part]:
+        """All values, then nothing."""
+        yield from self.value("", self.marker(), 0)
+        if self.cursor.at < self.source.size:
+            raise self.fail("there are bytes behind its end")
+
+    def name(self, path: str) -> str:
+        return unused(self.names, path or ROOT)
+
+    def marker(self) -> bytes:
+        """The next type; no-operations are passed over."""
+        found = self.cursor.read(1)
+        while found == b"N":
+            found = self.cursor.read(1)
+        return found
+
+    def length(self, type_: bytes) -> int:
+        if type_ not in LENGTHS:
+            raise self.fail(f"{type_!r} is no type of a length")
+        length = int(self.number(type_))
+        if length < 0:
+            raise self.fail(f"a length is {length}")
+        return length
+
+    def number(self, type_: bytes) -> float | int:
+        form = BINARY[type_][1]
+        number: float | int = struct.unpack(form, self.cursor.read(struct.calcsize(form)))[0]
+        return number
+
+    def text(self, length: int) -> str:
+        if length > self.limits.text:
+            raise self.fail(f"a text has {length} bytes")
+        try:
+            return self.cursor.read(length).decode("utf-8")
+        except UnicodeError:
+            raise self.fail("a text is not in UTF-8") from None
+
+    def value(self, path: str, type_: bytes, depth: int) -> Iterator[Part]:
+        """A value with all that is in it."""
+        if type_ in (b"[", b"{"):
+            yield from self.container(path, type_ == b"{", depth)
+        elif type_ in CONSTANTS:
+            yield Value(self.name(path), CONSTANTS[type_])
+        elif type_ in BINARY:
+            bits = self.number(type_)
+            yield Value(self.name(path), exact_float(bits) if isinstance(bits, float) else str(bits))
+        elif type_ in (b"S", b"H", b"C"):
+            length = 1 if type_ == b"C" else self.length(self.marker())
+            kind = {b"S": "", b"H": "number ", b"C": "character "}[type_]
+            yield Value(self.name(path), f"{kind}{self.text(length)!r}")
+        else:
+            raise self.fail(f"{type_!r} is no type")
+
+    def container(self, path: str, is_object: bool, depth: int) -> Iterator[Part]:
+        """An array or object."""
+        if depth >= self.limits.nesting:
+            raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")
+        type_, count = self.type_and_count()
+        if type_ in BINARY and not is_object:
+            yield self.tensor(path, type_, count or 0)
+            return
+        if type_ in CONSTANTS and not is_object:
+            yield Value(self.name(path), f"list of {count} times {CONSTANTS[type_]}")
+            return
+        done = 0
+        while count is None or done < count:
+            first = self.marker() if is_object or not type_ else type_
+            if count is None and first == (b"}" if is_object else b"]"):
+                break
+            key = escaped(self.text(self.length(first))) if is_object else str(done)
+            below = f"{path}/{key}" if path else key
+            yield from self.value(below, (type_ or self.marker()) if is_object else first, depth + 1)
+            done += 1
+        yield Value(self.name(path), f"{'object' if is_object else 'list'} of {done}")
+
+    def type_and_count(self) -> tuple[bytes, int | None]:
+        """The one type and the count of what is in a container, where it has them."""
+        type_, count = b"", None
+        if self.source.read(self.cursor.at, 1) == b"$":
+            self.cursor.read(1)
+            type_ = self.cursor.read(1)
+        if self.source.read(self.cursor.at, 1) == b"#":
+            self.cursor.read(1)
+            count = self.length(self.cursor.read(1))
+        elif type_:
+            raise self.fail("a container has a type but no count")
+        return type_, count
+
+    def tensor(self, path: str, type_: bytes, count: int) -> TensorPart:
+        dtype, form = BINARY[type_]
+        found = self.cursor.skip(count * struct.calcsize(form))
+        return TensorPart(self.name(path), dtype, (count,), piece(found, 0, found.size), big_endian=True)

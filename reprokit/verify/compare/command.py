@@ -10,14 +10,15 @@ from pathlib import PurePosixPath
 from reprokit.difference import Difference, Verdict, compared, group, information
 from reprokit.model.run import RunFile
 from reprokit.redaction import shown_document
+from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.normalization import INTERPRETER, WORKING_DIRECTORY, Normalisations
 
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")
 
 
-def compare(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """The command's words and the working directory."""
-    return group("command", (_words(left, right, normalisations), _directory(left, right)))
+    return group("command", (_words(*runs.files, runs.normalisations), _directory(*runs.files)))
 
 
 def _words(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
@@ -40,43 +40,26 @@ class Inconsistencies:
     largest: float = 0.0  # difference of two numbers; NaN against a number is infinite
     largest_place: PredictionPair | None = None
 
-    def add(self, other: Inconsistencies) -> None:
-        """Take in what came out of the next pair of columns."""
-        for name in ("label", "bits", "beyond"):
-            place = getattr(other, f"first_{name}")
-            if place is not None and getattr(self, f"first_{name}") is None:
-                setattr(self, f"first_{name}", _moved(place, self.compared))
-        if other.largest > self.largest and other.largest_place is not None:
-            self.largest, self.largest_place = other.largest, _moved(other.largest_place, self.compared)
-        self.compared += other.compared
-        self.labels += other.labels
-        self.bits += other.bits
-        self.beyond += other.beyond
-
-
-def _moved(place: PredictionPair, by: int) -> PredictionPair:
-    return PredictionPair(place.number + by, place.left, place.right)
-
-
-def compare(
-    left: Column, right: Column, form: str, names: list[str] | None, tolerance: Tolerance | None = None
-) -> Inconsistencies:
-    """Compare two columns of the same type, as far as both go. Labels are names: no tolerance is for them."""
-    found = Inconsistencies()
-    per_row, label = predictions_of_row(left, form), labels(form, names)
-    near = None if tolerance is None or form == "labels" else partial(_near, tolerance, left.facts.dtype, label)
-    with left.open() as (file, width), right.open() as (other_file, other_width):
-        elements = max(1, math.prod(left.facts.shape[1:]))
-        sizes = width // elements, other_width // elements
-        size = max(sizes)
-        unit, decode = size * elements // per_row, decoder(left.facts.dtype, size)
-        one, other = _Widened(file, sizes[0], size), _Widened(other_file, sizes[1], size)
-        remaining = min(left.count, right.count) * per_row if unit else 0
-        for pair in _blocks(one, other, unit, remaining):
-            if len(pair[0]) != len(pair[1]):
-                raise right.damaged("changed while it was read")
-            _compare_block(found, *pair, unit, decode, label, near)
-    return found
+    def compare(
+        self, left: Column, right: Column, form: str, names: list[str] | None, tolerance: Tolerance | None = None
+    ) -> None:
+        """Take in two columns of the same type, as far as both go. Labels are names: no tolerance is for them."""
+        per_row, label = predictions_of_row(left, form), labels(form, names)
+        near = None if tolerance is None or form == "labels" else partial(_near, tolerance, left.facts.dtype, label)
+        with left.open() as (file, width), right.open() as (other_file, other_width):
+            elements = max(1, math.prod(left.facts.shape[1:]))
+            sizes = width // elements, other_width // elements
+            size = max(sizes)
+            unit, decode = size * elements // per_row, decoder(left.facts.dtype, size)
+            one, other = _Widened(file, sizes[0], size), _Widened(other_file, sizes[1], size)
+            remaining = min(left.count, right.count) * per_row if unit else 0
+            while remaining:
+                some = min(max(1, BLOCK // unit), remaining)
+                pair = one.read(some * unit), other.read(some * unit)
+                if len(pair[0]) != len(pair[1]):
+                    raise right.damaged("changed while it was read")
+                _compare_block(self, *pair, unit, decode, label, near)
+                remaining -= some
 
 
 @dataclass(frozen=True)
@@ -93,15 +76,6 @@ class _Widened:
         data = self.file.read(length // self.wanted * self.size)
         starts = range(0, len(data), self.size)
         return b"".join([data[start : start + self.size].ljust(self.wanted, b"\0") for start in starts])
-
-
-def _blocks(left: Any, right: Any, unit: int, remaining: int) -> Iterator[tuple[bytes, bytes]]:
-    """Both files piece by piece, each of whole predictions."""
-    units = max(1, BLOCK // unit)
-    while remaining:
-        size = min(units, remaining) * unit
-        yield left.read(size), right.read(size)
-        remaining -= size // unit
 
 
 def _compare_block(

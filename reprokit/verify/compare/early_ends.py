@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from reprokit.difference import Difference, Role, Side
-from reprokit.rundir import RunDirectory
+from reprokit.difference import SIDES, Difference, Role, Side
 from reprokit.verify.compare import status
-from reprokit.verify.compare.match import Matched
+from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.processes import ended_in_one
 
 # Facts of the environment that become known while a training goes on, or when its processes end.
@@ -17,13 +16,13 @@ _WRITTEN_LATE = ("random states", "outputs", "snapshots")  # categories of what 
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 
 
-def told_apart(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Difference:
+def told_apart(runs: RunPair, tree: Difference) -> Difference:
     """The tree of two runs with the role of each leaf, where one of them or both ended early."""
-    cut = _cut(left, right, matched)
+    cut = _cut(runs)
     if not cut:
         return tree
     tree = replace(tree, children=tuple(_marked(child, child.name, cut) for child in tree.children))
-    if status.ended(left.run) != status.ended(right.run):
+    if len({*map(status.ended, runs.files)}) > 1:
         tree = replace(tree, children=tuple(map(_as_consequence, tree.children)))
     if (first := tree.first()) is None or first.role is not Role.END:
         return tree
@@ -31,14 +30,13 @@ def told_apart(left: RunDirectory, right: RunDirectory, matched: Matched, tree: 
     return _with(tree, first, replace(first, detail=detail))
 
 
-def _cut(left: RunDirectory, right: RunDirectory, matched: Matched) -> frozenset[Side]:
+def _cut(runs: RunPair) -> frozenset[Side]:
     """The runs that failed, were killed, or lost a process that the other has to its end."""
     found: set[Side] = set()
-    if status.failed(left.run) or left.unfinished:
-        found.add("left")
-    if status.failed(right.run) or right.unfinished:
-        found.add("right")
-    found.update(side for name in matched.left.processes if (side := ended_in_one(name, *matched.process(name))))
+    for run, name in zip(runs.directories, SIDES, strict=True):
+        if status.failed(run.run) or run.unfinished:
+            found.add(name)
+    found.update(side for name in runs.left.processes if (side := ended_in_one(name, *runs.process(name))))
     return frozenset(found)
 
 

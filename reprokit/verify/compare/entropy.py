@@ -7,15 +7,15 @@ import shlex
 from reprokit.difference import Difference, Verdict, compared, group, information
 from reprokit.model.run import Fidelity, RunFile
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.match import RunPair
 
 
-def compare(left: RunFile, right: RunFile) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """Whose entropy each run used and how faithfully a replay was served."""
-    children = (_origin(left, right), *_fidelities(left, right))
-    return group("entropy", children)
+    return group("entropy", (origin(*runs.files), *_fidelities(*runs.files)))
 
 
-def _origin(left: RunFile, right: RunFile) -> Difference:
+def origin(left: RunFile, right: RunFile) -> Difference:
     """Whether both runs were given the same bytes."""
     if left.replay_of is not None and right.replay_of is not None:
         return _two_replays(left, right)
@@ -38,7 +38,7 @@ def _two_recordings(left: RunFile, right: RunFile) -> Difference:
 def advice(left: RunDirectory, right: RunDirectory) -> str:
     """What to compare instead of two runs that were given entropy of their own; empty where they were not."""
     origins = [run.run.replay_of for run in (left, right)]
-    if _origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
+    if origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
         left.run.keyed and left.run.key == right.run.key
     ):
         return ""

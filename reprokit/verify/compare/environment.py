@@ -6,6 +6,7 @@ weights and outputs are the same bits on two machines are identical, and the tab
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import starmap
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.model.run import RunFile
 from reprokit.model.states import Loading, Switch
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import compute_settings, directory_order, environment_lists, script_variables
-from reprokit.verify.compare.match import Matched
-from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS, Normalisations
+from reprokit.verify.compare import environment_lists, script_variables
+from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
+from reprokit.verify.compare.processes import not_told_side
+from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
 from reprokit.verify.read.scan import Scan, natural
 
 NONE = "(none)"  # for a fact that one side lacks
@@ -145,17 +146,19 @@ _ELSEWHERE = (
 )  # fmt: skip
 
 
-def compare(runs: tuple[RunDirectory, RunDirectory], matched: Matched, normalisations: Normalisations) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """Host facts, versions, variables, and how reprokit itself was loaded."""
-    left, right = runs[0].run, runs[1].run
-    _ignore(left, right, matched, normalisations)
-    found = [*_launched(left, right), *_host(runs), *_frameworks(matched)]
-    found += starmap(fact, compute_settings.facts(matched))
-    found += [*script_variables.compare(matched), *directory_order.compare(matched), *_replay_changes(left, right)]
+    left, right = runs.files
+    runs.normalisations.ignore(RUN_IDS, left.run_id, right.run_id)
+    runs.normalisations.ignore(HOSTS, left.host, right.host)
+    runs.normalisations.ignore(PROCESS_IDS, _pids(runs.left), _pids(runs.right))
+    found = [*_launched(left, right), *_host(runs), *_frameworks(runs)]
+    found += starmap(fact, _compute_facts(runs))
+    found += [*script_variables.compare(runs), *_listings(runs), *_replay_changes(left, right)]
     differing = {leaf.name for leaf in found if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
     for leaf in found:
-        if not (_is_told(leaf, differing) or _is_unknown(leaf, matched)):
+        if not (_is_told(leaf, differing) or _is_unknown(leaf, runs)):
             by_group[_group(leaf.name)].append(leaf)
     children = (group(name, tuple(leaves)) for name, leaves in by_group.items() if leaves)
     return group("environment", tuple(children))
@@ -173,11 +176,11 @@ def _is_told(leaf: Difference, differing: set[str]) -> bool:
     return all(f"variables.{text.partition('=')[0]}" in differing for text in texts if "=" in text)
 
 
-def _is_unknown(leaf: Difference, matched: Matched) -> bool:
+def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
     """Whether a module is absent on a side where a process was stopped before it named those that it had imported."""
     if not leaf.name.startswith("code."):
         return False
-    sides = [scan for scan, text in ((matched.left, leaf.left), (matched.right, leaf.right)) if text == NONE]
+    sides = [scan for scan, text in ((runs.left, leaf.left), (runs.right, leaf.right)) if text == NONE]
     return any(process.was_stopped for scan in sides for process in scan.processes.values())
 
 
@@ -232,9 +235,9 @@ def _number(value: int) -> str:
     return str(value) if value else ""
 
 
-def _host(runs: tuple[RunDirectory, RunDirectory]) -> Iterator[Difference]:
+def _host(runs: RunPair) -> Iterator[Difference]:
     """What environment.json says, fact by fact."""
-    left, right = runs[0].environment(), runs[1].environment()
+    left, right = (run.environment() for run in runs.directories)
     # One side has none only where its launcher died at once, or somebody took the file away.
     if left is None and right is None:
         yield Difference("host facts", Verdict.NOT_RECORDED)
@@ -264,18 +267,18 @@ def flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", "" if inner is None else str(inner)
 
 
-def _frameworks(matched: Matched) -> Iterator[Difference]:
+def _frameworks(runs: RunPair) -> Iterator[Difference]:
     """The versions that the training imported, and the Python that it ran under."""
-    left, right = matched.left, matched.right
-    pythons = _pythons(matched, 0), _pythons(matched, 1)
+    left, right = runs.left, runs.right
+    pythons = _pythons(runs, 0), _pythons(runs, 1)
     yield fact("python of the training", ", ".join(pythons[0]), ", ".join(pythons[1]))
     for name in sorted({*left.frameworks, *right.frameworks}):
         versions = left.frameworks.get(name, set()), right.frameworks.get(name, set())
         yield fact(f"frameworks.{name}", ", ".join(sorted(versions[0])), ", ".join(sorted(versions[1])))
 
 
-def _pythons(matched: Matched, side: int) -> list[str]:
-    scan = (matched.left, matched.right)[side]
+def _pythons(runs: RunPair, side: int) -> list[str]:
+    scan = (runs.left, runs.right)[side]
     agents = [process.agent for process in scan.processes.values() if process.agent is not None]
     return sorted({f"{agent.implementation} {agent.python}" for agent in agents})
 
@@ -287,11 +290,80 @@ def _replay_changes(left: RunFile, right: RunFile) -> Iterator[Difference]:
             yield information("noticed by the replay", "", "", change)
 
 
-def _ignore(left: RunFile, right: RunFile, matched: Matched, normalisations: Normalisations) -> None:
-    normalisations.ignore(RUN_IDS, left.run_id, right.run_id)
-    normalisations.ignore(HOSTS, left.host, right.host)
-    normalisations.ignore(PROCESS_IDS, _pids(matched.left), _pids(matched.right))
-
-
 def _pids(scan: Scan) -> list[int]:
     return [process.agent.pid for process in scan.processes.values() if process.agent is not None]
+
+
+Values = tuple[str, str, str]  # the fact's name, and what each run has
+
+
+def _compute_facts(runs: RunPair) -> Iterator[Values]:
+    """Every library that both runs have the same facts of, and every fact that differs."""
+    pairs = [pair for pair in runs.of("compute") if not_told_side(runs, pair) is None]
+    yield from dict.fromkeys(_same(pair) for pair in pairs if pair.same)
+    found = Counter(values for pair in pairs if not pair.same for values in _different(pair))
+    for (name, left, right), count in found.items():
+        yield (name if count == 1 else f"{name} ({count} processes)"), left, right
+
+
+def _same(pair: SeriesPair) -> Values:
+    line = pair.left.last if pair.left is not None else None
+    text = ", ".join(f"{key} {_text(value)}" for key, value in (line or {}).get("facts", {}).items() if value != [])
+    return f"compute.{pair.key.name}", text or "the same", text or "the same"
+
+
+def _different(pair: SeriesPair) -> Iterator[Values]:
+    name = f"compute.{pair.key.name}"
+    if pair.left is None or pair.right is None:
+        yield name, "used" if pair.left else "", "used" if pair.right else ""
+        return
+    left, right = _facts(pair.left_line), _facts(pair.right_line)
+    for key in [*left, *(key for key in right if key not in left)]:
+        if left.get(key) != right.get(key):
+            yield f"{name}.{key}", _text(left.get(key)), _text(right.get(key))
+
+
+def _facts(line: Raw | None) -> Raw:
+    found: Raw = (line or {}).get("facts", {})
+    return found
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+_ORDER = "the same names in another order: what goes through them as they come takes another turn"
+_NAMES = "other names were listed"
+_HALF = "it was listed to the end in one run only, or as far as another name"
+
+
+def _listings(runs: RunPair) -> Iterator[Difference]:
+    """One leaf a directory whose listings differ; the others are counted."""
+    pairs = list(runs.of("listing"))
+    same = sum(pair.same for pair in pairs)
+    if same:
+        yield Difference("directory listings", Verdict.IDENTICAL, f"{same} the same", f"{same} the same")
+    one_sided = [pair.key.name for pair in pairs if pair.left is None or pair.right is None]
+    if one_sided:
+        words = f"{len(one_sided)}, first {one_sided[0]}"
+        yield information("directories listed in one run only", words, "", "what is listed follows from something else")
+    yield from dict.fromkeys(_leaf(pair) for pair in pairs if pair.position is not None)
+
+
+def _leaf(pair: SeriesPair) -> Difference:
+    left, right = pair.left_line, pair.right_line
+    name = f"listing of {pair.key.name}"
+    return information(name, _short(left), _short(right), _meaning(left, right), can_change_results=True)
+
+
+def _short(line: Raw | None) -> str:
+    """A listing in a few words, so that two of them can be told apart."""
+    return "not listed again" if line is None else f"{line['count']} names, order {line['order'][:12]}"
+
+
+def _meaning(left: Raw | None, right: Raw | None) -> str:
+    if left is None or right is None:
+        return "can change results: it changed while only one of the runs went on"
+    if (left["count"], left["names"]) == (right["count"], right["names"]):
+        return f"can change results: {_ORDER}"
+    return f"can change results: {_NAMES if left['whole'] and right['whole'] else _HALF}"

@@ -10,21 +10,17 @@ from itertools import zip_longest
 
 import msgspec
 
-from reprokit.difference import Difference, Verdict, compared, group
-from reprokit.rundir import RunDirectory
+from reprokit.difference import Difference, Verdict, compared, different, group
 from reprokit.tolerance import Tolerance
 from reprokit.verify.compare import disagreement
 from reprokit.verify.compare.disagreement import Inconsistencies, PredictionPair
-from reprokit.verify.compare.match import Matched, Raw, SeriesPair
+from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.metrics import EVALUATION, share
-from reprokit.verify.compare.series_leaves import leaf, title
-from reprokit.verify.compare.tolerances import Near, judged, number
+from reprokit.verify.compare.series_leaves import judged, judged_leaf, leaf, number, title
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import Column
 from reprokit.verify.read.metric_lines import EvaluationLine, shown
-from reprokit.verify.read.scan import collect
 
-Runs = tuple[RunDirectory, RunDirectory]
 Counts = dict[str, list[int]]  # right and all, by label
 
 SHOWN = 5  # labels of a set that are named
@@ -52,6 +48,7 @@ class EvaluationSide:
 class EvaluationMatch:
     """What came out of comparing one series, line by line."""
 
+    runs: RunPair
     left: EvaluationSide = field(default_factory=EvaluationSide)
     right: EvaluationSide = field(default_factory=EvaluationSide)
     predictions: Inconsistencies = field(default_factory=Inconsistencies)
@@ -64,29 +61,11 @@ class EvaluationMatch:
     scores: Tolerance | None = None
 
 
-def compare(runs: Runs, matched: Matched, near: Near | None = None) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """One leaf a series that is exactly equal; of one that differs, what of it does and how much."""
-    differing = [pair for pair in matched.of("evaluation") if _differs(pair)]
-    wanted = {pair.key: range(max(_count(pair.left), _count(pair.right))) for pair in differing}
-    both = [collect(run, wanted) for run in runs]
-    children: list[Difference] = []
-    for pair in matched.of("evaluation"):
-        if pair.key in wanted:
-            children.append(_group(pair, runs, both[0][pair.key], both[1][pair.key], near))
-        else:
-            children.append(_equal(pair))
-    for kind in ("predict", "evaluate"):
-        judge = near.leaf if near is not None else leaf
-        children += [judge(pair, EVALUATION[kind]) for pair in matched.of(kind)]
+    children = [_group(runs, pair) if pair.differs else _equal(pair) for pair in runs.of("evaluation")]
+    children += [judged_leaf(runs, pair, EVALUATION[pair.key.kind]) for pair in runs.of("predict", "evaluate")]
     return group("evaluation metrics", tuple(children), _headline(children))
-
-
-def _differs(pair: SeriesPair) -> bool:
-    return pair.left is not None and pair.right is not None and not pair.same
-
-
-def _count(series: object) -> int:
-    return int(getattr(series, "count", 0))
 
 
 def _equal(pair: SeriesPair) -> Difference:
@@ -109,12 +88,18 @@ def _headline(children: list[Difference]) -> str:
     return "; ".join(next(one for one in told if len(one) == most)) + others
 
 
-def _group(pair: SeriesPair, runs: Runs, left: list[Raw], right: list[Raw], near: Near | None) -> Difference:
+def _group(runs: RunPair, pair: SeriesPair) -> Difference:
     """What of a series differs, in causal order."""
     name = title(pair.key, "predictions of")
-    accepted = near.tolerances.of if near is not None else {}
-    found = EvaluationMatch(near=accepted.get("predictions"), scores=accepted.get("scores"))
-    _walk(found, runs, left, right)
+    found = EvaluationMatch(runs, near=runs.accepted("predictions"), scores=runs.accepted("scores"))
+    both = [msgspec.convert(lines[pair.key], list[EvaluationLine]) for lines in runs.lines]
+    for call, (one, other) in enumerate(zip_longest(*both)):
+        if one is not None:
+            found.left.add(one)
+        if other is not None:
+            found.right.add(other)
+        if one is not None and other is not None:
+            _compare_lines(found, call, one, other)
     children = [
         *_calls(pair),
         *(Difference("type", Verdict.DIFFERENT, *texts, f"{name} are of another type") for texts in found.types[:1]),
@@ -130,57 +115,40 @@ def _group(pair: SeriesPair, runs: Runs, left: list[Raw], right: list[Raw], near
     return group(name, tuple(children))
 
 
-def _walk(found: EvaluationMatch, runs: Runs, left: list[Raw], right: list[Raw]) -> None:
-    for call, (one, other) in enumerate(zip_longest(left, right)):
-        a, b = _line(one), _line(other)
-        if a is not None:
-            found.left.add(a)
-        if b is not None:
-            found.right.add(b)
-        if a is not None and b is not None:
-            _compare_lines(found, runs, call, a, b)
-
-
-def _line(raw: Raw | None) -> EvaluationLine | None:
-    return msgspec.convert(raw, EvaluationLine) if raw is not None else None
-
-
-def _compare_lines(found: EvaluationMatch, runs: Runs, call: int, left: EvaluationLine, right: EvaluationLine) -> None:
+def _compare_lines(found: EvaluationMatch, call: int, left: EvaluationLine, right: EvaluationLine) -> None:
     found.has_error = found.has_error or left.error is not None or right.error is not None
     if _bits(left) != _bits(right):
         found.errors.append((call, left, right))
     if left.truth is not None and right.truth is not None:
-        _compare_columns(found, "truth", runs, left, right)
+        _compare_columns(found, "truth", left, right)
     elif left.truth is not right.truth:
         found.types.append((_type(left), _type(right)))
-    _compare_columns(found, "predictions", runs, left, right)
+    _compare_columns(found, "predictions", left, right)
 
 
 def _bits(line: EvaluationLine) -> object:
     return line.error and (line.error.dtype, line.error.bits)
 
 
-def _compare_columns(
-    found: EvaluationMatch, side: str, runs: Runs, left: EvaluationLine, right: EvaluationLine
-) -> None:
+def _compare_columns(found: EvaluationMatch, side: str, left: EvaluationLine, right: EvaluationLine) -> None:
     """Row for row where both were kept, and are of one type."""
     one, other = getattr(left, side), getattr(right, side)
+    left_run, right_run = found.runs.directories
+    columns = Column(left_run, one), Column(right_run, other)
     count = min(one.shape[0], other.shape[0])
     result: Inconsistencies = getattr(found, side)
     form = left.form if side == "predictions" else "labels" if left.task == "classification" else "values"
     types = [(_kind(column), line.form, line.labels) for column, line in ((one, left), (other, right))]
     same_type = types[0] == types[1]
     if one.digest == other.digest and same_type:
-        result.add(Inconsistencies(compared=count * disagreement.predictions_of_row(Column(runs[0], one), form)))
+        result.compared += count * disagreement.predictions_of_row(columns[0], form)
     elif not same_type:
         found.types.append((_type(left), _type(right)))
     elif one.file is None or other.file is None:
         found.unknown.append((side, left, right))
     else:
-        columns = Column(runs[0], one), Column(runs[1], other)
-        is_truth = side == "truth"
-        tolerance = None if is_truth else found.near
-        result.add(disagreement.compare(*columns, form, None if is_truth else left.labels, tolerance))
+        names, tolerance = (None, None) if side == "truth" else (left.labels, found.near)
+        result.compare(*columns, form, names, tolerance)
 
 
 def _kind(column: metric_lines.ColumnFacts) -> tuple[str, list[int]]:
@@ -196,20 +164,16 @@ def _type(line: EvaluationLine) -> str:
 
 
 def _calls(pair: SeriesPair) -> Iterator[Difference]:
-    texts = f"{_count(pair.left)} calls", f"{_count(pair.right)} calls"
-    if texts[0] != texts[1]:
-        yield Difference(
-            "calls", Verdict.DIFFERENT, *texts, f"{pair.key.name}: {texts[0]} against {texts[1]}", is_sentence=True
-        )
+    left, right = (f"{side.count if side is not None else 0} calls" for side in (pair.left, pair.right))
+    if left != right:
+        yield different("calls", left, right, f"{pair.key.name}: {left} against {right}")
 
 
 def _number(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     counts = found.left.predictions, found.right.predictions
     if counts[0] != counts[1]:
         meaning = f"{name} differ in number: {counts[0]} against {counts[1]}"
-        yield Difference(
-            "number of predictions", Verdict.DIFFERENT, str(counts[0]), str(counts[1]), meaning, is_sentence=True
-        )
+        yield different("number of predictions", str(counts[0]), str(counts[1]), meaning)
 
 
 def _truth(found: EvaluationMatch, name: str) -> Iterator[Difference]:
@@ -218,7 +182,7 @@ def _truth(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     place = truth.first_label or truth.first_bits
     if place is not None:
         meaning = f"{truth.bits} of {truth.compared} true values of {name} differ, first {_at(place)}"
-        yield Difference("true values", Verdict.DIFFERENT, place.left, place.right, meaning, is_sentence=True)
+        yield different("true values", place.left, place.right, meaning)
     elif unknown:
         yield _not_kept("true values", unknown[0][0].truth, unknown[0][1].truth)
 
@@ -235,9 +199,7 @@ def _predictions(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     if place is not None:
         meaning, figures = _inconsistent(predictions, name) + _beyond(found), _figures(predictions)
         place = predictions.first_beyond or place
-        yield Difference(
-            "predictions", _verdict(found), place.left, place.right, meaning, figures=figures, is_sentence=True
-        )
+        yield different("predictions", place.left, place.right, meaning, _verdict(found), figures)
     elif predictions.compared and not unknown and not found.types:
         text = f"{predictions.compared} predictions, exactly equal"
         yield Difference("predictions", Verdict.IDENTICAL, text, text, figures=_figures(predictions))
@@ -246,7 +208,7 @@ def _predictions(found: EvaluationMatch, name: str) -> Iterator[Difference]:
     if predictions.largest_place is not None:
         place = predictions.largest_place
         meaning = f"the largest difference of two numbers is {predictions.largest:.6g}, {_at(place)}"
-        yield Difference("largest difference", _verdict(found), place.left, place.right, meaning, is_sentence=True)
+        yield different("largest difference", place.left, place.right, meaning, _verdict(found))
 
 
 def _verdict(found: EvaluationMatch) -> Verdict:
@@ -308,7 +270,7 @@ def _classes(found: EvaluationMatch) -> Iterator[Difference]:
             names = ", ".join(only[:SHOWN]) + (", ..." if len(only) > SHOWN else "")
             texts = (names, "") if side == "left" else ("", names)
             meaning = f"{len(only)} true labels are known to the {side} run only: {names}"
-            yield Difference("label sets", Verdict.DIFFERENT, *texts, meaning, is_sentence=True)
+            yield different("label sets", *texts, meaning)
     shared = [label for label in left if label in right]
     if not shared:
         return
@@ -317,7 +279,7 @@ def _classes(found: EvaluationMatch) -> Iterator[Difference]:
     if Fraction(*left[label]) != Fraction(*right[label]):
         meaning = f"the accuracy of label {label} differs most of all labels: {texts[0]} against {texts[1]}"
         figures = {"label": label, "left": left[label], "right": right[label]}
-        result = Difference("per-class accuracy", Verdict.DIFFERENT, *texts, meaning, figures=figures, is_sentence=True)
+        result = different("per-class accuracy", *texts, meaning, figures=figures)
         rates = [(left[one][0] / left[one][1], right[one][0] / right[one][1]) for one in shared]
         yield _score(result, found, *rates)
     elif left == right:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from reprokit.model.outputs import OutputsFile
+from reprokit.model.run import RunFile
 from reprokit.rundir import RunDirectory
+from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import Checker
 from reprokit.verify.read.normalization import ORDER, Normalisations
@@ -23,6 +27,8 @@ from reprokit.verify.read.scan import (
 )
 
 Raw = dict[str, Any]
+# Of the kinds of lines that hold values: the quantity for which a tolerance is asked.
+QUANTITY = {"loss": "loss", "log": "metrics", "epoch": "metrics", "history": "metrics", "evaluate": "scores"}
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,48 @@ class SeriesPair:
     def same(self) -> bool:
         return self.left is not None and self.right is not None and self.position is None
 
+    @property
+    def differs(self) -> bool:
+        """Whether both runs have it, and not the same."""
+        return self.left is not None and self.right is not None and self.position is not None
+
+    @property
+    def positions(self) -> range:
+        """Of all its lines, in the run that has more of them."""
+        return range(max(side.count if side is not None else 0 for side in (self.left, self.right)))
+
 
 @dataclass(frozen=True)
-class Matched:
-    """The process records of two runs, matched."""
+class RunPair:
+    """Two runs with their process records, matched: what every comparator is given."""
 
+    directories: tuple[RunDirectory, RunDirectory]
     left: Scan
     right: Scan
     pairs: tuple[SeriesPair, ...]  # in order of process, kind and name
+    normalisations: Normalisations
+    tolerances: Tolerances
+
+    @property
+    def files(self) -> tuple[RunFile, RunFile]:
+        """The two run.json."""
+        return self.directories[0].run, self.directories[1].run
+
+    @cached_property
+    def outputs(self) -> tuple[OutputsFile | None, OutputsFile | None]:
+        """The two outputs.json."""
+        return self.directories[0].outputs(), self.directories[1].outputs()
+
+    @cached_property
+    def lines(self) -> list[dict[SeriesKey, list[Raw]]]:
+        """The lines, by run, of the series that differ and are looked at one by one: in one pass over each run."""
+        kinds = {kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of} | {"evaluation"}
+        wanted = {pair.key: pair.positions for pair in self.of(*kinds) if pair.differs}
+        return [collect(run, wanted) for run in self.directories]
+
+    def accepted(self, quantity: str) -> Tolerance | None:
+        """The tolerance that was asked for."""
+        return self.tolerances.of.get(quantity)
 
     def of(self, *kinds: str) -> Iterator[SeriesPair]:
         """The pairs of these kinds, process by process, in the order of the kinds."""
@@ -58,13 +98,18 @@ class Matched:
         """The pairs of kinds that this version does not know: compared all the same."""
         return (pair for pair in self.pairs if pair.key.kind not in {*metric_lines.KINDS, metric_lines.END_WEIGHTS})
 
+    def has(self, kinds: frozenset[str]) -> bool:
+        """Whether either run has a line of one of these kinds."""
+        return self.left.has(kinds) or self.right.has(kinds)
+
     def process(self, name: str) -> tuple[ScannedProcess | None, ScannedProcess | None]:
         """The process of this name in both runs."""
         return self.left.processes.get(name), self.right.processes.get(name)
 
 
-def match(left: RunDirectory, right: RunDirectory, normalisations: Normalisations) -> Matched:
+def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> RunPair:
     """Read both runs and compare their series: one pass over each, a second one where they differ."""
+    normalisations = Normalisations()
     scans = scan(left, Normalisations(), Checker(left)), scan(right, Normalisations(), Checker(right))
     keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
     both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
@@ -76,7 +121,7 @@ def match(left: RunDirectory, right: RunDirectory, normalisations: Normalisation
         if key in spans:
             pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalisations)
         pairs.append(pair)
-    return Matched(*scans, tuple(pairs))
+    return RunPair((left, right), *scans, tuple(pairs), normalisations, tolerances)
 
 
 def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:

@@ -9,17 +9,15 @@ from typing import Any
 import msgspec
 
 from reprokit.difference import Difference, group
-from reprokit.verify.compare.match import Matched, Raw
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf, nothing, numbered
-from reprokit.verify.compare.tolerances import Near
+from reprokit.verify.compare.match import Raw, RunPair
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged_leaf, leaf, nothing, numbered
 from reprokit.verify.read.metric_lines import MetricValue, shown
 
 
-def compare(matched: Matched, near: Near | None = None) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """One leaf a series; losses come first, as they change first."""
-    judged = leaf if near is None else near.leaf
-    children = [judged(pair, wording) for kind, wording in PROCESS.items() for pair in matched.of(kind)]
-    children += [leaf(pair, _unknown(pair.key.kind)) for pair in matched.unknown()]
+    children = [judged_leaf(runs, pair, wording) for kind, wording in PROCESS.items() for pair in runs.of(kind)]
+    children += [leaf(pair, _unknown(pair.key.kind)) for pair in runs.unknown()]
     return group("process metrics", tuple(children))
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 
+from reprokit import private_keys, rundir
+from reprokit.artifacts.compare import CompareOptions, FileSide
+from reprokit.artifacts.compare import compare as compare_files
+from reprokit.artifacts.sources import FileSource, blocks
 from reprokit.difference import Difference, Verdict, compared, group, missing
+from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
-from reprokit.tolerance import Tolerance
-from reprokit.verify.compare.output_contents import OutputContents
+from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read import trackers
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations
 from reprokit.verify.read.scan import natural
@@ -18,13 +27,9 @@ from reprokit.verify.read.scan import natural
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
-def compare(
-    left: OutputsFile | None,
-    right: OutputsFile | None,
-    normalisations: Normalisations,
-    contents: OutputContents | None = None,
-) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """One leaf a file, matched by its path; of files that differ what differs in them, as far as contents are there."""
+    (left, right), normalisations = runs.outputs, runs.normalisations
     if left is None or right is None:
         children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
         return group("outputs", children)
@@ -40,8 +45,8 @@ def compare(
                 leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
                 continue
             leaf = _file(path, one, other, normalisations)
-            if contents is not None and one is not None and other is not None and leaf.verdict.differs:
-                leaf = _looked_into(leaf, contents.compare(path, one, other), normalisations, contents.tolerance)
+            if one is not None and other is not None and leaf.verdict.differs:
+                leaf = _looked_into(leaf, _contents(runs, path, one, other), runs)
             leaves.append(leaf)
     leaves += _links(left, right, normalisations)
     if left.left_out or right.left_out:
@@ -62,9 +67,9 @@ def _links(left: OutputsFile, right: OutputsFile, normalisations: Normalisations
             yield compared(path, one, other, f"{path} leads elsewhere", same=same)
 
 
-def beside(left: OutputsFile | None, right: OutputsFile | None) -> Iterator[str]:
+def beside(runs: RunPair) -> Iterator[str]:
     """What is known of files that cannot be compared."""
-    texts = [outputs.not_compared if outputs is not None else [] for outputs in (left, right)]
+    texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
     for side, mine, others in (("left", *texts), ("right", *reversed(texts))):
         yield from (f"not compared: in the {side} run {text}" for text in mine if text not in others)
@@ -107,16 +112,14 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalis
     return compared(path, *texts, meaning, same=False)
 
 
-def _looked_into(
-    leaf: Difference, tree: Difference | None, normalisations: Normalisations, tolerance: Tolerance | None
-) -> Difference:
+def _looked_into(leaf: Difference, tree: Difference | None, runs: RunPair) -> Difference:
     """The leaf of two files with what differs in them."""
-    if tree is None and tolerance is not None:
+    if tree is None and runs.accepted("outputs") is not None:
         return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
     if tree is None:
         return leaf
     if not tree.verdict.not_bitwise:
-        normalisations.add(CONTENTS)
+        runs.normalisations.add(CONTENTS)
         return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
     detail = f"{leaf.detail}; {tree.detail}"
     if not tree.children:
@@ -139,3 +142,82 @@ def _left_out(left: int, right: int) -> Difference:
     if left != right:
         return Difference("files beyond the bounds", Verdict.DIFFERENT, *texts, "not compared")
     return Difference("files beyond the bounds", Verdict.NOT_RECORDED, *texts, "not compared")
+
+
+LARGEST = 4 << 30  # bytes of a file whose digest is taken again
+
+
+def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
+    """The tree of two files; None where the bytes of one are gone."""
+    with ExitStack() as files, suppress(OSError, ReprokitError):  # what their digests say stands
+        one = _opened(runs.directories[0], left, files)
+        other = _opened(runs.directories[1], right, files) if one is not None else None
+        if one is None or other is None:
+            return None
+        one.beside = _Outputs(runs.directories[0], left.path, files)
+        other.beside = _Outputs(runs.directories[1], right.path, files)
+        options = CompareOptions.within(runs.accepted("outputs"), runs.accepted("outputs"))
+        return compare_files(name, FileSide(one, left.path), FileSide(other, right.path), options)
+    return None
+
+
+@dataclass
+class _Outputs:
+    """The outputs of a run as the files beside one of them."""
+
+    run: RunDirectory
+    path: str
+    files: ExitStack
+    opened: dict[str, FileSource] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def open(self, name: str) -> FileSource | None:
+        """The output of this name in the same directory."""
+        if name not in self.opened and "/" not in name:
+            outputs, path = self.run.outputs(), os.path.join(os.path.dirname(self.path), name)
+            for file in (found for found in (outputs.files if outputs else ()) if found.path == path):
+                opened = _opened(self.run, file, self.files)
+                if opened is not None:
+                    self.opened[name] = opened
+        return self.opened.get(name)
+
+
+def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
+    """The file with the recorded digest, until those files are closed."""
+    opened = found(run, file)
+    if opened is not None:
+        files.callback(opened.close)
+    return opened
+
+
+def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
+    """The run's own copy, else the file that the run wrote; of a private key neither."""
+    if file.kept is not None:
+        with suppress(OSError, ReprokitError):
+            kept = _with_digest(run.open_kept(file), file)
+            if kept is not None:
+                return kept
+    path = Path(run.run.working_directory) / file.path
+    with suppress(OSError, ValueError):
+        return _with_digest(rundir.open_regular(os.fspath(path), os.O_RDONLY), file)
+    return None
+
+
+def _with_digest(fd: int, file: OutputFile) -> FileSource | None:
+    source = FileSource(fd)
+    with suppress(OSError, ReprokitError):
+        is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
+        if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
+            return source
+    source.close()
+    return None
+
+
+def _digest(source: FileSource) -> str:
+    digest = hashlib.sha256()
+    for block in blocks(source):
+        digest.update(block)
+    return f"sha256:{digest.hexdigest()}"

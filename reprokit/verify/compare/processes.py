@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Side, Verdict, compared, group, information, missing
-from reprokit.verify.compare.match import Matched, SeriesPair
+from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.read.scan import ScannedProcess, natural
 
 
-def compare(matched: Matched) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """Every process that recorded anything, by its identity."""
-    names = sorted({*matched.left.processes, *matched.right.processes}, key=natural)
-    children = tuple(leaf for name in names for leaf in _process(name, *matched.process(name)))
+    names = sorted({*runs.left.processes, *runs.right.processes}, key=natural)
+    children = tuple(leaf for name in names for leaf in _process(name, *runs.process(name)))
     return group("processes", children)
 
 
@@ -73,9 +73,9 @@ def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProces
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 
 
-def not_told_side(matched: Matched, pair: SeriesPair) -> str | None:
+def not_told_side(runs: RunPair, pair: SeriesPair) -> str | None:
     """The side that lacks what processes write at their end, where its process was stopped before."""
-    left, right = matched.process(pair.key.process)
+    left, right = runs.process(pair.key.process)
     if pair.right is None and is_cut_short(pair.key.process, right, left):
         return "right"
     if pair.left is None and is_cut_short(pair.key.process, left, right):
@@ -83,18 +83,18 @@ def not_told_side(matched: Matched, pair: SeriesPair) -> str | None:
     return None
 
 
-def not_told(matched: Matched, pair: SeriesPair, result: Difference) -> Difference:
+def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
     """The leaf of such a thing: not compared where one side was stopped before."""
-    side = not_told_side(matched, pair)
+    side = not_told_side(runs, pair)
     if side is None:
         return result
     meaning = f"not compared: process {pair.key.process} of the {side} run was stopped before it recorded it"
     return Difference(result.name, Verdict.NOT_RECORDED, result.left, result.right, meaning)
 
 
-def stopped(matched: Matched) -> Iterator[str]:
+def stopped(runs: RunPair) -> Iterator[str]:
     """What must be said beside the verdict of processes whose ends are not compared."""
-    for side, scan, others in (("left", matched.left, matched.right), ("right", matched.right, matched.left)):
+    for side, scan, others in (("left", runs.left, runs.right), ("right", runs.right, runs.left)):
         for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
             other = others.processes.get(name)
             if process.was_stopped and other is not None and other.outcomes and is_cut_short(name, process, other):

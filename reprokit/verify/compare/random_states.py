@@ -6,23 +6,23 @@ from collections.abc import Set
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, group
-from reprokit.verify.compare.match import Matched, Raw, SeriesPair
+from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
 from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf
 
 _IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
 
 
-def compare(matched: Matched, idle: Set[tuple[str, str]] = frozenset()) -> Difference:
+def compare(runs: RunPair, idle: Set[tuple[str, str]] = frozenset()) -> Difference:
     """One leaf a generator and process; idle: of those that differ, the ones that no step of a trail drew from."""
-    return group("random states", tuple(_state(matched, pair, idle) for pair in matched.of("random_state")))
+    return group("random states", tuple(_state(runs, pair, idle) for pair in runs.of("random_state")))
 
 
-def _state(matched: Matched, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Difference:
+def _state(runs: RunPair, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Difference:
     result = leaf(pair, _WORDING)
     if (pair.key.process, _IN_TRAILS.get(pair.key.name, pair.key.name)) in idle:
         result = replace(result, role=Role.IDLE)
-    return not_told(matched, pair, result)
+    return not_told(runs, pair, result)
 
 
 def _point(left: Raw, right: Raw, position: int) -> LinePoint:

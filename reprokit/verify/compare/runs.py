@@ -8,13 +8,13 @@ from pathlib import Path
 
 from reprokit import entropy as entropy_profile
 from reprokit import state_files
-from reprokit.difference import Difference, Exclusion, Side, Verdict, group
+from reprokit.difference import SIDES, Difference, Exclusion, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
-from reprokit.tolerance import Tolerance, Tolerances
+from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import (
     command,
     early_ends,
@@ -32,15 +32,10 @@ from reprokit.verify.compare import (
     trails,
     weights,
 )
-from reprokit.verify.compare.match import Matched, match
-from reprokit.verify.compare.output_contents import OutputContents
-from reprokit.verify.compare.tolerances import Near, judged
-from reprokit.verify.compare.verdict_rows import overall
+from reprokit.verify.compare.match import RunPair, match
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import Shared, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
-from reprokit.verify.read.normalization import Normalisations
-from reprokit.verify.read.scan import Scan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
@@ -85,62 +80,49 @@ def require_whole(path: Path) -> None:
 
 def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
     """Compare two finished runs; raises a RunError or NothingComparable where that is impossible."""
-    accepted = (tolerances or Tolerances()).of
     left, right = RunDirectory(left_path), RunDirectory(right_path)
     left.require_finished()
     right.require_finished()
     for run in (left, right):
         integrity.check(run)
-    normalisations = Normalisations()
-    matched = match(left, right, normalisations)
-    files = left.outputs(), right.outputs()
-    has_outcomes = matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)
-    found = [tracker_metrics.read(run, listed) for run, listed in zip((left, right), files, strict=True)]
-    in_files = tracker_metrics.compare(found[0], found[1], accepted.get("metrics"))
-    has_results = has_outcomes or any(map(outputs.comparable, files)) or any(map(tracker_metrics.compared, in_files))
+    runs = match(left, right, tolerances or Tolerances())
+    in_files = tracker_metrics.compare(runs)
+    has_results = runs.has(OUTCOMES) or any(map(outputs.comparable, runs.outputs))
+    has_results = has_results or any(map(tracker_metrics.compared, in_files))
     if not (has_results or any(map(snapshots.comparable, (left, right)))):
         raise NothingComparable(_nothing(left, right))
-    trail = trails.Pair(left, right)
-    near = Near((left, right), matched, tolerances) if tolerances else None
+    trail = trails.Pair(runs)
     children = (
-        command.compare(left.run, right.run, normalisations),
-        environment.compare((left, right), matched, normalisations),
-        entropy.compare(left.run, right.run),
-        processes.compare(matched),
-        seeds.compare(matched, normalisations),
-        *_training(trail, matched, near, accepted.get("trail")),
-        judged(weights.compare(matched), accepted.get("weights")),
-        evaluation.compare((left, right), matched, near),
+        command.compare(runs),
+        environment.compare(runs),
+        entropy.compare(runs),
+        processes.compare(runs),
+        seeds.compare(runs),
+        *_training(trail, runs),
+        weights.compare(runs),
+        evaluation.compare(runs),
         *in_files,
-        random_states.compare(matched, trail.idle),
-        outputs.compare(*files, normalisations, OutputContents(left, right, accepted.get("outputs"))),
-        *snapshots.compare(left, right),
-        status.compare(left.run, right.run),
-        status.times(left.run, right.run, normalisations),
+        random_states.compare(runs, trail.idle),
+        outputs.compare(runs),
+        *snapshots.compare(runs),
+        status.compare(runs),
+        status.times(runs),
     )
-    tree = early_ends.told_apart(left, right, matched, group("runs", children))
-    return Comparison(
-        left,
-        right,
-        tree,
-        normalisations.applied,
-        (
-            *_notes(left, right, matched, tree),
-            *outputs.beside(*files),
-            *processes.stopped(matched),
-            *trail.notes(),
-            *_untrained(left, right, trail, matched),
-        ),
-        str(tolerances or ""),
+    tree = early_ends.told_apart(runs, group("runs", children))
+    notes = (
+        *_notes(runs, tree),
+        *outputs.beside(runs),
+        *processes.stopped(runs),
+        *trail.notes(),
+        *_untrained(runs, trail),
     )
+    return Comparison(left, right, tree, runs.normalisations.applied, notes, str(tolerances or ""))
 
 
-def _training(
-    trail: trails.Pair, matched: Matched, near: Near | None, accepted: Tolerance | None
-) -> tuple[Difference, Difference]:
+def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, Difference]:
     """The trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
-    steps, values = judged(trail.compare(), accepted), metrics.compare(matched, near)
-    return (values, steps) if trails.is_after(steps, matched) else (steps, values)
+    steps, values = trail.compare(), metrics.compare(runs)
+    return (values, steps) if trails.is_after(steps, runs) else (steps, values)
 
 
 def _nothing(left: RunDirectory, right: RunDirectory) -> str:
@@ -152,32 +134,32 @@ def _nothing(left: RunDirectory, right: RunDirectory) -> str:
     return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
 
 
-def _untrained(left: RunDirectory, right: RunDirectory, trail: trails.Pair, matched: Matched) -> Iterator[str]:
+def _untrained(runs: RunPair, trail: trails.Pair) -> Iterator[str]:
     """That no training may have been compared, where there was a framework to train with."""
-    sides = matched.left, matched.right
-    if not all(run.run.trail is not None and run.run.trail.is_on for run in (left, right)):
+    if not all(run.trail is not None and run.trail.is_on for run in runs.files):
         return
-    seen = trail.has_steps or any(side.has(STEPS) for side in sides)
-    if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in sides):
+    seen = trail.has_steps or runs.has(STEPS)
+    if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in (runs.left, runs.right)):
         yield "neither run was seen to take a step of an optimizer: if they were to train, nothing was left to train"
 
 
-def _notes(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
     """What qualifies the verdict."""
-    common = shared(left.run, right.run)
+    left, right = runs.files
+    common = shared(left, right)
     if common is not None:
         yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
-    if left.run.kind == right.run.kind == REPLAY:
+    if left.kind == right.kind == REPLAY:
         yield "both runs are replays, which can agree and be wrong alike: compare one with its recording"
-    for run, side in ((left, "left"), (right, "right")):
+    for run, side in zip(runs.directories, SIDES, strict=True):
         if run.unfinished:
             yield f"the {side} run {NO_END}; what it had recorded is compared"
-    if status.failed(left.run) and status.failed(right.run) and status.ended(left.run) == status.ended(right.run):
-        yield f"both runs failed: {status.ended(left.run)}"
-    if tree.verdict.differs and (text := entropy.advice(left, right)):
+    if status.failed(left) and status.failed(right) and status.ended(left) == status.ended(right):
+        yield f"both runs failed: {status.ended(left)}"
+    if tree.verdict.differs and (text := entropy.advice(*runs.directories)):
         yield text
-    yield from state_files.sentences(left, right)
-    yield from _limits(left, right, matched, tree)
+    yield from state_files.sentences(*runs.directories)
+    yield from _limits(runs, tree)
 
 
 def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
@@ -187,12 +169,11 @@ def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
             yield loaded, f"the {side} run's {name} was {loaded.words}"
 
 
-def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Difference) -> Iterator[str]:
+def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     """What the comparison could not see."""
-    sides: tuple[tuple[RunDirectory, Scan, Side], ...] = (left, matched.left, "left"), (right, matched.right, "right")
-    for run, scan, side in sides:
-        yield from (text for _, text in not_loaded(run.run, side))
-        for words in (run.run.out_of_reach_in_words, run.run.unsupervised):
+    for run, scan, side in zip(runs.files, (runs.left, runs.right), SIDES, strict=True):
+        yield from (text for _, text in not_loaded(run, side))
+        for words in (run.out_of_reach_in_words, run.unsupervised):
             if words:
                 yield f"of the {side} run, {words}"
         for warning in scan.warnings:
@@ -207,5 +188,5 @@ def _limits(left: RunDirectory, right: RunDirectory, matched: Matched, tree: Dif
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     in_files = any(map(tracker_metrics.compared, tree.children))
-    if not (in_files or matched.left.has(OUTCOMES) or matched.right.has(OUTCOMES)):
+    if not (in_files or runs.has(OUTCOMES)):
         yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reprokit.difference import Difference, Verdict, information
-from reprokit.verify.compare.match import Matched
+from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.scan import VariableStates
 
 NAME = "script variable"
@@ -29,9 +29,9 @@ def _presence(found: VariableStates) -> str:
     return ", ".join("set" if is_set else "unset" for is_set in sorted(found.presence))
 
 
-def compare(matched: Matched) -> Iterator[Difference]:
+def compare(runs: RunPair) -> Iterator[Difference]:
     """One leaf a variable that differs; the others are counted."""
-    left, right = matched.left.variables, matched.right.variables
+    left, right = runs.left.variables, runs.right.variables
     both = sorted({*left} & {*right})
     differing = [name for name in both if not _same(left[name], right[name])]
     unknown = [name for name in both if name not in differing and not _are_comparable(left[name], right[name])]

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
-from reprokit.verify.compare.match import Matched, Raw
+from reprokit.verify.compare.match import Raw, RunPair
 from reprokit.verify.compare.series_leaves import LinePoint, Wording, counted, leaf
-from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES, Normalisations
+from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
 from reprokit.verify.read.scan import Replaced, Scan, natural
 
 
-def compare(matched: Matched, normalisations: Normalisations) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """One leaf a thread that seeds, and one a process in which a replay gave recorded seeds."""
-    pairs = list(matched.of("seed"))
+    pairs = list(runs.of("seed"))
     for one, other in [(pair.left, pair.right) for pair in pairs if pair.same]:
         if one is not None and other is not None:
-            normalisations.ignore(SEED_LINES, one.places, other.places)
-            normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
+            runs.normalisations.ignore(SEED_LINES, one.places, other.places)
+            runs.normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
     wording = Wording("seeds", "call", _point, _place, _call)
     leaves = [leaf(pair, wording) for pair in pairs]
-    if matched.left.all_seeds == matched.right.all_seeds:
+    if runs.left.all_seeds == runs.right.all_seeds:
         leaves = [_elsewhere(found) if found.verdict.differs else found for found in leaves]
-    return group("seeds", (*leaves, *_replaced(matched)))
+    return group("seeds", (*leaves, *_replaced(runs)))
 
 
 def _elsewhere(found: Difference) -> Difference:
@@ -31,8 +31,8 @@ def _elsewhere(found: Difference) -> Difference:
     return information(found.name, found.left, found.right, meaning)
 
 
-def _replaced(matched: Matched) -> Iterator[Difference]:
-    left, right = matched.left.replaced, matched.right.replaced
+def _replaced(runs: RunPair) -> Iterator[Difference]:
+    left, right = runs.left.replaced, runs.right.replaced
     for process in sorted({*left, *right}, key=natural):
         sides = left.get(process), right.get(process)
         first = next(side for side in sides if side is not None)

@@ -9,15 +9,16 @@ from reprokit.capture import files
 from reprokit.difference import Difference, compared, group, information, missing
 from reprokit.model.run import SnapshotFacts
 from reprokit.rundir import SNAPSHOTS, RunDirectory
+from reprokit.verify.compare.match import RunPair
 
 SHOWN = 6
 IGNORED = frozenset(["check", "digest"])
 
 
-def compare(left: RunDirectory, right: RunDirectory) -> Iterator[Difference]:
+def compare(runs: RunPair) -> Iterator[Difference]:
     """One leaf a snapshot, where a run was asked to capture; one that was not has none to miss."""
-    if left.run.capture is not None or right.run.capture is not None:
-        yield _compared(left, right)
+    if any(run.capture is not None for run in runs.files):
+        yield _compared(*runs.directories)
 
 
 def _compared(left: RunDirectory, right: RunDirectory) -> Difference:

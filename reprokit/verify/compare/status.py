@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Verdict, compared, group, information, missing
 from reprokit.model.run import FAILED, FINISHED, RunFile
-from reprokit.verify.read.normalization import TIMES, Normalisations
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.read.normalization import TIMES
 
 
-def compare(left: RunFile, right: RunFile) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """The exit code or signal."""
+    left, right = runs.files
     ends = ended(left), ended(right)
     if not any(ends):
         unknown = Difference("status", Verdict.NOT_RECORDED, detail="neither launcher lived to see the end")
@@ -47,9 +49,10 @@ def failed(run: RunFile) -> bool:
     return run.status == FAILED or (run.status == FINISHED and (run.signal is not None or run.exit_code != 0))
 
 
-def times(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+def times(runs: RunPair) -> Difference:
     """When they ran and how long: shown, never compared."""
-    normalisations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
+    left, right = runs.files
+    runs.normalisations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
     started = information("started", left.started, right.started)
     duration = information("duration", seconds(left.duration), seconds(right.duration))
     return group("times", (started, duration), "shown, never compared")

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from reprokit.artifacts import tracker_files
 from reprokit.artifacts.tracker_files import Logged, LogPoint, kind_of
-from reprokit.difference import Difference, Side, Verdict, group, missing
+from reprokit.difference import Difference, Side, Verdict, different, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
-from reprokit.verify.compare import output_contents
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.outputs import found as found_output
 from reprokit.verify.read.normalization import Normalisations
 from reprokit.verify.read.scan import natural
 
@@ -103,7 +104,7 @@ def _place(path: str, kind: str) -> str:
 
 def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
     with suppress(OSError, ReprokitError):
-        source = output_contents.found(run, file)
+        source = found_output(run, file)
         if source is not None:
             try:
                 return tracker_files.read(file.path, source)
@@ -112,8 +113,10 @@ def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
     return None
 
 
-def compare(left: TrackerMetrics, right: TrackerMetrics, tolerance: Tolerance | None = None) -> tuple[Difference, ...]:
+def compare(runs: RunPair) -> tuple[Difference, ...]:
     """The category, a leaf a series; none where neither run has such files."""
+    left, right = map(read, runs.directories, runs.outputs)
+    tolerance = runs.accepted("metrics")
     if not (left.trackers or right.trackers):
         return ()
     leaves = list(_unread(left, right))
@@ -162,7 +165,7 @@ def _leaf(
             step = (one or other).step
             meaning = f"{name} differs first at step {step}: the {side} run ends before it"
             counts = f"{len(left)} values", f"{len(right)} values"
-            return Difference(str(name), Verdict.DIFFERENT, *counts, meaning, is_sentence=True, lacking=side)
+            return different(str(name), *counts, meaning, lacking=side)
         return _different(name, left, right, one, other, tolerance)
     return Difference(str(name), Verdict.IDENTICAL, *texts)
 
@@ -173,14 +176,14 @@ def _different(
     if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
         count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])
         detail = f"{count} of {len(left)} values of {name} are not bitwise the same, all within {tolerance}"
-        return Difference(str(name), Verdict.TOLERATED, detail=detail, is_sentence=True)
+        return different(str(name), "", "", detail, Verdict.TOLERATED)
     if one.step != other.step:
         meaning = f"{name} differs first in its steps: step {one.step} against step {other.step}"
         steps = f"step {one.step}", f"step {other.step}"
-        return Difference(str(name), Verdict.DIFFERENT, *steps, meaning, is_sentence=True)
+        return different(str(name), *steps, meaning)
     texts = (str(one), str(other)) if one.dtype == other.dtype else (f"{one.dtype} {one}", f"{other.dtype} {other}")
     meaning = f"{name} differs first at step {one.step}: {texts[0]} against {texts[1]}"
-    return Difference(str(name), Verdict.DIFFERENT, *texts, meaning, is_sentence=True)
+    return different(str(name), *texts, meaning)
 
 
 def tolerance_of(tolerance: Tolerance) -> Any:

@@ -6,22 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reprokit import trails
-from reprokit.difference import Difference, Role, Verdict, group, information, missing
+from reprokit.difference import SIDES, Difference, Role, Verdict, group, information, missing
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Trail
-from reprokit.verify.compare.divergence_sentences import NAMES, counted, noun, place, sentence
 from reprokit.verify.compare.divergences import (
     GENERATORS,
     INPUTS,
     LENGTH,
+    NAMES,
     ORDER,
     PER_STEP,
     Point,
     SeriesDivergence,
     Side,
     compared,
+    counted,
+    noun,
+    place,
+    sentence,
 )
-from reprokit.verify.compare.match import Matched
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.series_leaves import judged
 from reprokit.verify.read.scan import natural
 
 LISTED = 100  # tensors in figures
@@ -32,9 +37,9 @@ Key = tuple[str, str]  # process, series
 class Pair:
     """The trails of two runs."""
 
-    def __init__(self, left: RunDirectory, right: RunDirectory):
-        self._runs = left, right
-        self._trails = list(trails.read(left)), list(trails.read(right))
+    def __init__(self, runs: RunPair):
+        self._runs, self._accepted = runs.directories, runs.accepted("trail")
+        self._trails = [list(trails.read(run)) for run in runs.directories]
         self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
     @property
@@ -47,7 +52,7 @@ class Pair:
         sides = _sides(self._runs[0], self._trails[0]), _sides(self._runs[1], self._trails[1])
         if any(sides) and not all(sides):
             return group("trail", (_one_sided(self._runs, bool(sides[0])),))
-        return self._compare(*sides)
+        return judged(self._compare(*sides), self._accepted)
 
     def _compare(self, *sides: Mapping[Key, Side]) -> Difference:
         parted: list[tuple[Point, Difference]] = []
@@ -71,7 +76,7 @@ class Pair:
 
     def notes(self) -> Iterator[str]:
         """Trails that end before their training did."""
-        for found, side in zip(self._trails, ("left", "right"), strict=True):
+        for found, side in zip(self._trails, SIDES, strict=True):
             for trail in found:
                 if trail.gave_up or trail.lost:
                     why = trail.gave_up or "its file could not grow"
@@ -192,12 +197,12 @@ def _figures(found: SeriesDivergence, name: str) -> dict[str, Any]:
     }
 
 
-def is_after(trail: Difference, matched: Matched) -> bool:
+def is_after(trail: Difference, runs: RunPair) -> bool:
     """Whether losses differ at an earlier step than the trail does; those of which there is one a step at least."""
     first = trail.first()
     if first is None or "step" not in first.figures:
         return False
     step, count = first.figures["step"], min(first.figures["steps"])
-    pairs = (pair for pair in matched.of("loss") if pair.left is not None and pair.left.count >= count)
+    pairs = (pair for pair in runs.of("loss") if pair.left is not None and pair.left.count >= count)
     losses = [pair.position for pair in pairs if pair.position is not None]
     return bool(losses) and min(losses) < step

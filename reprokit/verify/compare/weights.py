@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, Verdict, compared, group, missing
-from reprokit.verify.compare.match import Matched, Raw, SeriesPair
+from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged, leaf, numbered
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
-def compare(matched: Matched) -> Difference:
+def compare(runs: RunPair) -> Difference:
     """Epochs before the end, as a difference goes on from there; then the number of steps."""
-    children = [leaf(pair, _TRAIL) for pair in matched.of("weights")]
-    children += [not_told(matched, pair, _end(pair)) for pair in matched.of(END_WEIGHTS)]
-    children += [not_told(matched, pair, leaf(pair, _STEPS)) for pair in matched.of("optimizer")]
-    return group("weights", tuple(children))
+    children = [leaf(pair, _TRAIL) for pair in runs.of("weights")]
+    children += [not_told(runs, pair, _end(pair)) for pair in runs.of(END_WEIGHTS)]
+    children += [not_told(runs, pair, leaf(pair, _STEPS)) for pair in runs.of("optimizer")]
+    return judged(group("weights", tuple(children)), runs.accepted("weights"))
 
 
 def _end(pair: SeriesPair) -> Difference:

@@ -16,9 +16,9 @@ from reprokit.verify.compare import script_variables, seeds, series_leaves, trac
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.metrics import WORDINGS, text
 from reprokit.verify.compare.status import failed, seconds
-from reprokit.verify.compare.verdict_rows import shortened
 from reprokit.verify.read.metric_lines import END_WEIGHTS, Tracker
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey
+from reprokit.verify.show.comparison import shortened
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
-from reprokit import entropy, findings
-from reprokit.errors import RunError
+from reprokit import entropy, findings, trails
+from reprokit.errors import RunDamaged, RunError
 from reprokit.findings import FindingsFile
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
 from reprokit.rundir import ENTROPY, RunDirectory
+from reprokit.trails import Series, Trail
 from reprokit.verify.compare import script_variables, tracker_metrics
 from reprokit.verify.compare.match import Raw
 from reprokit.verify.compare.status import ended
@@ -26,8 +27,6 @@ from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalisations
 from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
-from reprokit.verify.show.trail_summary import Holding, holdings
-from reprokit.verify.show.trail_summary import document as trails_document
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
@@ -219,7 +218,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "trackers": [
             {"name": one.name, "run": one.run, "place": one.place, "group": one.group} for one in summary.scan.trackers
         ],
-        "trails": trails_document(summary.trails),
+        "trails": [holding.document() for holding in summary.trails],
         "findings": findings.counts(summary.findings),
         "outputs": msgspec.to_builtins(summary.outputs.files),
         "links": msgspec.to_builtins(summary.outputs.links),
@@ -238,3 +237,68 @@ def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
     kind, at = (key.kind, None) if key.kind != END_WEIGHTS else ("weights", "end")
     line = {"process": key.process, "kind": kind, "name": key.name, "lines": series.count}
     return {**line, "at": at, "first": series.first, "last": series.last}
+
+
+ATTEMPTS = 5  # to read a file that grows at this moment
+LOOKED_AT = 64  # steps at the beginning that tell which quantities are known
+_QUANTITIES = {
+    "batch": ("batch",),
+    "random state": ("torch", "python", "numpy"),
+    "loss": ("loss",),
+    "gradients": ("gradients",),
+    "parameters": ("parameters",),
+    "buffers": ("buffers",),
+    "model inputs": ("inputs",),
+}
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is known of the steps of one optimizer."""
+
+    process: str
+    name: str
+    kind: str
+    steps: int
+    quantities: list[str]
+    tensors: int
+    bytes: int  # of the file, which all optimizers of a process share
+
+    def document(self) -> dict[str, Any]:
+        """It for JSON."""
+        return {"class" if key == "kind" else key: value for key, value in asdict(self).items()}
+
+    def __str__(self) -> str:
+        what = ", ".join(self.quantities) or "nothing known of them"
+        return (
+            f"{self.name} ({self.kind}) of process {self.process}: {self.steps:,} step{'' if self.steps == 1 else 's'}"
+            f" of {self.tensors} tensors: {what}; in a file of {self.bytes} bytes"
+        )
+
+
+def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[Holding], list[str]]:
+    """What each optimizer's trail holds, and a warning where that cannot be read."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return [one for trail in trails.read(run) for one in _of(trail)], []
+        except RunDamaged as error:
+            if not in_progress or attempt == ATTEMPTS - 1:
+                return [], [str(error)]
+        except RunError as error:
+            return [], [str(error)]
+    return [], []
+
+
+def _of(trail: Trail) -> Iterator[Holding]:
+    for series in trail.series:
+        tensors = len(series.tensors(max(0, series.count - 1)))
+        yield Holding(trail.process, series.name, series.kind, series.count, _known(series), tensors, trail.size)
+
+
+def _known(series: Series) -> list[str]:
+    steps = list(series.steps(0, LOOKED_AT))
+    return [
+        name
+        for name, fields in _QUANTITIES.items()
+        if any(getattr(step, field) is not None for step in steps for field in fields)
+    ]

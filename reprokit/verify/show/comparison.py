@@ -1,16 +1,25 @@
-"""A comparison as rows of text: the verdict in one line, then the categories, for any presenter."""
+"""Comparisons of runs and of files as rows of text, on the screen, and as JSON documents.
+
+reprokit/schemas/verify.schema.json and diff.schema.json describe the documents.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from reprokit.difference import Difference, Verdict
+from reprokit.artifacts.descriptions import histogram
+from reprokit.difference import Difference, Role, Verdict, overall
+from reprokit.screen import Cells, print_rows
+from reprokit.verify.compare.series_leaves import KINDS
 
 if TYPE_CHECKING:
+    from reprokit.rundir import RunDirectory
     from reprokit.verify.compare.runs import Comparison
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
@@ -31,13 +40,6 @@ class Row:
     verdict: Verdict
     text: str
     depth: int = 0
-
-
-def overall(tree: Difference) -> Verdict:
-    """What came out of a whole comparison."""
-    if tree.verdict.differs:
-        return Verdict.DIFFERENT
-    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
 
 
 def verdict_line(comparison: Comparison) -> str:
@@ -167,3 +169,140 @@ def _value(thing: Difference) -> str:
 def shortened(text: str) -> str:
     """Digests cut to what people compare by eye; --all and --json have them whole."""
     return _LONG_DIGEST.sub(r"\1...", text)
+
+
+STYLES = {
+    Verdict.IDENTICAL: "green",
+    Verdict.TOLERATED: "yellow",
+    Verdict.DIFFERENT: "bold red",
+    Verdict.MISSING: "bold red",
+    Verdict.INFORMATION: "cyan",
+    Verdict.NOT_RECORDED: "dim",
+}
+
+
+def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
+    """Print it, short or with every leaf."""
+    cells = [Cells(("likely cause", "information", text), STYLES[Verdict.INFORMATION]) for text in causes(comparison)]
+    cells += [
+        Cells(("  " * row.depth + row.name, row.verdict.value, row.text), STYLES[row.verdict])
+        for row in rows(comparison, every_leaf=every_leaf)
+    ]
+    footer = [_side("left", comparison.left), _side("right", comparison.right)]
+    footer += [f"note: {note}" for note in comparison.notes]
+    if comparison.tolerances:
+        footer.append(f"tolerance: {comparison.tolerances}")
+    if comparison.normalisations:
+        footer.append(f"normalised: {'; '.join(comparison.normalisations)}")
+    print_rows(verdict_line(comparison), cells, footer, f"bold {STYLES[comparison.verdict]}")
+
+
+def _side(name: str, run: RunDirectory) -> str:
+    return f"{name}: {run.path}, a {KINDS[run.run.kind]} of {shlex.join(run.run.command)}"
+
+
+FORMAT = 1
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The whole comparison; every text as it stands in the run directories."""
+    first = comparison.tree.first() or comparison.tree.first_tolerated()
+    return {
+        "format": FORMAT,
+        "verdict": comparison.verdict.value,
+        "left": _run(comparison.left),
+        "right": _run(comparison.right),
+        "first_difference": None if first is None else node(first),
+        **({"tolerances": comparison.tolerances} if comparison.tolerances else {}),
+        "notes": list(comparison.notes),
+        "normalisations": list(comparison.normalisations),
+        "categories": [node(child) for child in comparison.tree.children],
+    }
+
+
+def _run(run: RunDirectory) -> dict[str, Any]:
+    facts = run.run
+    return {
+        "path": str(run.path),
+        "run_id": facts.run_id,
+        "kind": facts.kind,
+        "command": facts.command,
+        "status": facts.status,
+        "exit_code": facts.exit_code,
+        "signal": facts.signal,
+        "started": facts.started,
+        "duration": facts.duration,
+    }
+
+
+def node(difference: Difference) -> dict[str, Any]:
+    """A node of the tree with all below it."""
+    found = {
+        "name": difference.name,
+        "verdict": difference.verdict.value,
+        "left": difference.left,
+        "right": difference.right,
+        "detail": difference.detail,
+        "can_change_results": difference.can_change_results,
+        "children": [node(child) for child in difference.children],
+    }
+    if difference.role is not Role.OWN:
+        found["role"] = difference.role.name.lower()
+    return {**found, "figures": dict(difference.figures)} if difference.figures else found
+
+
+SHORT = 24  # rows on one screen
+
+
+def document_of_files(tree: Difference, left: Path, right: Path) -> dict[str, Any]:
+    """The whole comparison; every text as it stands in the files."""
+    first = tree.first() or tree.first_tolerated()
+    return {
+        "format": FORMAT,
+        "verdict": overall(tree).value,
+        "left": str(left),
+        "right": str(right),
+        "first_difference": None if first is None else node(first),
+        "tree": node(tree),
+    }
+
+
+def print_tree(tree: Difference, left: Path, right: Path, *, every_leaf: bool) -> None:
+    """Print it: the verdict, then what differs, cut to one screen unless every leaf is asked for."""
+    rows = list(_file_rows(tree, 0, every_leaf=every_leaf))
+    footer = [f"left: {left}", f"right: {right}"]
+    if not every_leaf and len(rows) > SHORT:
+        footer.insert(0, f"{len(rows) - SHORT} more lines: --all shows them")
+        rows = rows[:SHORT]
+    print_rows(_files_verdict(tree), rows, footer, STYLES[overall(tree)])
+
+
+def _files_verdict(tree: Difference) -> str:
+    first = tree.first()
+    if first is not None:
+        return f"different: {sentence(first)}"
+    near = tree.first_tolerated()
+    if near is not None:
+        return f"tolerated: {NOT_BITWISE}; first {sentence(near)}"
+    files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
+    held = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
+    return f"identical: {held}"
+
+
+def _file_rows(tree: Difference, depth: int, *, every_leaf: bool) -> Iterator[Cells]:
+    """What differs and what is worth a word; with every leaf also what is the same, and the figures."""
+    telling = tree.verdict.not_bitwise or tree.detail or every_leaf or depth == 0
+    if not telling:
+        return
+    yield _file_cells(tree, depth)
+    if every_leaf:
+        yield from (Cells(("  " * (depth + 1) + name, "", text)) for name, text in histogram(tree.figures))
+    for child in tree.children:
+        yield from _file_rows(child, depth + 1, every_leaf=every_leaf)
+
+
+def _file_cells(tree: Difference, depth: int) -> Cells:
+    text = tree.detail
+    if tree.judged is not None and tree.left != tree.right:
+        text = f"{tree.left or '-'} | {tree.right or '-'}  {tree.detail}"
+    return Cells(("  " * depth + tree.name, tree.verdict.value, text or tree.left), STYLES[tree.verdict])
