@@ -23,7 +23,7 @@ def loads(data: bytes) -> Any:
 
     The standard library's reader keeps file names that are not UTF-8, as escaped surrogates.
     """
-    if len(data) > SMALL and _estimate(data) > MEMORY:
+    if len(data) > SMALL and estimate(data) > MEMORY:
         raise ValueError(f"{len(data)} bytes of JSON hold more values than are read at once")
     try:
         content = msgspec.json.decode(data) if len(data) <= SHORT else None
@@ -52,7 +52,8 @@ def _keys(content: dict[str, Any]) -> int:
     return count  # fewer than there are where lists hold objects: then the other reader decides
 
 
-def _estimate(data: bytes) -> int:
+def estimate(data: bytes) -> int:
+    """Bytes that the values of a text may take."""
     brackets = data.count(b"[") + data.count(b"{")
     return 2 * len(data) + 120 * brackets + 90 * data.count(b",") + 130 * data.count(b":")
 

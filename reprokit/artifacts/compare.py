@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from reprokit.artifacts.descriptions import counted, described, tensor_differenc
 from reprokit.artifacts.elements import Blob, Format, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
 from reprokit.artifacts.sources import verify
-from reprokit.artifacts.tensors import Judge, bitwise, tolerant
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -23,6 +21,7 @@ MOST_NOISE = 4
 SAME = "same content"
 GENERAL = ("zip", "tar", "json", "text")  # formats that files of more special ones have, too
 PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that hold one file and nothing else
+_KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
 OTHER = "other"  # among the figures of what is identical: the noise that differs
 
 Key: TypeAlias = tuple[str, int]  # of a part: its name, and which of that name it is
@@ -31,17 +30,11 @@ NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a lon
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How to compare."""
+    """How to compare: bit for bit, or where a tolerance is given, within that."""
 
-    limits: Limits = field(default_factory=Limits)
-    judge: Judge = bitwise
-    tolerance: Tolerance | None = None  # of tensors, as the judge has it
+    tolerance: Tolerance | None = None  # of tensors
     values: Tolerance | None = None  # of single numbers that stand in a text
-
-    @classmethod
-    def within(cls, tensors: Tolerance | None, values: Tolerance | None) -> CompareOptions:
-        """Bit for bit, or where a tolerance is given, within that."""
-        return cls(judge=tolerant(tensors) if tensors else bitwise, tolerance=tensors, values=values)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -162,8 +155,9 @@ def _by_format(
     name: str, format_: Format, left: FileSide, right: FileSide, options: CompareOptions, depth: int
 ) -> Difference:
     if format_.pairwise:
-        module = importlib.import_module(f"reprokit.artifacts.formats.{format_.pairwise}")
-        return module.compare(name, left.source, right.source, options)  # type: ignore[no-any-return]
+        from reprokit.artifacts.formats import text
+
+        return getattr(text, format_.pairwise)(name, left.source, right.source, options)  # type: ignore[no-any-return]
     return _Comparison(name, (left.name, right.name), options, depth).of(
         _parts("left", format_, left, options.limits), _parts("right", format_, right, options.limits)
     )
@@ -182,17 +176,13 @@ def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterat
             if held > limits.header:
                 raise ArtifactDamaged(f"names and values come to more than {limits.header} bytes")
             seen[part.name] += 1
-            yield (part.name, seen[part.name]), _renamed(part, seen[part.name])
+            same = seen[part.name]
+            yield (part.name, same), part if same == 1 else replace(part, name=f"{part.name} ({same})")
     except OSError:
         raise
     except Exception as error:
         text = str(error) if isinstance(error, ArtifactDamaged) else f"{type(error).__name__}: {error}"
         raise ArtifactDamaged(f"the {side} one: {text}") from error
-
-
-def _renamed(part: Part, number: int) -> Part:
-    """The part, told from those of the same name before it; only its key tells it from one that is called so."""
-    return part if number == 1 else replace(part, name=f"{part.name} ({number})")
 
 
 class _Comparison:
@@ -221,40 +211,27 @@ class _Comparison:
 
     def _add(self, place: int, left: Part | None, right: Part | None) -> None:
         if isinstance(left or right, Noise) and isinstance(right or left, Noise):
-            self._add_noise(left, right)
+            texts = [part.text if isinstance(part, Noise) else "" for part in (left, right)]
+            if texts[0] != texts[1]:
+                self._noise.append((left or right).name)  # type: ignore[union-attr]
             return
-        kind = _kind(left or right)
+        kind = _KINDS[type(left or right)]
         self._compared[kind] += 1
         try:
             found = self._pair(left, right)
         finally:
             _release(left, right)
         if found is None or not found.verdict.not_bitwise:
-            self._note(found)
-            self._remember(left, right)
+            if found is not None and found.detail:  # such as the noise of a file within
+                name = found.name.removeprefix(f"{self._name}/")
+                self._noise.append(f"{name} ({found.figures.get(OTHER, found.detail)})")
+            sources = [getattr(part, "source", None) for part in (left, right)]
+            self._sources.update((id(source), source) for source in sources if source is not None)
             return
         self._differing[kind] += 1
         self._beyond += found.verdict.differs
         if sum(self._differing.values()) <= MOST_LEAVES:
             self._differences.append((place, found))
-
-    def _add_noise(self, left: Part | None, right: Part | None) -> None:
-        texts = [part.text if isinstance(part, Noise) else "" for part in (left, right)]
-        if texts[0] != texts[1]:
-            self._noise.append((left or right).name)  # type: ignore[union-attr]
-
-    def _note(self, found: Difference | None) -> None:
-        """Keep what an identical part says, such as the noise of a file within."""
-        if found is not None and found.detail:
-            name = found.name.removeprefix(f"{self._name}/")
-            self._noise.append(f"{name} ({found.figures.get(OTHER, found.detail)})")
-
-    def _remember(self, left: Part | None, right: Part | None) -> None:
-        """Keep the sources of a pair whose container may say the sum of their bytes."""
-        for part in (left, right):
-            source = getattr(part, "source", None)
-            if source is not None:
-                self._sources[id(source)] = source
 
     def _pair(self, left: Part | None, right: Part | None) -> Difference | None:
         if left is None or right is None:
@@ -304,7 +281,7 @@ class _Comparison:
             self._near.add(left.name.removesuffix(NUMBERS))
         if not found.differing:
             return None
-        return tensor_difference(name, left, right, found, self._options.judge(name, found))
+        return tensor_difference(name, left, right, found, self._options.tolerance)
 
     def _tree(self) -> Difference:
         if not self._beyond:
@@ -348,8 +325,3 @@ def _release(*parts: Part | None) -> None:
         release = getattr(getattr(part, "source", None), "release", None)
         if release is not None:
             release()
-
-
-def _kind(part: Part | None) -> str:
-    kinds = {TensorPart: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
-    return kinds[type(part)]

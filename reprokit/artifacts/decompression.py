@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
-from reprokit.artifacts.elements import Beside, Limits, Source
+from reprokit.artifacts.elements import Limits, Siblings, Source
 from reprokit.artifacts.sources import BLOCK, exactly
 from reprokit.errors import ArtifactDamaged
 
@@ -77,7 +77,7 @@ class Unpacked:
         self.packed, self.method = packed, method
         self._limits, self._size, self._crc = limits, size, crc
         self._file: IO[bytes] | None = None
-        self.beside: Beside | None = None
+        self.beside: Siblings | None = None
         if size is not None:
             self._check_size(size)
 

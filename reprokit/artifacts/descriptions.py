@@ -10,7 +10,7 @@ from typing import Any
 from reprokit import dtypes
 from reprokit.artifacts.elements import Noise, Part, TensorPart, Value
 from reprokit.artifacts.sources import exactly
-from reprokit.artifacts.tensors import Extreme, StatisticsJudgment, TensorStatistics, document, multi_index, strides_of
+from reprokit.artifacts.tensors import Extreme, TensorStatistics, document, multi_index, strides_of
 from reprokit.difference import Difference, Verdict
 from reprokit.tolerance import Tolerance
 
@@ -63,24 +63,24 @@ def _packed_element(tensor: TensorPart, dtype: dtypes.Dtype, at: int) -> bytes:
 
 
 def tensor_difference(
-    name: str, left: TensorPart, right: TensorPart, found: TensorStatistics, judgement: StatisticsJudgment
-) -> Difference:  # fmt: skip
-    """The leaf of two tensors that differ."""
-    assert found.first is not None
+    name: str, left: TensorPart, right: TensorPart, found: TensorStatistics, tolerance: Tolerance | None
+) -> Difference:
+    """The leaf of two tensors that differ; the tolerance is the one by which the statistics were taken."""
     dtype = dtypes.named(left.dtype)
-    at = found.first if judgement.at is None else judgement.at
+    verdict, at, remarks = Verdict.DIFFERENT, found.first, [sentence(found, left.shape, left.dtype)]
+    if tolerance is not None and found.beyond:
+        at = found.first_beyond
+        remarks.append(f"{found.beyond} beyond {tolerance}")
+    elif tolerance is not None:
+        verdict = Verdict.TOLERATED
+        remarks.append(f"all within {tolerance}")
+    assert at is not None
     elements = element(left, at), element(right, at)
     texts = [dtypes.shown(dtype, one) for one in elements]
     if texts[0] == texts[1]:
         texts = [dtypes.shown(dtype, one, exact=True) for one in elements]
-    return Difference(
-        name,
-        judgement.verdict,
-        texts[0],
-        texts[1],
-        "; ".join(filter(None, (judgement.sentence or sentence(found, left.shape, left.dtype), judgement.remark))),
-        figures={"dtype": left.dtype, "shape": list(left.shape), **document(found, left.shape)},
-    )
+    figures = {"dtype": left.dtype, "shape": list(left.shape), **document(found, left.shape)}
+    return Difference(name, verdict, texts[0], texts[1], "; ".join(remarks), figures=figures)
 
 
 def sentence(found: TensorStatistics, shape: tuple[int, ...], dtype: str) -> str:

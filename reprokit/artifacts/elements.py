@@ -22,15 +22,21 @@ class Source(Protocol):
         """At most `length` bytes from `offset` on; fewer only at the end."""
 
 
-class Beside(Protocol):
-    """The files beside a source, which has it as its attribute `beside` where there are any."""
+class Siblings:
+    """The files beside a source, which has them as its attribute `beside` where there are any."""
 
-    @property
-    def name(self) -> str:
-        """What the source itself is called."""
+    def __init__(self, name: str, find: Callable[[str], Source | None]):
+        self.name = name  # of the source itself
+        self.opened: dict[str, Source] = {}
+        self._find = find
 
     def open(self, name: str) -> Source | None:
         """The file of this name; None where there is none that can be read."""
+        if name not in self.opened and name not in ("", ".", "..") and "/" not in name:
+            found = self._find(name)
+            if found is not None:
+                self.opened[name] = found
+        return self.opened.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +121,5 @@ class Format:
     name: str
     matches: Callable[[str, bytes], bool]  # by the file's name and its first 4096 bytes
     read: Reader
-    pairwise: str = ""  # the module of formats whose compare() takes two such files at once instead
+    pairwise: str = ""  # the function of formats.text that takes two such files at once instead
     beside: bool = False  # its files may refer to others that stand beside them: equal ones can differ in those

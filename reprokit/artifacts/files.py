@@ -11,7 +11,7 @@ from pathlib import Path
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.formats import refers
 from reprokit.artifacts.raw import AS_BYTES
-from reprokit.artifacts.sources import Directory, open_file
+from reprokit.artifacts.sources import open_file, siblings
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 
@@ -68,7 +68,7 @@ class _Claims:
 def _files(name: str, left: Path, right: Path, options: CompareOptions, claims: _Claims | None = None) -> Difference:
     """One pair of files, with limits of its own."""
     one, other = open_file(left), open_file(right)
-    besides = one.beside, other.beside = Directory(left), Directory(right)
+    besides = one.beside, other.beside = siblings(left), siblings(right)
     try:
         limits = replace(options.limits, spent=type(options.limits.spent)())
         found = compare(name, FileSide(one, left.name), FileSide(other, right.name), replace(options, limits=limits))
@@ -78,8 +78,8 @@ def _files(name: str, left: Path, right: Path, options: CompareOptions, claims: 
     except ArtifactDamaged as error:  # what is damaged is compared as bytes, unless these change meanwhile
         raise ArtifactDamaged(f"{left} or {right} changed while it was read ({error}); compare them again") from None
     finally:
-        for file in (one, other, *besides):
-            file.close()
+        for file in (one, other, *(file for beside in besides for file in beside.opened.values())):
+            file.close()  # type: ignore[attr-defined]
 
 
 def _directories(left: Path, right: Path, options: CompareOptions) -> Difference:

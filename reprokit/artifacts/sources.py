@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reprokit.artifacts.elements import Beside, Source
+from reprokit.artifacts.elements import Siblings, Source
 from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ BLOCK = 1 << 16  # bytes read at once: two of them stay in the L2 cache, without
 class FileSource:
     """A regular file, opened until it is closed or forgotten."""
 
-    def __init__(self, fd: int, beside: Beside | None = None):
-        self.beside = beside
+    def __init__(self, fd: int):
+        self.beside: Siblings | None = None
         self._file = os.fdopen(fd, "rb", buffering=0)
         self._fd = fd
         self._size = os.fstat(fd).st_size
@@ -98,7 +98,7 @@ class Summed:
     def __init__(self, base: Slice, crc: int, sum_: Callable[[bytes, int], int] = zlib.crc32, what: str = ""):
         self.base, self._crc, self._sum = base, crc, sum_
         self._what = what or "a member has the CRC-32 {:08x}, its container says {:08x}"
-        self.beside: Beside | None = None
+        self.beside: Siblings | None = None
 
     @property
     def size(self) -> int:
@@ -212,26 +212,6 @@ class Stream(io.RawIOBase):
         return done
 
 
-class Directory:
-    """The files of the directory in which a file stands; those that were asked for stay open until it is closed."""
-
-    def __init__(self, path: Path):
-        self._directory, self.name = path.parent, path.name
-        self.opened: dict[str, FileSource] = {}
-
-    def open(self, name: str) -> FileSource | None:
-        """A regular file of this directory, without following a link."""
-        if name not in self.opened and name not in ("", ".", "..") and "/" not in name:
-            with suppress(ArtifactNotReadable):
-                self.opened[name] = open_file(self._directory / name, os.O_NOFOLLOW)
-        return self.opened.get(name)
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for file in self.opened.values():
-            file.close()
-
-
 def open_file(path: Path, flags: int = 0) -> FileSource:
     """A regular file, also behind symbolic links; never waits for a pipe."""
     try:
@@ -243,6 +223,17 @@ def open_file(path: Path, flags: int = 0) -> FileSource:
         os.close(fd)
         raise ArtifactNotReadable(f"{path} is neither a file nor a directory, and cannot be compared")
     return FileSource(fd)
+
+
+def siblings(path: Path) -> Siblings:
+    """The regular files of the directory in which a file stands, no link followed; they stay open."""
+
+    def find(name: str) -> FileSource | None:
+        with suppress(ArtifactNotReadable):
+            return open_file(path.parent / name, os.O_NOFOLLOW)
+        return None
+
+    return Siblings(path.name, find)
 
 
 class ForwardReader:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from reprokit import dtypes, native
 from reprokit.artifacts import raw
 from reprokit.artifacts.elements import Limits, TensorPart
 from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly, piece
-from reprokit.difference import Verdict
 from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance as Tolerance
@@ -45,39 +44,6 @@ class TensorStatistics:
     nan_payload: int = 0  # NaN against another NaN
     nan: int = 0  # NaN against a number
     infinite: int = 0  # infinity against anything else
-
-
-@dataclass(frozen=True)
-class StatisticsJudgment:
-    """What statistics mean: the verdict, and a sentence where it is not the bitwise one."""
-
-    verdict: Verdict
-    sentence: str = ""
-    remark: str = ""  # behind the sentence
-    at: int | None = None  # the element to show, where it is not the first that differs
-
-
-Judge: TypeAlias = Callable[[str, TensorStatistics], StatisticsJudgment]  # by the name of the tensor
-
-
-def bitwise(name: str, statistics: TensorStatistics) -> StatisticsJudgment:
-    """Different as soon as one bit is."""
-    return StatisticsJudgment(Verdict.DIFFERENT if statistics.differing else Verdict.IDENTICAL)
-
-
-def tolerant(tolerance: Tolerance) -> Judge:
-    """Different as soon as one element is beyond the tolerance by which the statistics were taken."""
-
-    def judge(name: str, statistics: TensorStatistics) -> StatisticsJudgment:
-        if not statistics.differing:
-            return StatisticsJudgment(Verdict.IDENTICAL)
-        if not statistics.beyond:
-            return StatisticsJudgment(Verdict.TOLERATED, remark=f"all within {tolerance}")
-        return StatisticsJudgment(
-            Verdict.DIFFERENT, remark=f"{statistics.beyond} beyond {tolerance}", at=statistics.first_beyond
-        )
-
-    return judge
 
 
 def _larger(one: Extreme | None, other: Extreme | None) -> Extreme | None:
@@ -351,9 +317,6 @@ def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[in
 
 def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> TensorStatistics:
     """The statistics of a tile with the indices of the whole tensor."""
-    from dataclasses import replace
-
-    from reprokit.artifacts.tensors import multi_index
 
     def whole(at: int) -> int:
         index = 0
@@ -361,20 +324,14 @@ def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> Tens
             index = index * length + start + inside
         return index
 
-    def place(at: int | None) -> int | None:
-        return None if at is None else whole(at)
-
-    def extreme(one: Extreme | None) -> Extreme | None:
-        return None if one is None else replace(one, at=whole(one.at))
-
-    return replace(
-        found,
-        first=place(found.first),
-        first_beyond=place(found.first_beyond),
-        absolute=extreme(found.absolute),
-        relative=extreme(found.relative),
-        ulp=extreme(found.ulp),
-    )
+    changed: dict[str, Any] = {}
+    for name in ("first", "first_beyond", "absolute", "relative", "ulp"):
+        at = getattr(found, name)
+        if isinstance(at, Extreme):
+            changed[name] = replace(at, at=whole(at.at))
+        elif at is not None:
+            changed[name] = whole(at)
+    return replace(found, **changed)
 
 
 def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
@@ -389,15 +346,15 @@ def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: 
     within = strides_of_shape(tile.lengths)
     base = sum(start * stride for start, stride in zip(tile.origin, strides, strict=True))
     axes = [axis for axis, length in enumerate(inner) if length]
-    shape, steps = [tile.lengths[i] for i in axes], [strides[i] for i in axes]
-    targets = [within[i] for i in axes]
-    scatter = _scatterer(ffi, library, size, shape, steps, targets)
+    lengths = ffi.new("uint64_t[]", [tile.lengths[i] for i in axes] or [1])
+    sources = ffi.new("int64_t[]", [strides[i] for i in axes] or [0])
+    places = ffi.new("int64_t[]", [within[i] for i in axes] or [0])
     target = ffi.from_buffer(result)
     for index in itertools.product(*(range(tile.lengths[axis]) for axis in outer)):
         at = base + sum(i * strides[axis] for i, axis in zip(index, outer, strict=True))
         to = sum(i * within[axis] for i, axis in zip(index, outer, strict=True))
         data = exactly(tensor.source, tensor.offset + at * size, span * size)
-        scatter(ffi.from_buffer(data), target + to * size)
+        library.rka_gather(size, len(axes), lengths, sources, places, ffi.from_buffer(data), target + to * size)
     return result
 
 
@@ -420,15 +377,3 @@ def _outer(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list[int]
             break
         outer.append(order[position])
     return outer
-
-
-def _scatterer(
-    ffi: Any, library: Any, size: int, shape: list[int], steps: list[int], targets: list[int]
-) -> Callable[[Any, Any], None]:
-    lengths = ffi.new("uint64_t[]", shape or [1])
-    sources, places = ffi.new("int64_t[]", steps or [0]), ffi.new("int64_t[]", targets or [0])
-
-    def scatter(source: Any, target: Any) -> None:
-        library.rka_gather(size, len(shape), lengths, sources, places, source, target)
-
-    return scatter

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats import tfrecord, wandb
-from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire, signed
+from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, Field, Wire, signed
 from reprokit.artifacts.sources import whole
 from reprokit.errors import ArtifactDamaged
 
@@ -109,16 +109,12 @@ def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, LogPoin
 
 def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
     for record in tfrecord.records(source):
-        wire, step, summaries = Wire(record, Limits()), 0, []
-        for one in wire.fields(0, record.size):
-            if one.number == 2 and one.kind == VARINT:
-                step = signed(one.value)
-            elif one.number == 5 and one.kind == BYTES:
-                summaries.append(one)
-        for summary in summaries:
-            for value in wire.fields(summary.at, summary.end):
-                if value.number == 1 and value.kind == BYTES:
-                    yield from _scalar(wire, value, step)
+        wire = Wire(record, Limits())
+        step = signed(wire.last(0, record.size, 2))
+        summaries = (one for one in wire.fields(0, record.size) if one.number == 5 and one.kind == BYTES)
+        for value in (value for summary in summaries for value in wire.fields(summary.at, summary.end)):
+            if value.number == 1 and value.kind == BYTES:
+                yield from _scalar(wire, value, step)
 
 
 def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:

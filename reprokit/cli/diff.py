@@ -41,7 +41,7 @@ def command(
     from reprokit.artifacts.compare import CompareOptions
     from reprokit.artifacts.files import diff
 
-    tree = diff(left, right, CompareOptions.within(accepted.of.get("tensors"), accepted.of.get("values")))
+    tree = diff(left, right, CompareOptions(accepted.of.get("tensors"), accepted.of.get("values")))
     if as_json:
         from reprokit.verify.show.comparison import document_of_files
 

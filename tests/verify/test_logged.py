@@ -16,8 +16,7 @@ from reprokit.rundir import seal_file
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.tracker_metrics import CATEGORY
-from reprokit.verify.read.normalization import Normalisations
-from reprokit.verify.read.trackers import excluded
+from reprokit.verify.read.normalization import Normalisations, excluded
 from reprokit.verify.show.summary import document, summarise
 from tests.artifacts.test_logged import event, framed, history, version
 from tests.support import Reprokit

@@ -148,8 +148,8 @@ FORMATS: tuple[Format, ...] = (
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
     Format("tar", _begins(TAR), _reader("tar")),
     Format("json", _text(name=r"\.json$"), _reader("json")),
-    Format("csv", _text(name=r"\.[ct]sv$"), _as_bytes, pairwise="csv"),
-    Format("text", _text(), _as_bytes, pairwise="text"),
+    Format("csv", _text(name=r"\.[ct]sv$"), _as_bytes, pairwise="compare_tables"),
+    Format("text", _text(), _as_bytes, pairwise="compare"),
 )
 
 

@@ -122,7 +122,7 @@ class _Messages:
             if header["kind"] == "end":
                 return
             if header["kind"] == "error":
-                raise ArtifactDamaged(_one_line(header["text"]))
+                raise ArtifactDamaged(" ".join(str(header["text"]).split())[:300])
             yield from self._part(header, head[1], kept)
 
     def _exactly(self, size: int) -> bytes:
@@ -159,7 +159,3 @@ class _Messages:
         for at in range(0, size, BLOCK):
             kept.append(self._exactly(min(BLOCK, size - at)))
         return piece(kept, start, size)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(str(text).split())[:300]

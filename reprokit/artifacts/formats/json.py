@@ -7,8 +7,9 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from reprokit import untrusted_json
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
@@ -79,8 +80,7 @@ class Pairs:
 def loads(data: bytes, what: str = "its JSON") -> Any:
     """The value that a text stands for."""
     brackets = data.count(b"[") + data.count(b"{")
-    estimate = 2 * len(data) + 120 * brackets + 90 * data.count(b",") + 130 * data.count(b":")
-    if len(data) > LARGEST or estimate > MEMORY:
+    if len(data) > LARGEST or untrusted_json.estimate(data) > MEMORY:
         raise ArtifactDamaged(f"{what} has {len(data)} bytes and {brackets} brackets, more than are read at once")
     try:
         text = data.decode("utf-8")
@@ -91,11 +91,7 @@ def loads(data: bytes, what: str = "its JSON") -> Any:
         raise ArtifactDamaged(f"{what} is damaged ({str(error)[:120]})") from None
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> Number:
     if name in ("NaN", "Infinity", "-Infinity"):
         return Number(name)  # what Python and NumPy write
-    return _refused(name)
-
-
-def _refused(name: str) -> NoReturn:
     raise ValueError(f"{name[:20]} is no value")

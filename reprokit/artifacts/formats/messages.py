@@ -9,6 +9,7 @@ What no schema knows is compared as it stands.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections import Counter
@@ -164,7 +165,9 @@ class Walker:
         if found.kind != BYTES:
             yield from self.unknown(path, found)
             return
-        fields = list(self._bounded(found))
+        fields = list(itertools.islice(self.wire.fields(found.at, found.end), 65))
+        if len(fields) > 64:
+            raise ArtifactDamaged("an entry of a map has more fields than a key and a value")
         key = next((self.plain(kind.map_key, one) for one in reversed(fields) if one.number == 1), "(none)")
         name = below(path, key)
         if not any(one.number == 2 for one in fields):
@@ -174,12 +177,6 @@ class Walker:
                 yield from self.value(name, kind.type, one)
             elif one.number != 1:
                 yield from self.unknown(below(name, f"field {one.number}"), one)
-
-    def _bounded(self, found: Field) -> Iterator[Field]:
-        for number, one in enumerate(self.wire.fields(found.at, found.end)):
-            if number >= 64:
-                raise ArtifactDamaged("an entry of a map has more fields than a key and a value")
-            yield one
 
     def plain(self, type_: str, found: Field) -> str:
         """A key as text."""
@@ -337,7 +334,8 @@ class Values:
             return
         type_ = dtypes.named(dtype)
         if self.raw is not None:
-            yield from self._raw(type_, shape)
+            yield self._tensor(type_, shape, piece(self.walker.source, self.raw.at, self.raw.value))
+            self.raw = None
             yield from self._as_they_are()
         else:
             yield from self._listed(type_, shape, repeats)
@@ -348,12 +346,6 @@ class Values:
             raise ArtifactDamaged(f"{self.path} of {dtype} {str(list(shape))[:80]} cannot stand in a file beside")
         yield self._tensor(dtypes.named(dtype), shape, data)
         yield from self._as_they_are()
-
-    def _raw(self, dtype: Dtype, shape: tuple[int, ...]) -> Iterator[Part]:
-        assert self.raw is not None
-        data = piece(self.walker.source, self.raw.at, self.raw.value)
-        self.raw = None
-        yield self._tensor(dtype, shape, data)
 
     def _tensor(self, dtype: Dtype, shape: tuple[int, ...], data: Source) -> Part:
         if dtype.file_size(math.prod(shape)) != data.size:

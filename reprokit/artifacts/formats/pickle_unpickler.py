@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from reprokit.artifacts.elements import Limits, Source
+from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
     Creation,
@@ -210,7 +210,7 @@ def load_dict(self: InertUnpickler) -> None:
 
 
 def load_frozenset(self: InertUnpickler) -> None:
-    items = self.pop_mark()
+    items = self.pop_mark()  # which puts another append in place
     self.append(PickledSet("frozenset", items))
 
 
@@ -274,15 +274,12 @@ def spelt_bytes(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
         return None
     text = given[0]
     if isinstance(text, LongString) and text.kind == "str":
-        text.as_bytes = text.as_bytes or long_bytes(text.source)
+        if text.as_bytes is None:
+            data = latin1(text.source)
+            text.as_bytes = data.read(0, ATOM) if data.size <= ATOM else LongString("bytes", data)
         return text.as_bytes  # type: ignore[no-any-return]
     self.stream.hold(len(text) if isinstance(text, str) else 0)
     return text.encode("latin-1") if isinstance(text, str) else None
-
-
-def long_bytes(text: Source) -> bytes | LongString:
-    data = latin1(text)
-    return data.read(0, ATOM) if data.size <= ATOM else LongString("bytes", data)
 
 
 def spelt_bytearray(self: InertUnpickler, given: tuple[Item, ...]) -> Item:

@@ -54,6 +54,11 @@ class Wire:
             at = field.end if field.kind == BYTES else field.at
             yield field
 
+    def last(self, at: int, end: int, number: int) -> int:
+        """The bits of the last number of this field; 0, which is not written, where there is none."""
+        found = [field.value for field in self.fields(at, end) if field.number == number and field.kind != BYTES]
+        return found[-1] if found else 0
+
     def _field(self, tag: int, at: int, end: int) -> Field:
         number, kind = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:

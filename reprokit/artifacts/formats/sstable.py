@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from reprokit import native
 from reprokit.artifacts.elements import Limits, Source
-from reprokit.artifacts.sources import exactly
+from reprokit.artifacts.formats.protobuf import Wire
+from reprokit.artifacts.sources import Memory, exactly
 from reprokit.errors import ArtifactDamaged
 
 _MASK_DELTA = 0xA282EAD8
@@ -39,13 +40,13 @@ def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
     footer = exactly(source, max(0, source.size - FOOTER), min(FOOTER, source.size))
     if not footer.endswith(MAGIC):
         raise ArtifactDamaged("it does not end like a table")
-    more, at = _handle(footer, 0)
-    index, _ = _handle(footer, at)
+    more, at = _handle(footer, limits)
+    index, _ = _handle(footer, limits, at)
     if any(True for _ in _block(source, more, limits)):
         raise ArtifactDamaged("it has blocks besides its values, which are not known")
     before, end = None, 0
     for bound, place in _block(source, index, limits):
-        handle, _ = _handle(place, 0)
+        handle, _ = _handle(place, limits)
         if handle[0] < end:
             raise ArtifactDamaged("its blocks do not follow one another")
         end = sum(handle)
@@ -64,11 +65,11 @@ def _block(source: Source, handle: tuple[int, int], limits: Limits) -> Iterator[
     end = len(data) - 4 - 4 * restarts
     if end < 0:
         raise ArtifactDamaged("a block is damaged")
-    at, key = 0, b""
+    wire, at, key = Wire(Memory(data), limits), 0, b""
     while at < end:
-        shared, at = varint(data, at)
-        own, at = varint(data, at)
-        length, at = varint(data, at)
+        shared, at = wire.varint(at, end)
+        own, at = wire.varint(at, end)
+        length, at = wire.varint(at, end)
         if shared > len(key) or at + own + length > end:
             raise ArtifactDamaged("a block is damaged")
         key = key[:shared] + data[at : at + own]
@@ -89,24 +90,12 @@ def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
     return data[:size]
 
 
-def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    start, at = varint(data, at)
-    size, at = varint(data, at)
+def _handle(data: bytes, limits: Limits, at: int = 0) -> tuple[tuple[int, int], int]:
+    """Where a block stands and how many bytes it has, and where that ends."""
+    wire = Wire(Memory(data), limits)
+    start, at = wire.varint(at, len(data))
+    size, at = wire.varint(at, len(data))
     return (start, size), at
-
-
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ArtifactDamaged("a number of its table is damaged")
 
 
 MOST_DIMENSIONS = 254

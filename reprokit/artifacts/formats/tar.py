@@ -47,13 +47,10 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         yield _part(member, source)
         order.update(member.name.encode("utf-8", "surrogateescape") + b"\0")
         for name, fact in _NOISE.items():  # a sum, so that the order does not matter
-            digests[name] += _number(f"{member.name}\0{fact(member)}")
+            text = f"{member.name}\0{fact(member)}".encode("utf-8", "surrogateescape")
+            digests[name] += int.from_bytes(hashlib.sha256(text).digest(), "big")
     yield from (Noise(name, f"{total:x}") for name, total in digests.items())
     yield Noise("order of members", order.hexdigest())
-
-
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest(), "big")
 
 
 def _members(source: Source) -> Iterator[tarfile.TarInfo]:

@@ -1,8 +1,10 @@
-"""Text: how many lines differ, place by place, and the first that do."""
+"""Text, by how many lines differ, place by place, and CSV, cell by cell: how far apart the numbers are."""
 
 from __future__ import annotations
 
+import csv
 import io
+import struct
 from collections.abc import Iterator
 from itertools import zip_longest
 
@@ -12,6 +14,7 @@ from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import BLOCK, Stream
 from reprokit.difference import Difference, Verdict, missing
 from reprokit.errors import ArtifactDamaged
+from reprokit.tolerance import Tolerance
 
 NAMED = 20  # lines that are named one by one
 CONTEXT = 40  # characters before the first difference of long lines
@@ -61,3 +64,88 @@ def _line(name: str, left: str | None, right: str | None) -> Difference:
 def _visible(text: str) -> str:
     """The line with its end, where that is not the usual one."""
     return text[:-1] if text.endswith("\n") and not text.endswith("\r\n") else text + "(no line feed)"
+
+
+CELLS_NAMED = 50  # cells that are named one by one
+LONGEST_ROW = 1 << 20  # characters
+DELIMITERS = ",;\t|"
+
+
+def compare_tables(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
+    """The tree of two tables."""
+    delimiter = max(
+        DELIMITERS, key=next(lines(left, options.limits.text), "").count
+    )  # as the first line has most of it
+    leaves: list[Difference] = []
+    differing = beyond = cells = 0
+    heads: list[str] = []
+    rows = [_rows(source, delimiter, options.limits.text) for source in (left, right)]
+    for number, (one, other) in enumerate(zip_longest(*rows)):
+        heads = heads if number else list(one or ())
+        for column, pair in enumerate(zip_longest(_cells(one), _cells(other))):
+            cells += 1
+            place = _place(name, number, column, heads)
+            found = _cell(place, *pair, options.values) if pair[0] != pair[1] else None
+            beyond += found is not None and found.verdict.differs
+            differing += found is not None
+            if found is not None and (len(leaves) < CELLS_NAMED or (beyond == 1 and found.verdict.differs)):
+                leaves.append(found)
+    return _tree(name, leaves, differing, cells)
+
+
+def _tree(name: str, leaves: list[Difference], differing: int, cells: int) -> Difference:
+    if not differing:
+        detail = "same content; the cells are written in another way (quotes, ends of lines)"
+        return Difference(name, Verdict.IDENTICAL, detail=detail)
+    if differing > len(leaves):
+        rest = f"{name}: {differing - len(leaves)} more cells"
+        verdict = Verdict.DIFFERENT if any(leaf.verdict.differs for leaf in leaves) else Verdict.TOLERATED
+        leaves.append(Difference(rest, verdict, detail="not named one by one"))
+    figures = {"cells": cells, "differing_cells": differing}
+    return Difference(
+        name, children=tuple(leaves), detail=f"{differing} of {cells} cells differ, place by place", figures=figures
+    )  # fmt: skip
+
+
+def _place(name: str, row: int, column: int, heads: list[str]) -> str:
+    head = f" ({heads[column][:40]})" if row and column < len(heads) and heads[column] else ""
+    return f"{name}: row {row + 1}, column {column + 1}{head}"
+
+
+def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance | None) -> Difference | None:
+    if left is None or right is None:
+        side = "left" if left is not None else "right"
+        return missing(name, left or "(empty)" * (left is not None), right or "(empty)" * (right is not None),
+                       f"only the {side} table has it")  # fmt: skip
+    return value_difference(name, left, right, tolerance=tolerance)
+
+
+def _cells(row: list[str] | None) -> list[str]:
+    """The cells of a row; an empty line has one that is empty, unlike no line."""
+    return [] if row is None else row or [""]
+
+
+class _Row:
+    """The lines of a table, of which one row takes only so many characters."""
+
+    def __init__(self, lines: Iterator[str]):
+        self._lines = lines
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.taken += len(line)
+            if self.taken > LONGEST_ROW:
+                raise ArtifactDamaged(f"a row has more than {LONGEST_ROW} characters")
+            yield line
+
+
+def _rows(source: Source, delimiter: str, longest: int) -> Iterator[list[str]]:
+    csv.field_size_limit(LONGEST_ROW)
+    row = _Row(lines(source, longest))
+    try:
+        for cells in csv.reader(row, delimiter=delimiter, strict=True):
+            row.taken = 0
+            yield cells
+    except (csv.Error, struct.error) as error:
+        raise ArtifactDamaged(f"it is no table ({error})") from None

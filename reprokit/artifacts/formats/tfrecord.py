@@ -5,6 +5,7 @@ See https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_det
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +13,7 @@ from dataclasses import replace
 from reprokit.artifacts.decompression import GZIP, ZLIB, Unpacked
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import protobuf, tensorflow_messages
-from reprokit.artifacts.formats.messages import Walker
-from reprokit.artifacts.formats.protobuf import VARINT, signed
+from reprokit.artifacts.formats.protobuf import signed
 from reprokit.artifacts.formats.sstable import crc32c, unmasked
 from reprokit.artifacts.sources import Slice, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
@@ -29,11 +29,11 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     first = next(found, None)
     if first is None:
         return
-    if _is_event(first):
-        yield from _Events(limits).parts(first, found)
+    found = itertools.chain([first], found)
+    if first.read(9, 14) == b"\x1a\x0dbrain.Event:":  # the first event says so, behind its time
+        yield from _events(found, limits)
         return
-    yield from _record(0, first, limits)
-    for number, record in enumerate(found, 1):
+    for number, record in enumerate(found):
         yield from _record(number, record, limits)
 
 
@@ -86,43 +86,17 @@ def _kind(record: Source) -> str:
     return "SequenceExample" if 2 in numbers else "Example"
 
 
-def _is_event(record: Source) -> bool:
-    """Whether it is the first event of a file, which says so; the time stands before."""
-    return record.read(9, 14) == b"\x1a\x0dbrain.Event:"
-
-
-class _Events:
-    """The events of one file, each under its step and what it is about."""
-
-    def __init__(self, limits: Limits):
-        self._limits = limits
-        self._names: Counter[str] = Counter()
-
-    def parts(self, first: Slice, others: Iterator[Slice]) -> Iterator[Part]:
-        """What each event says."""
-        yield from self._event(first)
-        for record in others:
-            yield from self._event(record)
-
-    def _event(self, record: Slice) -> Iterator[Part]:
-        walker = tensorflow_messages.walker(record, self._limits)
-        path = self._path(_step(walker))
+def _events(records: Iterator[Slice], limits: Limits) -> Iterator[Part]:
+    """What each event says, under its step and what it is about."""
+    names: Counter[str] = Counter()
+    for record in records:
+        walker = tensorflow_messages.walker(record, limits)
+        path = f"step {signed(walker.wire.last(0, record.size, 2))}"
+        names[path] += 1
+        path = path if names[path] == 1 else f"{path} ({names[path]})"
         for part in walker.message("", "Event"):
             name = f"{path}/{part.name}"
             if part.name in ("wall_time", "source_metadata/writer"):
                 yield Noise(name, part.text if isinstance(part, Value) else "")
             elif part.name != "step":
                 yield replace(part, name=name)
-
-    def _path(self, step: int) -> str:
-        path = f"step {step}"
-        self._names[path] += 1
-        return path if self._names[path] == 1 else f"{path} ({self._names[path]})"
-
-
-def _step(walker: Walker) -> int:
-    step = 0
-    for found in walker.wire.fields(0, walker.source.size):
-        if found.number == 2 and found.kind == VARINT:
-            step = signed(found.value)
-    return step

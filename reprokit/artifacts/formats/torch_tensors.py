@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from reprokit import dtypes
 from reprokit.artifacts.elements import Part, Source, TensorPart
 from reprokit.artifacts.formats.pickle_nodes import (
     Creation,
@@ -29,26 +30,28 @@ class StorageType:
 
     name: str
     elements: str
-    size: int
+
+    @property
+    def size(self) -> int:
+        return dtypes.named(self.elements).element_size
 
 
-def _types() -> dict[str, StorageType]:
-    sizes = {
-        "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-        "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1, "complex128": 16, "complex64": 8, "complex32": 4,
-        "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
-    }  # fmt: skip
-    types = {name: StorageType(name, name, size) for name, size in sizes.items()}
-    quantised = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
-    types |= {name: StorageType(name, elements, sizes[elements]) for name, elements in quantised.items()}
-    bytewise = ["quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2"]
-    bytewise += [f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)]
-    types |= {name: StorageType(name, "uint8", 1) for name in bytewise}
-    types["bits16"] = StorageType("bits16", "uint16", 2)
-    return types
-
-
-TYPES = _types()
+_SAME = (
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32",
+    "uint64", "bool", "complex128", "complex64", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+_PACKED = ("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "float4_e2m1fn_x2")
+_NARROW = [f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)]
+_ELEMENTS = {
+    **{name: name for name in _SAME},
+    **dict.fromkeys((*_PACKED, *_NARROW), "uint8"),
+    "qint8": "int8",
+    "quint8": "uint8",
+    "qint32": "int32",
+    "bits16": "uint16",
+}
+TYPES = {name: StorageType(name, elements) for name, elements in _ELEMENTS.items()}
 STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
     "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexDouble": "complex128",
@@ -167,7 +170,6 @@ class StorageView:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    properties: str = ""
 
     @property
     def count(self) -> int:
@@ -239,9 +241,9 @@ class TorchTensors:
         grad = exact(given[4]) if len(given) > 4 else "False"
         if view is None or grad not in ("True", "False"):
             return None
-        view = replace(view, properties=f"{kind or 'tensor'}, requires_grad {grad}, on {view.storage.location}")
         metadata = given[6] if len(given) > 6 else None
-        return self.shown(walk, path, view), [] if metadata is None else [(under(path, "(metadata)"), metadata)]
+        parts = self.shown(walk, path, view, f"{kind or 'tensor'}, requires_grad {grad}")
+        return parts, [] if metadata is None else [(under(path, "(metadata)"), metadata)]
 
     def quantised(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_qtensor(storage, offset, size, stride, quantizer_params, requires_grad, hooks)"""
@@ -249,10 +251,8 @@ class TorchTensors:
         view = view_of(given[:4], None)
         if len(given) != 7 or view is None or not is_empty(given[6]) or exact(given[5]) is None:
             return None
-        view = replace(
-            view, properties=f"{view.type.name}, requires_grad {exact(given[5])}, on {view.storage.location}"
-        )
-        return self.shown(walk, path, view), [(under(path, "(quantizer)"), given[4])]
+        said = f"{view.type.name}, requires_grad {exact(given[5])}"
+        return self.shown(walk, path, view, said), [(under(path, "(quantizer)"), given[4])]
 
     def parameter(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_parameter(data, requires_grad, hooks), perhaps with a state"""
@@ -262,7 +262,8 @@ class TorchTensors:
         if exact(given[1]) is None:
             return None
         data = given[0]
-        if not is_plain_tensor(data) or data.changes or id(data) in walk.seen:
+        is_plain = data.called(*(f"{REBUILD}tensor{version}" for version in ("", "_v2", "_v3")))
+        if not is_plain or data.changes or id(data) in walk.seen:
             return None
         found = self.tensor(walk, path, data, f"parameter with requires_grad {exact(given[1])} of a tensor")
         if found is None:
@@ -314,16 +315,16 @@ class TorchTensors:
             return None
         count = found.count if found.view is None else found.view[1]
         kind = "untyped storage" if found.untyped else "storage"
-        view = StorageView(found, found.type, 0, (count,), (1,), f"{kind} of {found.type.name}, on {found.location}")
-        return self.shown(walk, path, view), ()
+        view = StorageView(found, found.type, 0, (count,), (1,))
+        return self.shown(walk, path, view, f"{kind} of {found.type.name}"), ()
 
-    def shown(self, walk: PickleWalk, path: str, view: StorageView) -> Iterator[Part]:
+    def shown(self, walk: PickleWalk, path: str, view: StorageView, said: str) -> Iterator[Part]:
         """The elements of a tensor, and what they alone do not say."""
         storage = self.storages.get(view.storage.key)
         if storage is None:
             raise ArtifactDamaged(f"{path or ROOT}: the file has no storage {view.storage.key[:80]!r}")
         source, before = storage.viewed(view.storage)
-        yield walk.value(f"{path or ROOT} (tensor)", f"{view.type.name}, {view.properties}")
+        yield walk.value(f"{path or ROOT} (tensor)", f"{view.type.name}, {said}, on {view.storage.location}")
         if view.offset < 0 or (view.count and (view.offset + view.extent) * view.type.size > source.size):
             raise ArtifactDamaged(f"{path or ROOT} goes beyond the {source.size} bytes of {storage.name}")
         start = before + view.offset * view.type.size
@@ -396,10 +397,6 @@ def view_of(given: Sequence[Item], type_: StorageType | None) -> StorageView | N
     if storage is None or shape is None or strides is None or len(shape) != len(strides) or type(offset) is not int:
         return None
     return StorageView(storage, type_ or storage.type, offset, shape, strides)
-
-
-def is_plain_tensor(item: PickledObject) -> bool:
-    return item.called(*(f"{REBUILD}tensor{version}" for version in ("", "_v2", "_v3")))
 
 
 def is_empty(item: Item) -> bool:

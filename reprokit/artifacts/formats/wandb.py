@@ -37,7 +37,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         elif kind in (SUMMARY, CONFIG):
             _update(last, "summary" if kind == SUMMARY else "config", wire, found)
         elif kind == EXIT:
-            last["exit code"] = next((str(signed(one.value)) for one in _fields(wire, found) if one.number == 1), "0")
+            last["exit code"] = str(signed(wire.last(found.at, found.end, 1)))
         else:
             others += 1
     yield from (_part(name, name.partition("/")[2], last[name]) for name in sorted(last))

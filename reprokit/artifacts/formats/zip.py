@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from reprokit.artifacts.decompression import BZIP2, DEFLATED, Unpacked
-from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
+from reprokit.artifacts.elements import Limits, Noise, Part, Siblings, Source, Value, Within
 from reprokit.artifacts.formats import refers
-from reprokit.artifacts.sources import Summed, exactly, piece
+from reprokit.artifacts.sources import Memory, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")
@@ -26,25 +26,9 @@ _NEWEST = 63  # the version of the format that is known, times ten
 _METHODS = {8: DEFLATED, 12: BZIP2}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ZipMember:
-    """One member: where it stands, and what its container says of it."""
-
-    name: str
-    source: Source
-    crc: int
-    is_directory: bool
-    date: tuple[int, int]
-    packing: tuple[int, int]  # method and flags
-    attributes: tuple[int, int, int]
-    extra: bytes
-    start: int  # of its local header
-    end: int
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of the directory."""
+    """One member: what the directory says of it, and where it stands."""
 
     raw_name: bytes
     made_by: int
@@ -55,8 +39,15 @@ class _Entry:
     packed: int
     size: int
     attributes: tuple[int, int]
-    offset: int
+    start: int  # of its local header
     extra: bytes
+    name: str = ""
+    source: Source = field(default_factory=lambda: Memory(b""))
+    end: int = 0
+
+    @property
+    def is_directory(self) -> bool:
+        return self.name.endswith("/") and self.size == 0
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -78,8 +69,9 @@ def noise(found: Iterable[ZipMember]) -> Iterator[Noise]:
     """What the container says of its members besides their bytes."""
     members_by_name = sorted(found, key=lambda member: member.name)
     yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
-    yield Noise("compression", _digest(f"{m.packing}" for m in members_by_name))
-    yield Noise("attributes", _digest(f"{m.attributes} {m.extra.hex()}" for m in members_by_name))
+    yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
+    attributes = (f"{(m.made_by, *m.attributes)} {m.extra.hex()}" for m in members_by_name)
+    yield Noise("attributes", _digest(attributes))
     yield Noise("order of members", _digest(m.name for m in sorted(found, key=lambda m: m.start)))
 
 
@@ -95,8 +87,11 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
     count, start, end = _directory(source)
     if end - start > limits.header or count > limits.parts:
         raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
-    entries = list(_entries(exactly(source, start, end - start), count))
-    found = [_member(source, entry, start, limits) for entry in entries]
+    found = list(_entries(exactly(source, start, end - start), count))
+    for member in found:
+        member.name = member.raw_name.decode("utf-8" if member.flags & _UTF8 else "cp437", "surrogateescape")
+        begin, member.end = _place(source, member, start)
+        member.source = _contents(source, member, begin, limits)
     by_place = sorted(found, key=lambda member: member.start)
     for one, other in pairwise(by_place):
         if one.end > other.start:
@@ -106,23 +101,10 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
     by_name = {member.name: member.source for member in found}
     for member in found:
         if refers(member.name) and isinstance(member.source, (Summed, Unpacked)):
-            member.source.beside = _Beside(by_name, member.name)
+            directory, _, name = member.name.rpartition("/")
+            prefix = f"{directory}/" if directory else ""
+            member.source.beside = Siblings(name, lambda name, prefix=prefix: by_name.get(prefix + name))  # type: ignore[misc]
     return found
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """The members of the same directory as one of them."""
-
-    _members: dict[str, Source]
-    _own: str
-
-    @property
-    def name(self) -> str:
-        return self._own.rpartition("/")[2]
-
-    def open(self, name: str) -> Source | None:
-        return None if "/" in name else self._members.get(self._own.removesuffix(self.name) + name)
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
@@ -152,7 +134,7 @@ def _directory(source: Source) -> tuple[int, int, int]:
     return count, start, end
 
 
-def _entries(data: bytes, count: int) -> Iterator[_Entry]:
+def _entries(data: bytes, count: int) -> Iterator[ZipMember]:
     at = 0
     for _ in range(count):
         if at + _ENTRY.size > len(data):
@@ -170,9 +152,9 @@ def _entries(data: bytes, count: int) -> Iterator[_Entry]:
             raise ArtifactDamaged(f"a member needs version {needed / 10} of the format")
         more = data[at + name : at + name + extra]
         size, packed, offset = _long_sizes(more, size, packed, offset)
-        rest = _without_long(more) + data[at + name + extra : stop]
+        rest = b"".join(data for kind, data in _extras(more) if kind != 1) + data[at + name + extra : stop]
         raw_name = data[at : at + name]
-        yield _Entry(raw_name, made_by, flags, method, (day, clock), crc, packed, size, (inner, outer), offset, rest)
+        yield ZipMember(raw_name, made_by, flags, method, (day, clock), crc, packed, size, (inner, outer), offset, rest)
         at = stop
     if at != len(data):
         raise ArtifactDamaged("its directory has other entries than it counts")
@@ -186,10 +168,6 @@ def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
         at += 4 + length
 
 
-def _without_long(extra: bytes) -> bytes:
-    return b"".join(data for kind, data in _extras(extra) if kind != 1)
-
-
 def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
     """The sizes and the place, which stand in an extra field where they need more than 32 bits."""
     long = next((data for kind, data in _extras(extra) if kind == 1), b"")
@@ -201,49 +179,33 @@ def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int,
     return found[0], found[1], found[2]
 
 
-def _member(source: Source, entry: _Entry, limit: int, limits: Limits) -> ZipMember:
-    name = entry.raw_name.decode("utf-8" if entry.flags & _UTF8 else "cp437", "surrogateescape")
-    start, end = _place(source, entry, name, limit)
-    is_directory = name.endswith("/") and entry.size == 0
-    return ZipMember(
-        name=name,
-        source=_contents(source, entry, name, start, limits),
-        crc=entry.crc,
-        is_directory=is_directory,
-        date=entry.date,
-        packing=(entry.method, entry.flags & ~_UTF8),
-        attributes=(entry.made_by, *entry.attributes),
-        extra=entry.extra,
-        start=entry.offset,
-        end=end,
-    )
-
-
-def _place(source: Source, entry: _Entry, name: str, limit: int) -> tuple[int, int]:
+def _place(source: Source, member: ZipMember, limit: int) -> tuple[int, int]:
     """Where a member's bytes begin and end, as its local header says, which must not contradict the directory."""
-    header = exactly(source, entry.offset, _LOCAL.size)
+    header = exactly(source, member.start, _LOCAL.size)
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(header)
-    start = entry.offset + _LOCAL.size + name_length + extra
-    if signature != b"PK\x03\x04" or exactly(source, entry.offset + _LOCAL.size, name_length) != entry.raw_name:
-        raise ArtifactDamaged(f"its directory and its member {name[:80]!r} contradict each other")
-    facts = (flags, method), (entry.flags, entry.method)
+    start = member.start + _LOCAL.size + name_length + extra
+    if signature != b"PK\x03\x04" or exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
+        raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
+    facts = (flags, method), (member.flags, member.method)
     if not flags & _SIZES_BEHIND:
-        more = exactly(source, entry.offset + _LOCAL.size + name_length, extra)
+        more = exactly(source, member.start + _LOCAL.size + name_length, extra)
         size, packed, _ = _long_sizes(more, size, packed, 0)
-        facts = (*facts[0], crc, packed, size), (*facts[1], entry.crc, entry.packed, entry.size)  # type: ignore[assignment]
-    if facts[0] != facts[1] or start + entry.packed > limit:
-        raise ArtifactDamaged(f"its directory and its member {name[:80]!r} contradict each other")
-    return start, start + entry.packed
+        facts = (*facts[0], crc, packed, size), (*facts[1], member.crc, member.packed, member.size)  # type: ignore[assignment]
+    if facts[0] != facts[1] or start + member.packed > limit:
+        raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
+    return start, start + member.packed
 
 
-def _contents(source: Source, entry: _Entry, name: str, start: int, limits: Limits) -> Source:
-    packed = piece(source, start, entry.packed)
-    if entry.flags & _ENCRYPTED:
-        raise ArtifactDamaged(f"its member {name[:80]!r} is encrypted")
-    if entry.method == 0:
-        if entry.packed != entry.size:
-            raise ArtifactDamaged(f"its member {name[:80]!r} has two sizes")
-        return Summed(packed, entry.crc)
-    if entry.method not in _METHODS:
-        raise ArtifactDamaged(f"its member {name[:80]!r} is compressed by method {entry.method}, which is not known")
-    return Unpacked(packed, _METHODS[entry.method], limits, entry.size, entry.crc)
+def _contents(source: Source, member: ZipMember, start: int, limits: Limits) -> Source:
+    packed = piece(source, start, member.packed)
+    if member.flags & _ENCRYPTED:
+        raise ArtifactDamaged(f"its member {member.name[:80]!r} is encrypted")
+    if member.method == 0:
+        if member.packed != member.size:
+            raise ArtifactDamaged(f"its member {member.name[:80]!r} has two sizes")
+        return Summed(packed, member.crc)
+    if member.method not in _METHODS:
+        raise ArtifactDamaged(
+            f"its member {member.name[:80]!r} is compressed by method {member.method}, which is not known"
+        )
+    return Unpacked(packed, _METHODS[member.method], limits, member.size, member.crc)

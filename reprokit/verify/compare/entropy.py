@@ -17,19 +17,19 @@ def compare(runs: RunPair) -> Difference:
 
 def origin(left: RunFile, right: RunFile) -> Difference:
     """Whether both runs were given the same bytes."""
-    if left.replay_of is not None and right.replay_of is not None:
-        return _two_replays(left, right)
-    if left.replay_of is None and right.replay_of is None:
-        return _two_recordings(left, right)
-    return _replay_of_recording(left, right)
-
-
-def _two_recordings(left: RunFile, right: RunFile) -> Difference:
+    if (left.replay_of is None) != (right.replay_of is None):
+        return _replay_of_recording(left, right)
     profiles = _profile(left), _profile(right)
     if profiles[0] and profiles[0] == profiles[1]:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
+    if left.replay_of is not None:
+        return information("random profile", *profiles, "replays of two different recordings")
     if left.keyed and right.keyed and left.key == right.key:
-        return _two_of_one_key(left, right)
+        counts = _keyed(left), _keyed(right)
+        if counts[0] == counts[1]:
+            return Difference("random profile", Verdict.IDENTICAL, *counts)
+        meaning = "both runs were answered from the same key, and did not ask for as much"
+        return information("random profile", *counts, meaning, can_change_results=True)
     if not any(profiles):
         return Difference("random profile", Verdict.NOT_RECORDED)
     return information("random profile", *profiles, "two recordings, each with entropy of its own")
@@ -60,14 +60,6 @@ def _quoted(path: object) -> str:
     return shlex.quote(str(path))
 
 
-def _two_of_one_key(left: RunFile, right: RunFile) -> Difference:
-    counts = _keyed(left), _keyed(right)
-    if counts[0] == counts[1]:
-        return Difference("random profile", Verdict.IDENTICAL, *counts)
-    meaning = "both runs were answered from the same key, and did not ask for as much"
-    return information("random profile", *counts, meaning, can_change_results=True)
-
-
 def _keyed(run: RunFile) -> str:
     """What a keyed run asked for: never the key itself."""
     if run.profile is None:
@@ -75,13 +67,6 @@ def _keyed(run: RunFile) -> str:
     profile = run.profile
     asked = f"{profile.events} requests, {profile.entropy} bytes"
     return f"keyed: {asked} for {profile.processes} processes and {profile.threads} threads"
-
-
-def _two_replays(left: RunFile, right: RunFile) -> Difference:
-    profiles = _profile(left), _profile(right)
-    if profiles[0] == profiles[1]:
-        return Difference("random profile", Verdict.IDENTICAL, *profiles)
-    return information("random profile", *profiles, "replays of two different recordings")
 
 
 def _replay_of_recording(left: RunFile, right: RunFile) -> Difference:

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.model.run import RunFile
 from reprokit.model.states import Loading, Switch
-from reprokit.verify.compare import environment_lists, script_variables
+from reprokit.verify.compare import script_variables
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told_side
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
 from reprokit.verify.read.scan import Scan, natural
 
-NONE = "(none)"  # for a fact that one side lacks
 MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
 
@@ -154,12 +153,15 @@ def compare(runs: RunPair) -> Difference:
     runs.normalisations.ignore(PROCESS_IDS, _pids(runs.left), _pids(runs.right))
     found = [*_launched(left, right), *_host(runs), *_frameworks(runs)]
     found += starmap(fact, _compute_facts(runs))
-    found += [*script_variables.compare(runs), *_listings(runs), *_replay_changes(left, right)]
+    found += [*script_variables.compare(runs), *_listings(runs)]
+    changes = (change for run in runs.files for change in run.changed)
+    found += [information("noticed by the replay", "", "", change) for change in changes]
     differing = {leaf.name for leaf in found if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
     for leaf in found:
         if not (_is_told(leaf, differing) or _is_unknown(leaf, runs)):
-            by_group[_group(leaf.name)].append(leaf)
+            is_of_recording = leaf.name in ("host facts", "noticed by the replay")
+            by_group[RECORDING if is_of_recording else rule_for(leaf.name).group].append(leaf)
     children = (group(name, tuple(leaves)) for name, leaves in by_group.items() if leaves)
     return group("environment", tuple(children))
 
@@ -184,10 +186,6 @@ def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
     return any(process.was_stopped for scan in sides for process in scan.processes.values())
 
 
-def _group(name: str) -> str:
-    return RECORDING if name in ("host facts", "noticed by the replay") else rule_for(name).group
-
-
 def rule_for(name: str) -> Rule:
     """What it means when this fact differs."""
     return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _OTHERWISE)
@@ -198,10 +196,7 @@ def fact(name: str, left: str, right: str) -> Difference:
     if left == right:
         return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
     rule = rule_for(name)
-    absent = lacking(left, right)
-    meaning = f"{'can' if rule.can_change_results else 'cannot'} change results: {rule.meaning}"
-    texts = left or NONE, right or NONE
-    return Difference(name, Verdict.INFORMATION, *texts, meaning, rule.can_change_results, lacking=absent)
+    return _told(name, left, right, rule.meaning, can_change=rule.can_change_results)
 
 
 def _state(part: Switch | Loading | None) -> str:
@@ -245,7 +240,7 @@ def _host(runs: RunPair) -> Iterator[Difference]:
     if left is None or right is None:
         yield missing("host facts", "" if left is None else "recorded", "" if right is None else "recorded")
         return
-    yield from environment_lists.compare(left, right)
+    yield from _many(left, right)
     facts = dict(flat(left)), dict(flat(right))
     for name in sorted({*facts[0], *facts[1]}, key=natural)[:MAX_FACTS]:
         if not any(fnmatchcase(name.lower(), pattern) for pattern in _ELSEWHERE):
@@ -281,13 +276,6 @@ def _pythons(runs: RunPair, side: int) -> list[str]:
     scan = (runs.left, runs.right)[side]
     agents = [process.agent for process in scan.processes.values() if process.agent is not None]
     return sorted({f"{agent.implementation} {agent.python}" for agent in agents})
-
-
-def _replay_changes(left: RunFile, right: RunFile) -> Iterator[Difference]:
-    """What a replay itself found to be different from its recording."""
-    for run in (left, right):
-        for change in run.changed:
-            yield information("noticed by the replay", "", "", change)
 
 
 def _pids(scan: Scan) -> list[int]:
@@ -367,3 +355,130 @@ def _meaning(left: Raw | None, right: Raw | None) -> str:
     if (left["count"], left["names"]) == (right["count"], right["names"]):
         return f"can change results: {_ORDER}"
     return f"can change results: {_NAMES if left['whole'] and right['whole'] else _HALF}"
+
+
+NONE = "(none)"  # for a fact that one side lacks
+SHOWN = 5  # names in one sentence
+
+Facts = dict[str, Any]
+
+
+def _many(left: Facts, right: Facts) -> Iterator[Difference]:
+    """A leaf for each of the many files and packages that differs, and one for those of a kind that are the same."""
+    yield from _files("code", _texts(left.get("code")), _texts(right.get("code")), "the script or a module of its own")
+    untracked, other = (_texts(_object(facts.get("git")).get("untracked")) for facts in (left, right))
+    yield from _files("git.untracked", untracked, other, "a file that git does not know")
+    yield from _packages(left, right)
+    yield from _data(_entries(left), _entries(right))
+
+
+def _object(value: Any) -> Facts:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """The texts by name of what should be an object of texts."""
+    pairs = list(_object(value).items())[:MAX_FACTS]
+    return {name: text for name, text in pairs if isinstance(text, str)}
+
+
+def _entries(facts: Facts) -> dict[str, Facts]:
+    """What was read, by path."""
+    listed = facts.get("data")
+    entries = listed[:MAX_FACTS] if isinstance(listed, list) else []
+    return {entry["path"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("path"), str)}
+
+
+def _union(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    return sorted({*left, *right})
+
+
+def _told(name: str, left: str, right: str, meaning: str, *, can_change: bool = True) -> Difference:
+    """A leaf for a fact that differs."""
+    words = f"{'can' if can_change else 'cannot'} change results: {meaning}"
+    texts, absent = (left or NONE, right or NONE), lacking(left, right)
+    return Difference(name, Verdict.INFORMATION, *texts, words, can_change, lacking=absent)
+
+
+def _the_same(name: str, count: int) -> Iterator[Difference]:
+    if count:
+        yield Difference(name, Verdict.IDENTICAL, f"{count} the same", f"{count} the same")
+
+
+def _files(kind: str, left: dict[str, str], right: dict[str, str], what: str) -> Iterator[Difference]:
+    names = _union(left, right)
+    differing = [name for name in names if left.get(name) != right.get(name)]
+    for name in differing:
+        texts = left.get(name, ""), right.get(name, "")
+        how = "has other bytes" if all(texts) else "was there in one run only"
+        yield _told(f"{kind}.{name}", *texts, f"{what} {how}")
+    yield from _the_same(f"{kind}.files", len(names) - len(differing))
+
+
+def _packages(left: Facts, right: Facts) -> Iterator[Difference]:
+    """Those that the training imported one by one; the others in a line, as they cannot have changed anything."""
+    versions = _texts(left.get("packages")), _texts(right.get("packages"))
+    known = _texts(left.get("frameworks")), _texts(right.get("frameworks"))
+    used = _imported(left), _imported(right)
+    names = _union(*versions)
+    differing = [name for name in names if versions[0].get(name) != versions[1].get(name)]
+    idle = []
+    for name in differing:
+        texts = versions[0].get(name, ""), versions[1].get(name, "")
+        if (known[0].get(name), known[1].get(name)) == texts:
+            continue  # told as a framework
+        if used[0] is not None and used[1] is not None and name not in used[0] | used[1]:
+            idle.append(f"{name} {texts[0] or '(none)'} against {texts[1] or '(none)'}")
+            continue
+        sure = used[0] is not None and used[1] is not None
+        yield _told(f"packages.{name}", *texts, _IMPORTED if sure else _PERHAPS)
+    if idle:
+        some = "; ".join(idle[:SHOWN]) + ("; ..." if len(idle) > SHOWN else "")
+        words = f"{len(idle)} differ that no run imported: {some}"
+        yield information("packages that were not imported", "", "", f"cannot change results: {words}")
+    yield from _the_same("packages.all", len(names) - len(differing))
+
+
+_IMPORTED = "another version of a package that the training imported may compute otherwise"
+_PERHAPS = "another version of a package may compute otherwise; a run was killed before it could say what it imported"
+
+
+def _imported(facts: Facts) -> set[str] | None:
+    """The packages that were imported; None where nobody could tell."""
+    listed = facts.get("imported")
+    return {name for name in listed[:MAX_FACTS] if isinstance(name, str)} if isinstance(listed, list) else None
+
+
+def _data(left: dict[str, Facts], right: dict[str, Facts]) -> Iterator[Difference]:
+    names = _union(left, right)
+    same = 0
+    for name in names:
+        leaf = _datum(f"data.{name}", left.get(name), right.get(name))
+        same += leaf is None
+        if leaf is not None:
+            yield leaf
+    yield from _the_same("data.files", same)
+
+
+def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | None:
+    """One file; None where its digests are the same."""
+    texts = _described(left), _described(right)
+    if left is None or right is None:
+        return _told(name, *texts, f"only the {'right' if left is None else 'left'} run read it")
+    digests = str(left.get("digest", "")), str(right.get("digest", ""))
+    if digests[0] and digests[0] == digests[1]:
+        return None
+    if left.get("size") != right.get("size"):
+        return _told(name, *texts, "the data has another size")
+    if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
+        return _told(name, *texts, "the data has other bytes")
+    meaning = "of the same size; its bytes were not compared, as they were not read whole or in the same way both times"
+    return Difference(name, Verdict.NOT_RECORDED, *texts, meaning)
+
+
+def _described(entry: Facts | None) -> str:
+    if entry is None:
+        return ""
+    digest = str(entry.get("digest") or entry.get("note") or "not read")
+    many = f"{entry['files']} files, " if entry.get("files") else ""
+    return f"{many}{entry.get('size')} bytes {digest}"

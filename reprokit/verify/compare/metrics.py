@@ -10,14 +10,15 @@ import msgspec
 
 from reprokit.difference import Difference, group
 from reprokit.verify.compare.match import Raw, RunPair
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged_leaf, leaf, nothing, numbered
-from reprokit.verify.read.metric_lines import MetricValue, shown
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged_leaf, leaf, nothing, numbered, place
+from reprokit.verify.read.metric_lines import MetricValue, exact, shown
 
 
 def compare(runs: RunPair) -> Difference:
     """One leaf a series; losses come first, as they change first."""
     children = [judged_leaf(runs, pair, wording) for kind, wording in PROCESS.items() for pair in runs.of(kind)]
-    children += [leaf(pair, _unknown(pair.key.kind)) for pair in runs.unknown()]
+    for pair in runs.unknown():
+        children.append(leaf(pair, Wording(pair.key.kind, "line", _line, nothing, _other_point)))
     return group("process metrics", tuple(children))
 
 
@@ -39,13 +40,8 @@ def _or_absent(value: Any) -> str:
     return "absent" if value is None else text(value)
 
 
-def _place(line: Raw, position: int) -> str:
-    parts = [f"{unit} {line[unit]}" for unit in ("epoch", "step") if line.get(unit) is not None]
-    return ", ".join(parts) or f"value {position + 1}"
-
-
 def _value_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    places = _place(left, position), _place(right, position)
+    places = place(left, position), place(right, position)
     if places[0] != places[1]:
         return LinePoint(f"value {position + 1}", *places)
     return LinePoint(places[0], *_told_apart(left["value"], right["value"]))
@@ -55,16 +51,8 @@ def _named_values(left: Raw, right: Raw) -> Iterator[tuple[str, Any, Any]]:
     """The values by name that are not the same on both sides."""
     one, other = left["values"], right["values"]
     for name in [*one, *(name for name in other if name not in one)]:
-        if _bits(one.get(name)) != _bits(other.get(name)):
+        if exact(one.get(name)) != exact(other.get(name)):
             yield name, one.get(name), other.get(name)
-
-
-def _bits(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_bits(one) for one in value]
-    if isinstance(value, dict) and value.get("bits") is not None:
-        return value.get("dtype"), value["bits"]
-    return value
 
 
 def _epoch_point(left: Raw, right: Raw, position: int) -> LinePoint:
@@ -88,7 +76,7 @@ def _history_point(left: Raw, right: Raw, position: int) -> LinePoint:
     found: list[tuple[int, str, Any, Any]] = []
     for name, one, other in _named_values(left, right):
         for epoch, (a, b) in enumerate(zip_longest(one or [], other or [])):
-            if _bits(a) != _bits(b):
+            if exact(a) != exact(b):
                 found.append((epoch, name, a, b))
                 break
     if not found:
@@ -96,10 +84,6 @@ def _history_point(left: Raw, right: Raw, position: int) -> LinePoint:
     epoch, name, a, b = min(found, key=lambda entry: entry[0])
     pair = _told_apart(a, b)
     return LinePoint(f"epoch {epoch}", f"{name} {pair[0]}", f"{name} {pair[1]}")
-
-
-def _predict_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    return LinePoint(f"call {position + 1}", _prediction(left), _prediction(right))
 
 
 def _prediction(line: Raw) -> str:
@@ -145,19 +129,19 @@ def _ordinal(line: Raw, position: int) -> str:
     return f"call {position + 1}"
 
 
-def _unknown(kind: str) -> Wording:
-    return Wording(kind, "line", _other_point, lambda line, position: f"line {position + 1}", nothing)
+def _line(line: Raw, position: int) -> str:
+    return f"line {position + 1}"
 
 
 PROCESS = {
-    "loss": Wording("loss", "step", _value_point, _place, _value),
-    "log": Wording("log", "value", _value_point, _place, _value),
-    "epoch": Wording("epochs", "epoch", _epoch_point, numbered("epoch"), _values),
-    "history": Wording("history", "call of fit", _history_point, _ordinal, _history),
+    "loss": Wording("loss", "step", place, _value, _value_point),
+    "log": Wording("log", "value", place, _value, _value_point),
+    "epoch": Wording("epochs", "epoch", numbered("epoch"), _values, _epoch_point),
+    "history": Wording("history", "call of fit", _ordinal, _history, _history_point),
 }
 EVALUATION = {
-    "evaluate": Wording("scores", "call of evaluate", _scores_point, _ordinal, _values),
-    "predict": Wording("predictions", "call of predict", _predict_point, _ordinal, _prediction),  # of older agents
-    "evaluation": Wording("predictions of", "call", _other_point, _ordinal, in_words),
+    "evaluate": Wording("scores", "call of evaluate", _ordinal, _values, _scores_point),
+    "predict": Wording("predictions", "call of predict", _ordinal, _prediction),  # of older agents
+    "evaluation": Wording("predictions of", "call", _ordinal, in_words, _other_point),
 }
 WORDINGS = {**PROCESS, **EVALUATION}

@@ -7,23 +7,24 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
 from reprokit import private_keys, rundir
 from reprokit.artifacts.compare import CompareOptions, FileSide
 from reprokit.artifacts.compare import compare as compare_files
+from reprokit.artifacts.elements import Siblings
 from reprokit.artifacts.sources import FileSource, blocks
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.read import trackers
-from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations
+from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations, excluded
 from reprokit.verify.read.scan import natural
 
+LARGEST = 4 << 30  # bytes of a file whose digest is taken again
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
@@ -39,7 +40,7 @@ def compare(runs: RunPair) -> Difference:
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
-            if left_out := trackers.excluded((one or other or UNKNOWN).path, path):
+            if left_out := excluded((one or other or UNKNOWN).path, path):
                 reason, why = left_out
                 texts = _described(one), _described(other)
                 leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
@@ -50,7 +51,9 @@ def compare(runs: RunPair) -> Difference:
             leaves.append(leaf)
     leaves += _links(left, right, normalisations)
     if left.left_out or right.left_out:
-        leaves.append(_left_out(left.left_out, right.left_out))
+        verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_RECORDED
+        texts = f"{left.left_out} files", f"{right.left_out} files"
+        leaves.append(Difference("files beyond the bounds", verdict, *texts, "not compared"))
     return group("outputs", tuple(leaves))
 
 
@@ -78,11 +81,8 @@ def beside(runs: RunPair) -> Iterator[str]:
 def comparable(outputs: OutputsFile | None) -> bool:
     """Whether there is any file that is compared, and whose digest is known."""
     files = outputs.files if outputs is not None else ()
-    return any((file.digest or file.content) and not _is_of_tracker(file.path) for file in files)
-
-
-def _is_of_tracker(path: str) -> bool:
-    return trackers.excluded(path, Normalisations().path(path)) is not None
+    known = (file.path for file in files if file.digest or file.content)
+    return any(excluded(path, Normalisations().path(path)) is None for path in known)
 
 
 def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
@@ -137,16 +137,6 @@ def _listed(outputs: OutputsFile | None) -> str:
     return "" if outputs is None else f"{len(outputs.files)} files"
 
 
-def _left_out(left: int, right: int) -> Difference:
-    texts = f"{left} files", f"{right} files"
-    if left != right:
-        return Difference("files beyond the bounds", Verdict.DIFFERENT, *texts, "not compared")
-    return Difference("files beyond the bounds", Verdict.NOT_RECORDED, *texts, "not compared")
-
-
-LARGEST = 4 << 30  # bytes of a file whose digest is taken again
-
-
 def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
     """The tree of two files; None where the bytes of one are gone."""
     with ExitStack() as files, suppress(OSError, ReprokitError):  # what their digests say stands
@@ -154,35 +144,24 @@ def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> 
         other = _opened(runs.directories[1], right, files) if one is not None else None
         if one is None or other is None:
             return None
-        one.beside = _Outputs(runs.directories[0], left.path, files)
-        other.beside = _Outputs(runs.directories[1], right.path, files)
-        options = CompareOptions.within(runs.accepted("outputs"), runs.accepted("outputs"))
+        one.beside = _siblings(runs.directories[0], left.path, files)
+        other.beside = _siblings(runs.directories[1], right.path, files)
+        options = CompareOptions(runs.accepted("outputs"), runs.accepted("outputs"))
         return compare_files(name, FileSide(one, left.path), FileSide(other, right.path), options)
     return None
 
 
-@dataclass
-class _Outputs:
-    """The outputs of a run as the files beside one of them."""
+def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
+    """The outputs of a run that stand in the same directory as one of them."""
+    outputs = run.outputs()
+    directory, name = os.path.split(path)
 
-    run: RunDirectory
-    path: str
-    files: ExitStack
-    opened: dict[str, FileSource] = field(default_factory=dict)
+    def find(name: str) -> FileSource | None:
+        beside = [file for file in outputs.files if file.path == os.path.join(directory, name)] if outputs else []
+        opened = (_opened(run, file, files) for file in beside)
+        return next((source for source in opened if source is not None), None)
 
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.path)
-
-    def open(self, name: str) -> FileSource | None:
-        """The output of this name in the same directory."""
-        if name not in self.opened and "/" not in name:
-            outputs, path = self.run.outputs(), os.path.join(os.path.dirname(self.path), name)
-            for file in (found for found in (outputs.files if outputs else ()) if found.path == path):
-                opened = _opened(self.run, file, self.files)
-                if opened is not None:
-                    self.opened[name] = opened
-        return self.opened.get(name)
+    return Siblings(name, find)
 
 
 def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:

@@ -44,11 +44,6 @@ def ended_in_one(name: str, left: ScannedProcess | None, right: ScannedProcess |
     return "left" if right.ended else "right"
 
 
-def _is_helper(name: str) -> bool:
-    """Whether it is somebody's child: neither the command itself nor a rank."""
-    return "/" in name
-
-
 def _state(process: ScannedProcess | None) -> str:
     if process is None:
         return ""
@@ -66,9 +61,10 @@ def _lost(process: ScannedProcess) -> str:
 def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:
     """Whether a helper lacks the lines of its end, as something else of its run stopped it before.
 
+    A helper is somebody's child: neither the command itself nor a rank.
     One that recorded no metric may have been stopped by anybody.
     """
-    if process is None or other is None or process.ended or not _is_helper(name):
+    if process is None or other is None or process.ended or "/" not in name:
         return False
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 

@@ -6,9 +6,9 @@ from collections.abc import Set
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, group
-from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
+from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, leaf
+from reprokit.verify.compare.series_leaves import Wording, at_end, leaf
 
 _IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
 
@@ -25,8 +25,4 @@ def _state(runs: RunPair, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Diffe
     return not_told(runs, pair, result)
 
 
-def _point(left: Raw, right: Raw, position: int) -> LinePoint:
-    return LinePoint("the end", left["digest"], right["digest"])
-
-
-_WORDING = Wording("random state", "digest", _point, lambda line, position: "the end", lambda line: str(line["digest"]))
+_WORDING = Wording("random state", "digest", at_end, lambda line: str(line["digest"]))

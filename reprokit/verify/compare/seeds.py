@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
 from reprokit.verify.compare.match import Raw, RunPair
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, counted, leaf
+from reprokit.verify.compare.series_leaves import Wording, counted, leaf
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
 from reprokit.verify.read.scan import Replaced, Scan, natural
 
@@ -18,7 +18,7 @@ def compare(runs: RunPair) -> Difference:
         if one is not None and other is not None:
             runs.normalisations.ignore(SEED_LINES, one.places, other.places)
             runs.normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
-    wording = Wording("seeds", "call", _point, _place, _call)
+    wording = Wording("seeds", "call", _place, _call)
     leaves = [leaf(pair, wording) for pair in pairs]
     if runs.left.all_seeds == runs.right.all_seeds:
         leaves = [_elsewhere(found) if found.verdict.differs else found for found in leaves]
@@ -52,10 +52,6 @@ def summary(scan: Scan) -> Iterator[str]:
         found = scan.replaced[process]
         count = counted(found.count, "seed")
         yield f"process {process}: {count} replaced by the recorded, first {in_words(found)}"
-
-
-def _point(left: Raw, right: Raw, position: int) -> LinePoint:
-    return LinePoint(_place(left, position), _call(left), _call(right))
 
 
 def _call(line: Raw) -> str:

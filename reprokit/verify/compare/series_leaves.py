@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+
+import msgspec
 
 from reprokit import dtypes
 from reprokit.difference import Difference, Side, Verdict, different, missing
@@ -32,9 +33,16 @@ class Wording:
 
     noun: str  # "loss"; "" where the series' own name says it
     unit: str  # "step": what the lines are counted in
-    point: Callable[[Raw, Raw, int], LinePoint]  # the first difference of two lines at this position
-    place: Callable[[Raw, int], str]  # where a line stands, for a line that only one side has
-    last: Callable[[Raw], str]  # the last line, for a summary; may be empty
+    place: Callable[[Raw, int], str]  # where a line stands
+    text: Callable[[Raw], str]  # what it says, as in a summary; may be empty
+    # The first difference of two lines at this position, where that is not all of what they say.
+    point: Callable[[Raw, Raw, int], LinePoint] | None = None
+
+    def difference(self, left: Raw, right: Raw, position: int) -> LinePoint:
+        """Where two lines at this position differ first, and in what."""
+        if self.point is not None:
+            return self.point(left, right, position)
+        return LinePoint(self.place(left, position), self.text(left), self.text(right))
 
 
 def title(key: SeriesKey, noun: str) -> str:
@@ -56,7 +64,7 @@ def leaf(pair: SeriesPair, wording: Wording) -> Difference:
         return different(name, left, right, meaning)
     if pair.left_line is None or pair.right_line is None:
         return _ends_early(pair, wording, name)
-    point = wording.point(pair.left_line, pair.right_line, pair.position)
+    point = wording.difference(pair.left_line, pair.right_line, pair.position)
     meaning = f"{name} differs first at {point.where}: {point.left} against {point.right}"
     return different(name, point.left, point.right, meaning)
 
@@ -87,7 +95,7 @@ def _summary(series: ScannedSeries | None, wording: Wording) -> str:
 
 def summary(series: ScannedSeries, wording: Wording) -> str:
     """How many lines, and the last of them."""
-    last = wording.last(series.last) if series.last is not None else ""
+    last = wording.text(series.last) if series.last is not None else ""
     if last and series.count == 1:
         return last
     return f"{_counted(series, wording)}, last {last}" if last else _counted(series, wording)
@@ -101,6 +109,11 @@ def numbered(unit: str) -> Callable[[Raw, int], str]:
         return f"{unit} {number}" if number is not None else f"value {position + 1}"
 
     return place
+
+
+def at_end(line: Raw, position: int) -> str:
+    """For what stands there once, at the end of a process."""
+    return "the end"
 
 
 def nothing(line: Raw) -> str:
@@ -161,7 +174,7 @@ def _compared(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> ValueC
         if values[0].keys() != values[1].keys():
             return None
         for name, value in values[0].items():
-            _add(found, f"{_place(one, number)}{name}", value, values[1][name], tolerance)
+            _add(found, f"{place(one, number, 'line')}{name}", value, values[1][name], tolerance)
     return found if found.differing else None
 
 
@@ -172,21 +185,17 @@ def _frame(line: Raw) -> Raw:
 def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
     """Every value of a line, by what tells it from the others."""
     if "value" in line:
-        yield "", _value(line["value"])
+        yield "", msgspec.convert(line["value"], MetricValue)
     for name, value in line.get("values", {}).items():
-        if isinstance(value, list):
-            yield from ((f", {name} of epoch {epoch}", _value(one)) for epoch, one in enumerate(value))
-        else:
-            yield f", {name}", _value(value)
+        is_list = isinstance(value, list)
+        for epoch, one in enumerate(value if is_list else [value]):
+            yield f", {name}{f' of epoch {epoch}' if is_list else ''}", msgspec.convert(one, MetricValue)
 
 
-def _value(raw: dict[str, Any]) -> MetricValue:
-    return MetricValue(**{key: raw[key] for key in ("dtype", "bits", "decimal", "text") if key in raw})
-
-
-def _place(line: Raw, number: int) -> str:
-    parts = [f"{unit} {line[unit]}" for unit in ("epoch", "step") if line.get(unit) is not None]
-    return ", ".join(parts) or f"line {number + 1}"
+def place(line: Raw, position: int, unit: str = "value") -> str:
+    """Where a value stands, by its line's own account, or else by its position."""
+    parts = [f"{name} {line[name]}" for name in ("epoch", "step") if line.get(name) is not None]
+    return ", ".join(parts) or f"{unit} {position + 1}"
 
 
 def _add(found: ValueComparison, where: str, left: MetricValue, right: MetricValue, tolerance: Tolerance) -> None:

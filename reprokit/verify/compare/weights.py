@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged, leaf, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, Wording, at_end, judged, leaf, numbered
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
@@ -72,18 +72,10 @@ def _digest(line: Raw) -> str:
     return str(line["digest"])
 
 
-def _steps_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    return LinePoint("the end", _steps(left), _steps(right))
-
-
 def _steps(line: Raw) -> str:
     return f"{line.get('class', '')} {line['steps']} steps".strip()
 
 
-def _at_end(line: Raw, position: int) -> str:
-    return "the end"
-
-
-_TRAIL = Wording("weights of", "digest", _trail_point, numbered("epoch"), _digest)
-_END = Wording("weights at the end of", "digest", _end_point, _at_end, _digest)
-_STEPS = Wording("steps of", "count", _steps_point, _at_end, _steps)
+_TRAIL = Wording("weights of", "digest", numbered("epoch"), _digest, _trail_point)
+_END = Wording("weights at the end of", "digest", at_end, _digest, _end_point)
+_STEPS = Wording("steps of", "count", at_end, _steps)

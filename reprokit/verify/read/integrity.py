@@ -25,9 +25,16 @@ class Problem:
 
 def check(run: RunDirectory) -> None:
     """Raise RunDamaged where something was altered. What is missing is not compared, and for check to say."""
-    for problem in (*evaluation(run), *kept_outputs(run), *snapshots(run)):
+    for problem in problems(run):
         if problem.is_there:
             raise RunDamaged(f"{run.path / problem.name} {problem.what}; the run cannot be used")
+
+
+def problems(run: RunDirectory) -> Iterator[Problem]:
+    """Everything that is not as it was."""
+    yield from evaluation(run)
+    yield from kept_outputs(run)
+    yield from snapshots(run)
 
 
 def evaluation(run: RunDirectory) -> Iterator[Problem]:

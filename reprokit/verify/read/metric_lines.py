@@ -321,14 +321,14 @@ def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
     for key in _VOLATILE.get(kind, _COMMON):
         kept.pop(key, None)
     if "value" in kept:
-        kept["value"] = _exact(kept["value"])
+        kept["value"] = exact(kept["value"])
     if kind == "seed":
         kept["argument"] = normalisations.argument(kept["argument"])
     if kind == "evaluation":
         kept.update({side: _column(kept[side]) for side in ("predictions", "truth") if side in kept})
-        kept["error"] = _exact(kept.get("error"))
+        kept["error"] = exact(kept.get("error"))
     if isinstance(kept.get("values"), dict):
-        kept["values"] = {name: _exact(value) for name, value in kept["values"].items()}
+        kept["values"] = {name: exact(value) for name, value in kept["values"].items()}
     try:
         return msgspec.json.encode(kept, order="sorted")
     except UnicodeEncodeError:  # a file name that is not UTF-8
@@ -340,9 +340,10 @@ def _column(column: Any) -> Any:
     return column and {key: column[key] for key in column if key not in ("file", "row")}
 
 
-def _exact(value: Any) -> Any:
+def exact(value: Any) -> Any:
+    """A value by its type and bits, so that NaN equals NaN; one without bits as it is."""
     if isinstance(value, list):
-        return [_exact(one) for one in value]
+        return [exact(one) for one in value]
     if isinstance(value, dict) and value.get("bits") is not None:
         return [value.get("dtype"), value["bits"]]
     return value

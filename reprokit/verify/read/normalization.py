@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
+from reprokit.artifacts.tracker_files import MLFLOW, WANDB_SUMMARY, kind_of
+from reprokit.difference import Exclusion
+
 Replacement: TypeAlias = "str | Callable[[re.Match[str]], str]"
 
 TEMPORARY_NAMES = "names that tempfile made up"
@@ -74,3 +77,26 @@ class Normalisations:
 
 def _wandb_run(found: re.Match[str]) -> str:
     return f"{found[1]}-TIME-ID{found[2]}{'run-ID.wandb' if found[3] else ''}"
+
+
+_WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
+_BELOW = r"(?:.*/)?"
+_OWN = (
+    (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
+    (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
+    (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
+    (re.compile(rf"{_BELOW}(?:mlruns/[^/]+|RUN)/meta\.yaml|{_BELOW}RUN/tags/mlflow\..+"), "MLflow"),
+    (re.compile(r"(?:.*/)?(?:RUN|m-ID)/(?:.+/)?(?:MLmodel|registered_model_meta)|(?:.*/)?m-ID/meta\.yaml"), "MLflow"),
+    (re.compile(r"(?:.*/)?mlflow\.db(?:-wal|-shm|-journal)?"), "MLflow"),
+)
+_METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
+
+
+def excluded(path: str, normalised: str) -> tuple[Exclusion, str] | None:
+    """Why a file is no output to compare, as data and in words; None for those that are."""
+    for pattern, name in _OWN:
+        if pattern.fullmatch(normalised):
+            words = f"not compared: of an experiment tracker; {name} writes times, run ids and the like into it"
+            return Exclusion.VOLATILE, words
+    kind = kind_of(path)
+    return (Exclusion.METRICS, f"its values are compared as metrics in files of {kind}") if kind in _METRICS else None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from reprokit import findings
 from reprokit.capture import files
-from reprokit.model.outputs import OutputFile
 from reprokit.model.run import Proof, RunFile
 from reprokit.screen import Cells, labelled, print_rows
 from reprokit.untrusted_json import object_in
@@ -27,7 +26,8 @@ SHOWN = 6  # things of a kind on one screen
 
 def print_summary(summary: RunSummary) -> None:
     """Print it: the state first, so that nobody overlooks that a run is not whole."""
-    style = "bold yellow" if summary.in_progress else "bold red" if _unwell(summary) else "bold green"
+    is_unwell = summary.directory.unfinished or failed(summary.run)
+    style = "bold yellow" if summary.in_progress else "bold red" if is_unwell else "bold green"
     print_rows(headline(summary), [Cells(row) for row in rows(summary)], style=style)
 
 
@@ -59,10 +59,6 @@ def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "snapshots", f"and {len(found) - SHOWN} more"
 
 
-def _unwell(summary: RunSummary) -> bool:
-    return summary.directory.unfinished or failed(summary.run)
-
-
 def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
     run = summary.run
     yield "command", shlex.join(run.command)
@@ -82,8 +78,10 @@ def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
     parts += [str(gpu) for gpu in gpus[:SHOWN]] if isinstance(gpus, list) else []
     yield "environment", _joined(parts) or "the machine was not recorded"
     parts = [" ".join(str(system.get(key) or "") for key in ("os", "kernel", "machine")).strip()]
+    addresses = summary.run.address_randomization
     parts += [str(system.get("distribution") or ""), str(system.get("libc") or "")]
-    yield "environment", _joined([*parts, _randomization(summary.run)]) or "the system was not recorded"
+    parts += [f"address randomisation {addresses.words}"] if addresses else []
+    yield "environment", _joined(parts) or "the system was not recorded"
     agents = [process.agent for process in summary.scan.processes.values() if process.agent is not None]
     pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
     frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
@@ -102,10 +100,6 @@ def _patches(run: RunFile) -> Iterator[str]:
 
 def _joined(parts: list[str]) -> str:
     return ", ".join(part for part in parts if part)
-
-
-def _randomization(run: RunFile) -> str:
-    return f"address randomisation {run.address_randomization.words}" if run.address_randomization else ""
 
 
 def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -163,7 +157,8 @@ def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "trail", trail.words
     if summary.findings is not None:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
-    yield from _limited("outputs", (_output(file) for file in summary.outputs.files))
+    files = summary.outputs.files
+    yield from _limited("outputs", (f"{one.path}: {one.size} bytes {one.digest or one.note}".strip() for one in files))
     yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
 
 
@@ -204,10 +199,6 @@ def _digest(key: SeriesKey, series: ScannedSeries) -> str:
     line = series.last or {}
     tensors = f", {len(line['tensors'])} tensors" if line.get("tensors") else ""
     return f"{line.get('class', '')} {key.name} of process {key.process}: {line.get('digest', '')}{tensors}".strip()
-
-
-def _output(file: OutputFile) -> str:
-    return f"{file.path}: {file.size} bytes {file.digest or file.note}".strip()
 
 
 def _caveats(summary: RunSummary) -> Iterator[tuple[str, str]]:

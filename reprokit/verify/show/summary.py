@@ -189,12 +189,10 @@ def _damage(summary: RunSummary) -> Iterator[str]:
     try:
         if run.run.has_profile:
             entropy.check(run.path / ENTROPY, run.run.profile)
-        integrity.evaluation(run)
     except RunError as error:
         yield str(error)
     with suppress(RunError):  # of files that may not be read
-        for problem in (*integrity.kept_outputs(run), *integrity.snapshots(run)):
-            yield f"{run.path / problem.name} {problem.what}"
+        yield from (f"{run.path / problem.name} {problem.what}" for problem in integrity.problems(run))
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
