@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import errno
 import lzma
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
 from reprokit.artifacts.elements import Limits, Siblings, Source
-from reprokit.artifacts.sources import BLOCK, exactly
+from reprokit.artifacts.sources import BLOCK, blocks, exactly
 from reprokit.errors import ArtifactDamaged
 
 HEAD = 1 << 16  # bytes from the beginning that are read without unpacking all
@@ -20,7 +21,8 @@ IN_MEMORY = 1 << 20
 FIRST = 512  # bytes that a stream gets at first: of many short ones each would be given all that follow
 LZMA_MEMORY = 128 << 20
 
-STORED, DEFLATED, GZIP, BZIP2, XZ, ZLIB = "stored", "deflate", "gzip", "bzip2", "xz", "zlib"
+DEFLATED, GZIP, BZIP2, XZ, ZLIB = "deflate", "gzip", "bzip2", "xz", "zlib"
+AS_TEXT = "text"  # bytes as text, of which those from 0x80 on take two bytes of UTF-8
 
 
 class _Decompressor(Protocol):
@@ -141,7 +143,7 @@ class Unpacked:
 
     def _blocks(self) -> Iterator[bytes]:
         try:
-            yield from _decompressed(self.packed, self.method)
+            yield from _of_text(self.packed) if self.method == AS_TEXT else _decompressed(self.packed, self.method)
         except (zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
             raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
         except OSError as error:  # what bz2 raises for damage has no number
@@ -158,6 +160,14 @@ def write(file: IO[bytes], block: bytes) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise ArtifactDamaged(f"there is no room to unpack it in {tempfile.gettempdir()}: set TMPDIR") from None
+
+
+def _of_text(packed: Source) -> Iterator[bytes]:
+    """The bytes that a text of characters below U+0100 stands for."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for block in blocks(packed):
+        yield decoder.decode(block).encode("latin-1")
+    yield decoder.decode(b"", True).encode("latin-1")
 
 
 def _decompressed(packed: Source, method: str) -> Iterator[bytes]:

@@ -15,6 +15,10 @@ from reprokit.difference import Difference, Verdict
 from reprokit.tolerance import Tolerance
 
 LONGEST = 200  # characters of a value
+NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+NOT_FINITE = ("nan", "inf", "-inf", "infinity", "-infinity")
+LONGEST_NUMBER = 400
+WIDEST = 30  # characters of a bar
 
 
 def cut(text: str) -> str:
@@ -117,11 +121,6 @@ def _distances(found: TensorStatistics, shape: tuple[int, ...]) -> list[str]:
     ]
 
 
-NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-NOT_FINITE = ("nan", "inf", "-inf", "infinity", "-infinity")
-LONGEST_NUMBER = 400
-
-
 def value_difference(name: str, left: str, right: str, *, tolerance: Tolerance | None = None) -> Difference | None:
     """The leaf of two values that differ; None where they are the same. A number in a text is a float64."""
     if left == right:
@@ -171,9 +170,6 @@ def _number(text: str) -> Decimal | None:
     if len(text) > LONGEST_NUMBER or not NUMBER.fullmatch(text.strip()):
         return None
     return Decimal(text.strip())
-
-
-WIDEST = 30  # characters of a bar
 
 
 def histogram(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,13 @@ from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance as Tolerance
 
+TILE = 1 << 18  # elements of a piece of tensors that do not lie in C order
+SPARSE = 8  # a run is read in one go while at most this many times what is needed of it
+MAX_RANK = 64
+SPREAD = 16  # elements that each byte of a source may stand for, where strides let it stand for several
+FEW = 1 << 24  # elements that any source may stand for
+MOST = 64 << 30  # bytes of all tensors of a file, beside SPREAD times its size
+
 
 @dataclass(frozen=True)
 class Extreme:
@@ -114,14 +121,6 @@ def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, 
         "nan": statistics.nan,
         "infinite": statistics.infinite,
     }
-
-
-TILE = 1 << 18  # elements of a piece of tensors that do not lie in C order
-SPARSE = 8  # a run is read in one go while at most this many times what is needed of it
-MAX_RANK = 64
-SPREAD = 16  # elements that each byte of a source may stand for, where strides let it stand for several
-FEW = 1 << 24  # elements that any source may stand for
-MOST = 64 << 30  # bytes of all tensors of a file, beside SPREAD times its size
 
 
 def check(tensor: TensorPart, limits: Limits) -> Dtype:

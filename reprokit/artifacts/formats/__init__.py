@@ -18,7 +18,7 @@ PICKLE = rb"\x80[\2-\5]."  # those before protocol 2 begin like a text, and are 
 ZLIB = rb"x[\x01\x20\x3f\x5e\x7d\x9c\xbb\xda\xf9]"
 TORCH_PICKLE = rb"\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\."
 TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/[0-9]+|version|constants\.pkl|constants/[0-9]+)"
-PICKLES = r"\.(?:pkl|pickle|p|pck|joblib|jl|sav)$"
+PICKLES = r"\.(?:pkl|pickle|p|pck|joblib|jl|sav)\Z"
 REFERRING = (".index", ".onnx")
 TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b\b")
 
@@ -91,15 +91,15 @@ def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
 
 FORMATS: tuple[Format, ...] = (
     Format("npy", _begins(rb"\x93NUMPY"), _reader("npy")),
-    Format("npz", _either(_begins(ZIP, r"\.npz$"), _first_member(rb".*\.npy")), _reader("npy", "archive")),
+    Format("npz", _either(_begins(ZIP, r"\.npz\Z"), _first_member(rb".*\.npy")), _reader("npy", "archive")),
     Format(
         "torch",
-        _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt|pth|ckpt)$"), _first_member(TORCH_MEMBERS)),
+        _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt|pth|ckpt)\Z"), _first_member(TORCH_MEMBERS)),
         _reader("torch"),
     ),
     Format(
         "tar of PyTorch before 0.1.10",
-        _begins(rb"(?=" + TAR + rb")(?:sys_info|pickle|storages|tensors)\0"),
+        _begins(rb"(?=" + TAR + rb")(?:sys_info|pickle|storages|tensors)\0+.{157}ustar"),
         _not_read("save it again with a later PyTorch"),
     ),
     Format("xgboost", _begins(rb'\{\s*"learner"\s*:\s*\{|\{' + XGBOOST_KEY), _reader("xgboost")),
@@ -108,28 +108,28 @@ FORMATS: tuple[Format, ...] = (
         _either(
             _begins(rb"ZF0x[0-9a-f]|\x04\x22\x4d\x18"),
             _begins(ZLIB + rb"|\x5d\0\0", PICKLES),
-            _begins(ZLIB + rb"|\x5d\0\0", r"\.(?:z|zlib|lzma)$"),
+            _begins(ZLIB + rb"|\x5d\0\0", r"\.(?:z|zlib|lzma)\Z"),
         ),
         _reader("compressed", "joblib"),
     ),
     Format("pickle", _either(_begins(PICKLE), _begins(rb"[(\]}c)lNIFSVL]", PICKLES)), _reader("pickle")),
     # Both begin with a table whose first key is empty; under it stands the number of shards, or the names of all
     # tensors. The blocks may be packed.
-    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index$"), _reader("checkpoint"), beside=True),
+    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"), _reader("checkpoint"), beside=True),
     Format(
         "TensorFlow checkpoint V1",
         _begins(rb".{0,8}?\0\0[\x80-\xff]{0,4}[\1-\x7f]\x0a[\x80-\xff]{0,4}[\0-\x7f][\x0a\x12]", "ckpt"),
         _not_read("save it again as V2"),
     ),
     Format("checkpoint state", _text(b"model_checkpoint_path: "), _reader("checkpoint", "state")),
-    Format("saved model", _begins(rb"\x08", r"saved_model\.pb$"), _reader("tensorflow_messages", "saved_model")),
-    Format("fingerprint", _begins(b"", r"fingerprint\.pb$"), _reader("tensorflow_messages", "fingerprint")),
+    Format("saved model", _begins(rb"\x08", r"saved_model\.pb\Z"), _reader("tensorflow_messages", "saved_model")),
+    Format("fingerprint", _begins(b"", r"fingerprint\.pb\Z"), _reader("tensorflow_messages", "fingerprint")),
     Format("graph", _meta_graph, _reader("tensorflow_messages", "meta_graph")),
-    Format("onnx", _begins(rb"\x08", r"\.onnx$"), _reader("onnx"), beside=True),
+    Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), beside=True),
     Format(
         "tfrecord",
         _either(
-            _begins(rb".{12}", r"\.(?:tfrecords?|tfrec)$"),
+            _begins(rb".{12}", r"\.(?:tfrecords?|tfrec)\Z"),
             _begins(b"", "tfevents"),
             _begins(rb".{21}\x1a\x0dbrain\.Event:"),
         ),
@@ -139,16 +139,16 @@ FORMATS: tuple[Format, ...] = (
     # Its mark stands at the beginning, or behind what a user has put there.
     Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _reader("hdf5")),
     Format(
-        "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors$"), _begins(rb".{7}\0\{")), _reader("safetensors")
+        "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors\Z"), _begins(rb".{7}\0\{")), _reader("safetensors")
     ),
-    Format("keras", _begins(ZIP, r"\.keras$"), _reader("keras")),
+    Format("keras", _begins(ZIP, r"\.keras\Z"), _reader("keras")),
     Format("zip", _begins(ZIP), _reader("zip")),
     Format("gzip", _begins(rb"\x1f\x8b\x08"), _reader("compressed", "gzip")),
     Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
     Format("tar", _begins(TAR), _reader("tar")),
-    Format("json", _text(name=r"\.json$"), _reader("json")),
-    Format("csv", _text(name=r"\.[ct]sv$"), _as_bytes, pairwise="compare_tables"),
+    Format("json", _text(name=r"\.json\Z"), _reader("json")),
+    Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),
 )
 

@@ -26,6 +26,8 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 ENDING = ".index"
 MOST_SHARDS = 100_000
 WRONG_SUM = "a tensor has the CRC-32C {:08x}, its index says {:08x}"
+_LINE = re.compile(r'(\w+): (?:"(?:[^"\\]|\\.)*"|[-+.\w]+)')
+TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,6 @@ def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -
         crc_of_all = crc32c(block, crc_of_all)
     if unmasked(int.from_bytes(stored, "little")) != crc or crc_of_all != entry.crc:
         raise ArtifactDamaged(f"{entry.name[:200]!r} has another CRC-32C than its index says")
-
-
-_LINE = re.compile(r'(\w+): (?:"(?:[^"\\]|\\.)*"|[-+.\w]+)')
-TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 
 def state(source: Source, limits: Limits) -> Iterator[Part]:

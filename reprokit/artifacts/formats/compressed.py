@@ -11,6 +11,9 @@ from reprokit.errors import ArtifactDamaged
 
 _EXTRA, _NAME = 4, 8
 LONGEST_NAME = 1024
+LZ4 = b"\x04\x22\x4d\x18"
+OLD = b"ZF"
+LZMA = b"\x5d\x00\x00"
 
 
 def gzip(source: Source, limits: Limits) -> Iterator[Part]:
@@ -31,11 +34,6 @@ def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
     """The file within."""
     yield Within("", Unpacked(source, XZ, limits))
-
-
-LZ4 = b"\x04\x22\x4d\x18"
-OLD = b"ZF"
-LZMA = b"\x5d\x00\x00"
 
 
 def joblib(source: Source, limits: Limits) -> Iterator[Part]:

@@ -15,6 +15,8 @@ from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
 MANY = 256  # numbers of a list that are compared as a tensor
+LARGEST = 64 << 20  # bytes of a text
+MEMORY = 120 << 20  # bytes that its values may take, as estimated before they are made
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -58,10 +60,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"list of {len(value)}"
     return json.dumps(value)
-
-
-LARGEST = 64 << 20  # bytes of a text
-MEMORY = 120 << 20  # bytes that its values may take, as estimated before they are made
 
 
 class Number(str):

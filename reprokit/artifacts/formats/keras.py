@@ -13,6 +13,7 @@ from reprokit.errors import ArtifactDamaged
 
 METADATA, CONFIGURATION = "metadata.json", "config.json"
 DATE = "metadata.json/date_saved"
+SHARED = "/shared_object_id"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -26,9 +27,6 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         text = whole(member.source, limits.text, member.name).decode("utf-8", "surrogateescape")
         for part in values(member.name, text, limits):
             yield Noise(part.name, part.text) if part.name == DATE and isinstance(part, Value) else part
-
-
-SHARED = "/shared_object_id"
 
 
 def values(name: str, text: str, limits: Limits) -> Iterator[Part]:

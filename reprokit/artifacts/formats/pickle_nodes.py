@@ -12,8 +12,6 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from reprokit.artifacts.elements import Source
-from reprokit.artifacts.sources import BLOCK
-from reprokit.errors import ArtifactDamaged
 
 ATOM = 4096  # characters or bytes of the longest string that is no node
 
@@ -151,47 +149,6 @@ def calls_in_order(root: Item) -> list[int]:
         elif isinstance(item, JoblibArray):
             waiting += [item.objects, item.description]
     return found
-
-
-@dataclass(frozen=True)
-class Latin1:
-    """Bytes that a pickle before protocol 3 holds as text: byte 0x80 and up as two bytes of UTF-8."""
-
-    base: Source
-    marks: tuple[int, ...]  # where every BLOCK bytes of the result begin in the base
-    size: int
-
-    def read(self, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.size)
-        if offset >= stop:
-            return b""
-        first, last = offset // BLOCK, (stop - 1) // BLOCK
-        end = self.marks[last + 1] if last + 1 < len(self.marks) else self.base.size
-        start = self.marks[first]
-        text = self.base.read(start, end - start).decode("utf-8")
-        return text[offset - first * BLOCK : stop - first * BLOCK].encode("latin-1")
-
-
-def latin1(base: Source) -> Latin1:
-    """The bytes that a text of characters below U+0100 stands for, read once to see that they are."""
-    marks, count, at = [0], 0, 0
-    while at < base.size:
-        block = base.read(at, BLOCK)
-        if block and block[-1] & 0xC0 == 0xC0:
-            block = block[:-1]  # a character's first byte
-        try:
-            block.decode("utf-8").encode("latin-1")
-        except UnicodeError:
-            raise ArtifactDamaged("bytes written as text have characters beyond U+00FF") from None
-        wanted = len(marks) * BLOCK - count
-        length = len(block) - sum(block.count(byte) for byte in (0xC2, 0xC3))
-        if not block:
-            raise ArtifactDamaged("bytes written as text end within a character")
-        if length >= wanted:
-            marks.append(at + len(block.decode("utf-8")[:wanted].encode("utf-8")))
-        count += length
-        at += len(block)
-    return Latin1(base, tuple(marks), count)
 
 
 def exact(item: Item) -> str | None:

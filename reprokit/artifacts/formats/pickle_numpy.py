@@ -22,6 +22,10 @@ NUMBER_KINDS = {
     "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
     "M8": "int64", "m8": "int64",
 }  # fmt: skip
+CORES = ("numpy.core.", "numpy._core.")
+RECONSTRUCT = tuple(f"{core}multiarray._reconstruct" for core in CORES)
+SCALAR = tuple(f"{core}multiarray.scalar" for core in CORES)
+FROM_BUFFER = tuple(f"{core}numeric._frombuffer" for core in CORES)
 
 
 @dataclass(frozen=True)
@@ -181,12 +185,6 @@ def shape_of(item: Item) -> tuple[int, ...] | None:
         return None
     lengths = tuple(length for length in item if type(length) is int and 0 <= length < 1 << 63)
     return lengths if len(lengths) == len(item) else None
-
-
-CORES = ("numpy.core.", "numpy._core.")
-RECONSTRUCT = tuple(f"{core}multiarray._reconstruct" for core in CORES)
-SCALAR = tuple(f"{core}multiarray.scalar" for core in CORES)
-FROM_BUFFER = tuple(f"{core}numeric._frombuffer" for core in CORES)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
+from reprokit.artifacts.decompression import AS_TEXT, Unpacked
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
@@ -26,7 +27,6 @@ from reprokit.artifacts.formats.pickle_nodes import (
     PickledObject,
     PickledSet,
     calls_in_order,
-    latin1,
 )
 from reprokit.artifacts.formats.pickle_numpy import NUMPY_DTYPE, array_type, cost_of
 from reprokit.artifacts.sources import ForwardReader, Memory
@@ -275,8 +275,9 @@ def spelt_bytes(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
     text = given[0]
     if isinstance(text, LongString) and text.kind == "str":
         if text.as_bytes is None:
-            data = latin1(text.source)
+            data = Unpacked(text.source, AS_TEXT, self.limits)
             text.as_bytes = data.read(0, ATOM) if data.size <= ATOM else LongString("bytes", data)
+            data.release()  # until it is compared
         return text.as_bytes  # type: ignore[no-any-return]
     self.stream.hold(len(text) if isinstance(text, str) else 0)
     return text.encode("latin-1") if isinstance(text, str) else None

@@ -11,6 +11,10 @@ from reprokit.artifacts.sources import Memory, exactly
 from reprokit.errors import ArtifactDamaged
 
 _MASK_DELTA = 0xA282EAD8
+FOOTER, MAGIC = 48, bytes.fromhex("57fb808b247547db")
+_TRAILER = 5  # behind each block: how it is compressed, and its sum
+_STORED = 0  # which blocks of checkpoint V2 always are
+MOST_DIMENSIONS = 254
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:
@@ -28,11 +32,6 @@ def unmasked(stored: int) -> int:
     """The sum that is stored so."""
     rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
-
-
-FOOTER, MAGIC = 48, bytes.fromhex("57fb808b247547db")
-_TRAILER = 5  # behind each block: how it is compressed, and its sum
-_STORED = 0  # which blocks of checkpoint V2 always are
 
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
@@ -96,9 +95,6 @@ def _handle(data: bytes, limits: Limits, at: int = 0) -> tuple[tuple[int, int], 
     start, at = wire.varint(at, len(data))
     size, at = wire.varint(at, len(data))
     return (start, size), at
-
-
-MOST_DIMENSIONS = 254
 
 
 def decoded(key: bytes) -> str:

@@ -177,6 +177,8 @@ SequenceExample 1=context:Features 2=feature_lists:FeatureLists
 FeatureLists 1=feature_list:{string:FeatureList}
 FeatureList 1=feature:Feature*
 """)
+# The first is a sum over saved_model.pb, whose maps are written in any order; what is in it is compared there.
+NOISE = ("saved_model_checksum", "uuid")
 
 
 def walker(source: Source, limits: Limits) -> Walker:
@@ -255,10 +257,6 @@ def string(name: str, source: Source, start: int, size: int) -> Part:
     if size > 1 << 16:
         return Blob(name, piece(source, start, size))
     return Value(name, written(source.read(start, size)))
-
-
-# The first is a sum over saved_model.pb, whose maps are written in any order; what is in it is compared there.
-NOISE = ("saved_model_checksum", "uuid")
 
 
 def saved_model(source: Source, limits: Limits) -> Iterator[Part]:

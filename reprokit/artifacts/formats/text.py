@@ -18,6 +18,9 @@ from reprokit.tolerance import Tolerance
 
 NAMED = 20  # lines that are named one by one
 CONTEXT = 40  # characters before the first difference of long lines
+CELLS_NAMED = 50  # cells that are named one by one
+LONGEST_ROW = 1 << 20  # characters
+DELIMITERS = ",;\t|"
 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
@@ -64,11 +67,6 @@ def _line(name: str, left: str | None, right: str | None) -> Difference:
 def _visible(text: str) -> str:
     """The line with its end, where that is not the usual one."""
     return text[:-1] if text.endswith("\n") and not text.endswith("\r\n") else text + "(no line feed)"
-
-
-CELLS_NAMED = 50  # cells that are named one by one
-LONGEST_ROW = 1 << 20  # characters
-DELIMITERS = ",;\t|"
 
 
 def compare_tables(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:

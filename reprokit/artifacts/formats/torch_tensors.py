@@ -23,6 +23,11 @@ from reprokit.artifacts.sources import piece
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
+MOST_ARGUMENTS = 8
+MODULE_FIELDS = 4
+REBUILD = "torch._utils._rebuild_"
+AGAIN_AND_AGAIN = 2  # how often the bytes of a file are shown by views that overlap
+
 
 @dataclass(frozen=True)
 class StorageType:
@@ -153,12 +158,6 @@ class Storage:
             return self.source, 0
         start, count = (number * found.type.size for number in found.view)
         return piece(self.source, start, count), start
-
-
-MOST_ARGUMENTS = 8
-MODULE_FIELDS = 4
-REBUILD = "torch._utils._rebuild_"
-AGAIN_AND_AGAIN = 2  # how often the bytes of a file are shown by views that overlap
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,14 @@ TEXT_OR_LIST = re.compile(r'"(?:[^"\\]|\\.)*"|\[([-+0-9.eE, \t\r\n]+)\]', re.DOT
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 DIGITS = 15  # that a double tells apart
 SMALLEST = 1e-290  # of normal doubles, with room
+BINARY = {
+    b"i": ("int8", ">b"), b"U": ("uint8", ">B"), b"I": ("int16", ">h"), b"l": ("int32", ">i"), b"L": ("int64", ">q"),
+    b"d": ("float32", ">f"), b"D": ("float64", ">d"),
+}  # fmt: skip
+LENGTHS = (b"i", b"U", b"I", b"l", b"L")
+CONSTANTS = {b"Z": "null", b"T": "true", b"F": "false"}
+FIRST_IN_OBJECT = (*LENGTHS, b"$", b"#")  # what may follow {
+ROOT = "(root)"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -81,16 +89,6 @@ def told_apart(item: str, number: float) -> bool:
     if len(digits) > DIGITS:
         return False
     return SMALLEST < abs(number) < 1e300 if digits.strip("0") else number == 0
-
-
-BINARY = {
-    b"i": ("int8", ">b"), b"U": ("uint8", ">B"), b"I": ("int16", ">h"), b"l": ("int32", ">i"), b"L": ("int64", ">q"),
-    b"d": ("float32", ">f"), b"D": ("float64", ">d"),
-}  # fmt: skip
-LENGTHS = (b"i", b"U", b"I", b"l", b"L")
-CONSTANTS = {b"Z": "null", b"T": "true", b"F": "false"}
-FIRST_IN_OBJECT = (*LENGTHS, b"$", b"#")  # what may follow {
-ROOT = "(root)"
 
 
 class UbjsonReader:

@@ -19,6 +19,8 @@ RESULTS = ("loss", "gradients", "parameters", BUFFERS)  # what model inputs have
 NEVER = 1 << 63  # later than any step
 
 Point = tuple[int, int]  # a step, and the place of a quantity in ORDER
+NAMED = 3  # tensors named in a sentence
+LOOKED_BACK = 64  # steps, for the last parameters that are known
 
 
 @dataclass
@@ -236,8 +238,6 @@ def _kept_tensors(found: SeriesDivergence, step: int) -> dict[str, list[str]] | 
     return {name: [tensor for tensor, one, other in both[name] if one != other] for name in OF_TENSORS}
 
 
-NAMED = 3  # tensors named in a sentence
-LOOKED_BACK = 64  # steps, for the last parameters that are known
 # Of quantities, in figures.
 NAMES = {**dict.fromkeys(GENERATORS, "random state"), BEFORE: "parameters before", INPUTS: "model inputs"}
 _PLURAL = frozenset([TENSORS, BEFORE, INPUTS, "gradients", "parameters", BUFFERS])

@@ -29,6 +29,13 @@ ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel 
 SCRIPT = "the script's variables"
 # The likely causes first.
 GROUPS = (CODE, SCRIPT, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
+Values = tuple[str, str, str]  # the fact's name, and what each run has
+_ORDER = "the same names in another order: what goes through them as they come takes another turn"
+_NAMES = "other names were listed"
+_HALF = "it was listed to the end in one run only, or as far as another name"
+NONE = "(none)"  # for a fact that one side lacks
+SHOWN = 5  # names in one sentence
+Facts = dict[str, Any]
 
 
 class Rule(NamedTuple):
@@ -282,9 +289,6 @@ def _pids(scan: Scan) -> list[int]:
     return [process.agent.pid for process in scan.processes.values() if process.agent is not None]
 
 
-Values = tuple[str, str, str]  # the fact's name, and what each run has
-
-
 def _compute_facts(runs: RunPair) -> Iterator[Values]:
     """Every library that both runs have the same facts of, and every fact that differs."""
     pairs = [pair for pair in runs.of("compute") if not_told_side(runs, pair) is None]
@@ -320,11 +324,6 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
-_ORDER = "the same names in another order: what goes through them as they come takes another turn"
-_NAMES = "other names were listed"
-_HALF = "it was listed to the end in one run only, or as far as another name"
-
-
 def _listings(runs: RunPair) -> Iterator[Difference]:
     """One leaf a directory whose listings differ; the others are counted."""
     pairs = list(runs.of("listing"))
@@ -355,12 +354,6 @@ def _meaning(left: Raw | None, right: Raw | None) -> str:
     if (left["count"], left["names"]) == (right["count"], right["names"]):
         return f"can change results: {_ORDER}"
     return f"can change results: {_NAMES if left['whole'] and right['whole'] else _HALF}"
-
-
-NONE = "(none)"  # for a fact that one side lacks
-SHOWN = 5  # names in one sentence
-
-Facts = dict[str, Any]
 
 
 def _many(left: Facts, right: Facts) -> Iterator[Difference]:

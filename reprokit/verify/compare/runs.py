@@ -40,6 +40,10 @@ from reprokit.verify.read.metric_lines import OUTCOMES
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
+# Facts of the environment that become known while a training goes on, or when its processes end.
+_KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
+_WRITTEN_LATE = ("random states", "outputs", "snapshots")  # categories of what is written until the end
+_ENVIRONMENT, _PROCESSES = "environment", "processes"
 
 
 @dataclass(frozen=True)
@@ -191,12 +195,6 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     in_files = any(map(tracker_metrics.compared, tree.children))
     if not (in_files or runs.has(OUTCOMES)):
         yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"
-
-
-# Facts of the environment that become known while a training goes on, or when its processes end.
-_KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
-_WRITTEN_LATE = ("random states", "outputs", "snapshots")  # categories of what is written until the end
-_ENVIRONMENT, _PROCESSES = "environment", "processes"
 
 
 def told_apart(runs: RunPair, tree: Difference) -> Difference:

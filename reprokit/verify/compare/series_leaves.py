@@ -16,6 +16,10 @@ from reprokit.verify.read.metric_lines import MetricValue, shown
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, order_of
 
 KINDS = {"record": "recording", "replay": "replay", "run": "run"}  # of runs
+FLOATS = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}  # hexadecimal digits
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|\b[0-9a-f]{16}\b")
+_NO_NUMBERS = "random state"  # the name of digests of what is near nothing else
+_APART = ("value", "values", "k", "p", "n", "t")  # what of a line is no part of its frame
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,6 @@ def at_end(line: Raw, position: int) -> str:
 def nothing(line: Raw) -> str:
     """For kinds whose last line says nothing worth showing."""
     return ""
-
-
-FLOATS = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}  # hexadecimal digits
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|\b[0-9a-f]{16}\b")
-_NO_NUMBERS = "random state"  # the name of digests of what is near nothing else
-_APART = ("value", "values", "k", "p", "n", "t")  # what of a line is no part of its frame
 
 
 @dataclass

@@ -33,6 +33,17 @@ _WANDB = re.compile(r"(?<![^/])((?:offline-)?run)-\d{8}_\d{6}-[^/]+(/|$)(?:run-[
 _MLFLOW = re.compile(
     r"(?<=/)[0-9a-f]{32}(?=/(?:artifacts|metrics|params|tags|inputs|outputs)/|/meta\.yaml$)|(?<=/m-)[0-9a-f]{32}(?=/)"
 )
+_WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
+_BELOW = r"(?:.*/)?"
+_OWN = (
+    (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
+    (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
+    (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
+    (re.compile(rf"{_BELOW}(?:mlruns/[^/]+|RUN)/meta\.yaml|{_BELOW}RUN/tags/mlflow\..+"), "MLflow"),
+    (re.compile(r"(?:.*/)?(?:RUN|m-ID)/(?:.+/)?(?:MLmodel|registered_model_meta)|(?:.*/)?m-ID/meta\.yaml"), "MLflow"),
+    (re.compile(r"(?:.*/)?mlflow\.db(?:-wal|-shm|-journal)?"), "MLflow"),
+)
+_METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
 
 
 class Normalisations:
@@ -77,19 +88,6 @@ class Normalisations:
 
 def _wandb_run(found: re.Match[str]) -> str:
     return f"{found[1]}-TIME-ID{found[2]}{'run-ID.wandb' if found[3] else ''}"
-
-
-_WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
-_BELOW = r"(?:.*/)?"
-_OWN = (
-    (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
-    (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
-    (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
-    (re.compile(rf"{_BELOW}(?:mlruns/[^/]+|RUN)/meta\.yaml|{_BELOW}RUN/tags/mlflow\..+"), "MLflow"),
-    (re.compile(r"(?:.*/)?(?:RUN|m-ID)/(?:.+/)?(?:MLmodel|registered_model_meta)|(?:.*/)?m-ID/meta\.yaml"), "MLflow"),
-    (re.compile(r"(?:.*/)?mlflow\.db(?:-wal|-shm|-journal)?"), "MLflow"),
-)
-_METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
 
 
 def excluded(path: str, normalised: str) -> tuple[Exclusion, str] | None:

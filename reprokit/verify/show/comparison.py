@@ -30,6 +30,16 @@ TELLING = ("weights at the end of model", "replay fidelity")  # what people look
 VALUE = 60  # characters of each of their values
 
 _LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
+STYLES = {
+    Verdict.IDENTICAL: "green",
+    Verdict.TOLERATED: "yellow",
+    Verdict.DIFFERENT: "bold red",
+    Verdict.MISSING: "bold red",
+    Verdict.INFORMATION: "cyan",
+    Verdict.NOT_RECORDED: "dim",
+}
+FORMAT = 1
+SHORT = 24  # rows on one screen
 
 
 @dataclass(frozen=True)
@@ -171,16 +181,6 @@ def shortened(text: str) -> str:
     return _LONG_DIGEST.sub(r"\1...", text)
 
 
-STYLES = {
-    Verdict.IDENTICAL: "green",
-    Verdict.TOLERATED: "yellow",
-    Verdict.DIFFERENT: "bold red",
-    Verdict.MISSING: "bold red",
-    Verdict.INFORMATION: "cyan",
-    Verdict.NOT_RECORDED: "dim",
-}
-
-
 def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
     """Print it, short or with every leaf."""
     cells = [Cells(("likely cause", "information", text), STYLES[Verdict.INFORMATION]) for text in causes(comparison)]
@@ -199,9 +199,6 @@ def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
 
 def _side(name: str, run: RunDirectory) -> str:
     return f"{name}: {run.path}, a {KINDS[run.run.kind]} of {shlex.join(run.run.command)}"
-
-
-FORMAT = 1
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -249,9 +246,6 @@ def node(difference: Difference) -> dict[str, Any]:
     if difference.role is not Role.OWN:
         found["role"] = difference.role.name.lower()
     return {**found, "figures": dict(difference.figures)} if difference.figures else found
-
-
-SHORT = 24  # rows on one screen
 
 
 def document_of_files(tree: Difference, left: Path, right: Path) -> dict[str, Any]:

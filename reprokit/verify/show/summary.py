@@ -30,6 +30,17 @@ from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
+ATTEMPTS = 5  # to read a file that grows at this moment
+LOOKED_AT = 64  # steps at the beginning that tell which quantities are known
+_QUANTITIES = {
+    "batch": ("batch",),
+    "random state": ("torch", "python", "numpy"),
+    "loss": ("loss",),
+    "gradients": ("gradients",),
+    "parameters": ("parameters",),
+    "buffers": ("buffers",),
+    "model inputs": ("inputs",),
+}
 
 
 @dataclass(frozen=True)
@@ -235,19 +246,6 @@ def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
     kind, at = (key.kind, None) if key.kind != END_WEIGHTS else ("weights", "end")
     line = {"process": key.process, "kind": kind, "name": key.name, "lines": series.count}
     return {**line, "at": at, "first": series.first, "last": series.last}
-
-
-ATTEMPTS = 5  # to read a file that grows at this moment
-LOOKED_AT = 64  # steps at the beginning that tell which quantities are known
-_QUANTITIES = {
-    "batch": ("batch",),
-    "random state": ("torch", "python", "numpy"),
-    "loss": ("loss",),
-    "gradients": ("gradients",),
-    "parameters": ("parameters",),
-    "buffers": ("buffers",),
-    "model inputs": ("inputs",),
-}
 
 
 @dataclass(frozen=True)
