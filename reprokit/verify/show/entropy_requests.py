@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,7 @@ def print_report(found: EntropyRequests) -> None:
         headline = f"{found.directory.path}: a replay; {_matched(asking)}; what was not answered exactly:"
     rows, more = _limited([_row(group) for group in _groups(found)])
     footer = [f"and {more} more (--json has them all)"] if more else []
-    print_rows(headline, [TITLES, *rows], [*footer, *_process_lines(asking), *_notes(found)])
+    print_rows(headline, [TITLES, *rows], [*footer, *_first(_process_lines(asking), "processes"), *_notes(found)])
 
 
 def _limited(rows: list[Any]) -> tuple[list[Any], int]:
@@ -188,6 +188,14 @@ def _matched(asking: Asking) -> str:
     return ", ".join(f"{sum(process.matches.get(name, 0) for process in asking.processes)} {name}" for name in names)
 
 
+def _first(lines: Iterable[str], what: str) -> Iterator[str]:
+    """The first lines on a terminal, and how many more there are."""
+    shown, more = _limited(list(lines))
+    yield from shown
+    if more:
+        yield f"and {more} more {what} (--json has them all)"
+
+
 def _process_lines(asking: Asking) -> Iterator[str]:
     """Of a replay, how each process was answered, the least exact first; of a keyed run, how much it was given."""
 
@@ -195,24 +203,18 @@ def _process_lines(asking: Asking) -> Iterator[str]:
         return sum(number for match, number in process.matches.items() if match != "exact")
 
     told = [process for process in asking.processes if process.matches or (process.asked.requests and not asking.rows)]
-    rows, more = _limited(sorted(told, key=lambda process: (-loose(process), -process.asked.bytes)))
-    for process in rows:
+    for process in sorted(told, key=lambda process: (-loose(process), -process.asked.bytes)):
         counts = ", ".join(f"{number} {match}" for match, number in process.matches.items())
         counts = counts or f"{process.asked.requests} requests, {process.asked.bytes} bytes"
         yield f"process {process.identity} of {os.path.basename(process.program)}: {counts}"
-    if more:
-        yield f"and {more} more processes (--json has them all)"
 
 
-def _told(asking: Asking) -> Iterator[str]:
+def _stand_ins(asking: Asking) -> Iterator[str]:
     """With --clock, the numbers that stood in for process ids."""
-    told = [process for process in asking.processes if process.stand_in]
-    rows, more = _limited(told)
-    for process in rows:
-        program = os.path.basename(process.program)
-        yield f"process {process.identity} of {program} was told {process.stand_in} as its process id"
-    if more:
-        yield f"and {more} more were told such numbers (--json has them all)"
+    for process in asking.processes:
+        if process.stand_in:
+            program = os.path.basename(process.program)
+            yield f"process {process.identity} of {program} was told {process.stand_in} as its process id"
 
 
 def _notes(found: EntropyRequests) -> Iterator[str]:
@@ -221,11 +223,6 @@ def _notes(found: EntropyRequests) -> Iterator[str]:
     unrecorded = sum(process.unrecorded for process in found.asking.processes)
     if unrecorded:
         yield f"{unrecorded} requests were not recorded"
-    yield from _told(found.asking)
-    sources, more = _limited([uncovered.text for uncovered in found.directory.run.uncovered])
-    for source in sources:
-        yield f"not covered: {source}"
-    if more:
-        yield f"and {more} more sources (--json has them all)"
-    for text in found.warnings:
-        yield f"warning: {text}"
+    yield from _first(_stand_ins(found.asking), "were told such numbers")
+    yield from _first((f"not covered: {source.text}" for source in found.directory.run.uncovered), "sources")
+    yield from (f"warning: {text}" for text in found.warnings)
