@@ -16,8 +16,7 @@ from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import view
 from . import checks
-from .checks import WARM, NormMean
-from .checks import Finite
+from .checks import WARM, Finite, NormMean
 from .settings import Conditions
 from .tensorflow_graphs import OptimizerMemory, UpdateTest, drawing, has_numbers, hidden
 from .tensorflow_state import as_array, digest, held_or_now, loss_scale, plain, read, resource_id, size_of
