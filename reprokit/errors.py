@@ -23,6 +23,11 @@ class ReprokitError(Exception):
     slug = "internal"
     exit_code = EXIT_TROUBLE
 
+    def __init_subclass__(cls, slug: str = "", exit_code: int | None = None) -> None:
+        """Take over what a class says of itself behind its base; the rest it has from that."""
+        cls.slug = slug or cls.slug
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+
 
 def reason(error: BaseException) -> str:
     """What an exception says, in one line; its type where it says nothing, as MemoryError does."""
@@ -30,214 +35,143 @@ def reason(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
-class UsageError(ReprokitError):
+class UsageError(ReprokitError, slug="usage"):
     """The command line asks for something that makes no sense."""
 
-    slug = "usage"
 
-
-class SystemRefused(ReprokitError):
+class SystemRefused(ReprokitError, slug="system"):
     """The operating system refused something: a full disk behind stdout, a path that is too long."""
 
-    slug = "system"
 
-
-class LaunchError(ReprokitError):
+class LaunchError(ReprokitError, slug="launch", exit_code=EXIT_OWN_FAILURE):
     """reprokit failed before or beside the training: record and replay exit 125."""
 
-    slug = "launch"
-    exit_code = EXIT_OWN_FAILURE
 
-
-class NoCommand(LaunchError):
+class NoCommand(LaunchError, slug="no-command"):
     """No command was given to run."""
 
-    slug = "no-command"
 
-
-class DashesMissing(LaunchError):
+class DashesMissing(LaunchError, slug="dashes-missing"):
     """The command to run does not stand after ``--``."""
 
-    slug = "dashes-missing"
 
-
-class CommandNotFound(LaunchError):
+class CommandNotFound(LaunchError, slug="command-not-found", exit_code=EXIT_NOT_FOUND):
     """The command to run does not exist."""
 
-    slug = "command-not-found"
-    exit_code = EXIT_NOT_FOUND
 
-
-class CommandNotExecutable(LaunchError):
+class CommandNotExecutable(LaunchError, slug="command-not-executable", exit_code=EXIT_CANNOT_RUN):
     """The command to run exists but cannot be executed."""
 
-    slug = "command-not-executable"
-    exit_code = EXIT_CANNOT_RUN
 
-
-class NestedRun(LaunchError):
+class NestedRun(LaunchError, slug="nested"):
     """reprokit itself runs inside a recorded or replayed run."""
 
-    slug = "nested"
 
-
-class RunExists(LaunchError):
+class RunExists(LaunchError, slug="run-exists"):
     """The run directory asked for exists already; nothing is overwritten silently."""
 
-    slug = "run-exists"
 
-
-class CannotWriteRun(LaunchError):
+class CannotWriteRun(LaunchError, slug="cannot-write-run"):
     """The run directory cannot be made or written."""
 
-    slug = "cannot-write-run"
 
-
-class NotSupported(LaunchError):
+class NotSupported(LaunchError, slug="not-supported"):
     """This platform cannot record or replay."""
 
-    slug = "not-supported"
 
-
-class ShimMissing(LaunchError):
+class ShimMissing(LaunchError, slug="shim"):
     """The shim was not built, or has another ABI number than this reprokit."""
 
-    slug = "shim"
 
-
-class NotReplayable(LaunchError):
+class NotReplayable(LaunchError, slug="not-replayable"):
     """This run cannot be replayed: it is itself a replay, or never had a random profile."""
 
-    slug = "not-replayable"
 
-
-class WorkingDirectoryMissing(LaunchError):
+class WorkingDirectoryMissing(LaunchError, slug="working-directory"):
     """The directory in which the recorded command ran is not there any more."""
 
-    slug = "working-directory"
 
-
-class NoProof(LaunchError):
+class NoProof(LaunchError, slug="no-proof"):
     """strace, with which --prove accounts for every request, is missing or may not trace."""
 
-    slug = "no-proof"
 
-
-class UnknownPatch(LaunchError):
+class UnknownPatch(LaunchError, slug="unknown-patch"):
     """There is no patch of this id."""
 
-    slug = "unknown-patch"
 
-
-class ConflictingPatches(LaunchError):
+class ConflictingPatches(LaunchError, slug="conflicting-patches"):
     """Two patches that were asked for cannot be together."""
 
-    slug = "conflicting-patches"
 
-
-class ReplayStopped(LaunchError):
+class ReplayStopped(LaunchError, slug="replay-stopped"):
     """A strict replay met a request that the random profile does not hold."""
 
-    slug = "replay-stopped"
 
-
-class BadRecipe(LaunchError):
+class BadRecipe(LaunchError, slug="recipe"):
     """The file given to ``record --recipe`` is no recipe, or asks for what this reprokit does not know."""
 
-    slug = "recipe"
 
-
-class TrainingFailed(LaunchError):
+class TrainingFailed(LaunchError, slug="training-failed"):
     """The training that reproduce should make repeat does not come to its end by itself."""
 
-    slug = "training-failed"
 
-
-class RunError(ReprokitError):
+class RunError(ReprokitError, slug="run"):
     """A run directory cannot be used. cli.main exits 125 when record or replay raises it."""
 
-    slug = "run"
 
-
-class RunNotFound(RunError):
+class RunNotFound(RunError, slug="run-not-found"):
     """There is no run directory at this path."""
 
-    slug = "run-not-found"
 
-
-class RunDamaged(RunError):
+class RunDamaged(RunError, slug="run-damaged"):
     """A file of the run directory is truncated, altered or not what it says it is."""
 
-    slug = "run-damaged"
 
-
-class RunTooNew(RunError):
+class RunTooNew(RunError, slug="run-too-new"):
     """The run directory was written by a newer reprokit."""
 
-    slug = "run-too-new"
 
-
-class RunNotReadable(RunError):
+class RunNotReadable(RunError, slug="run-not-readable"):
     """The run directory belongs to another user or may not be read."""
 
-    slug = "run-not-readable"
 
-
-class RunInProgress(RunError):
+class RunInProgress(RunError, slug="run-in-progress"):
     """The run is being written right now."""
 
-    slug = "run-in-progress"
 
-
-class NotProfiled(RunError):
+class NotProfiled(RunError, slug="not-profiled"):
     """The run holds no findings, as it was not made by reprokit profile."""
 
-    slug = "not-profiled"
 
-
-class BadSnapshot(ReprokitError):
+class BadSnapshot(ReprokitError, slug="bad-snapshot"):
     """A snapshot is damaged, altered, of another model or none at all."""
 
-    slug = "bad-snapshot"
 
-
-class NotRedone(ReprokitError):
+class NotRedone(ReprokitError, slug="not-redone"):
     """A captured step could not be done again: the script's first step never came, or it is another training."""
 
-    slug = "not-redone"
 
-
-class NothingComparable(ReprokitError):
+class NothingComparable(ReprokitError, slug="nothing-comparable"):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 
-    slug = "nothing-comparable"
 
-
-class ArtifactDamaged(ReprokitError):
+class ArtifactDamaged(ReprokitError, slug="artifact-damaged"):
     """A file to compare is not what its format says, or goes beyond what a reader takes on."""
 
-    slug = "artifact-damaged"
 
-
-class ArtifactNotReadable(ReprokitError):
+class ArtifactNotReadable(ReprokitError, slug="artifact-not-readable"):
     """A file or directory to compare does not exist, may not be read, or is of no kind that can be."""
 
-    slug = "artifact-not-readable"
 
-
-class LibraryMissing(ReprokitError):
+class LibraryMissing(ReprokitError, slug="library"):
     """The library that compares tensors was not built, or has another ABI number than this reprokit."""
 
-    slug = "library"
 
-
-class ExtraMissing(ReprokitError):
+class ExtraMissing(ReprokitError, slug="extra-missing"):
     """Libraries that what was asked for needs are not installed: the message says how to install them.
 
     libraries: as pip takes them. otherwise: what can be done without them, or what was kept.
     """
-
-    slug = "extra-missing"
 
     def __init__(self, purpose: str, *libraries: str, otherwise: str = "") -> None:
         names = " and ".join(library.partition("[")[0] for library in libraries)
@@ -245,124 +179,81 @@ class ExtraMissing(ReprokitError):
         super().__init__(f"{message}, {otherwise}" if otherwise else message)
 
 
-class TrackerFailed(ReprokitError):
+class TrackerFailed(ReprokitError, slug="tracker-failed"):
     """An experiment tracker did not take what it was given."""
 
-    slug = "tracker-failed"
 
-
-class BadGate(ReprokitError):
+class BadGate(ReprokitError, slug="bad-gate"):
     """The list of trainings to check is missing, or is not what it must be."""
 
-    slug = "bad-gate"
 
-
-class CannotCopy(ReprokitError):
+class CannotCopy(ReprokitError, slug="cannot-copy"):
     """The fresh copy of a checkout in which a run of a gate is to start cannot be made."""
 
-    slug = "cannot-copy"
 
-
-class BadStudy(ReprokitError):
+class BadStudy(ReprokitError, slug="bad-study"):
     """What a study is to run is missing, or is not what it must be."""
 
-    slug = "bad-study"
 
-
-class StudyChanged(ReprokitError):
+class StudyChanged(ReprokitError, slug="study-changed"):
     """A study that is to go on is no longer the one that was begun."""
 
-    slug = "study-changed"
 
-
-class StudyDamaged(ReprokitError):
+class StudyDamaged(ReprokitError, slug="study-damaged"):
     """A directory holds no study, or one that was damaged."""
 
-    slug = "study-damaged"
 
-
-class StudyInProgress(ReprokitError):
+class StudyInProgress(ReprokitError, slug="study-in-progress"):
     """A run of the study is still at work."""
 
-    slug = "study-in-progress"
 
-
-class StudyTooLarge(ReprokitError):
+class StudyTooLarge(ReprokitError, slug="study-too-large"):
     """What a study would need does not fit on the disk."""
 
-    slug = "study-too-large"
 
-
-class StoreUnreachable(ReprokitError):
+class StoreUnreachable(ReprokitError, slug="store-unreachable"):
     """The place through which the results of a study come back cannot be reached."""
 
-    slug = "store-unreachable"
 
-
-class EngineUnusable(ReprokitError):
+class EngineUnusable(ReprokitError, slug="engine-unusable"):
     """What is to make the runs of a study elsewhere cannot be reached, or not be used as it is asked for."""
 
-    slug = "engine-unusable"
 
-
-class CannotBegin(EngineUnusable):
+class CannotBegin(EngineUnusable, slug="cannot-begin"):
     """A machine that is to make runs of a study lacks what it needs for that."""
 
-    slug = "cannot-begin"
 
-
-class BadKey(ReprokitError):
+class BadKey(ReprokitError, slug="bad-key"):
     """A key file does not exist, is of another kind, or may be read by others."""
 
-    slug = "bad-key"
 
-
-class BadBundle(ReprokitError):
+class BadBundle(ReprokitError, slug="bad-bundle"):
     """A file is no bundle of a run, was changed, or goes beyond the bounds of one."""
 
-    slug = "bad-bundle"
 
-
-class BadEnvelope(ReprokitError):
+class BadEnvelope(ReprokitError, slug="bad-envelope"):
     """A file is no signed envelope, or goes beyond the bounds of one."""
 
-    slug = "bad-envelope"
 
-
-class NotSigned(ReprokitError):
+class NotSigned(ReprokitError, slug="not-signed", exit_code=EXIT_NOT_SIGNED):
     """No signature of an envelope was made by the given key over this content."""
 
-    slug = "not-signed"
-    exit_code = EXIT_NOT_SIGNED
 
-
-class PolicyNotMet(ReprokitError):
+class PolicyNotMet(ReprokitError, slug="policy-not-met", exit_code=EXIT_POLICY):
     """A statement was signed by the given key and is not what the verifier asked for."""
 
-    slug = "policy-not-met"
-    exit_code = EXIT_POLICY
 
-
-class Refused(ReprokitError):
+class Refused(ReprokitError, slug="refused", exit_code=EXIT_DIFFERENT):
     """A signed statement is about other artifacts, or is another tool's."""
 
-    slug = "refused"
-    exit_code = EXIT_DIFFERENT
 
-
-class NothingToAttest(ReprokitError):
+class NothingToAttest(ReprokitError, slug="nothing-to-attest"):
     """There is no comparison, or no artifact, that a statement could be about."""
 
-    slug = "nothing-to-attest"
 
-
-class CannotWriteReport(ReprokitError):
+class CannotWriteReport(ReprokitError, slug="cannot-write-report"):
     """A report cannot be written where it was to be."""
 
-    slug = "cannot-write-report"
 
-
-class KnowledgeError(ReprokitError):
+class KnowledgeError(ReprokitError, slug="knowledge"):
     """A file of profiles/ is not what its schema says, or no fact has the id asked for."""
-
-    slug = "knowledge"
