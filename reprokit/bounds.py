@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from reprokit.errors import RunDamaged, RunNotReadable, reason
+from reprokit.errors import ReprokitError, RunDamaged, RunNotReadable, reason
 
 MAX_FILES = 1_000_000
 MAX_BYTES = 1 << 40  # of all files together
@@ -51,6 +51,22 @@ def open_file(path: Path) -> int:
         os.close(descriptor)
         raise RunDamaged(f"{path} is not a regular file")
     return descriptor
+
+
+def read_whole(path: Path, limit: int, error: type[ReprokitError], advice: str = "") -> bytes:
+    """Read a regular file that somebody named; raises `error` with one line where there is none within the limit."""
+    what_to_do = f"; {advice}" if advice else ""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise error(f"{path} is not a regular file{what_to_do}")
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as refused:
+        raise error(f"{path}: {reason(refused)}{what_to_do}") from None
+    if len(data) > limit:
+        raise error(f"{path} is larger than {limit} bytes{what_to_do}")
+    return data
 
 
 def _require_bounded(directory: Path, files: int, size: int, holes: int) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from reprokit import rundir
+from reprokit.bounds import read_whole
 from reprokit.errors import BadRecipe
 from reprokit.model.run import RecipeUsed
 from reprokit.plan import Plan
@@ -84,7 +83,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def read(path: Path) -> tuple[Recipe, RecipeUsed]:
     """The recipe in a file, and which file that was; raises BadRecipe with one line."""
-    data = _read(path)
+    data = read_whole(path, MAX_BYTES, BadRecipe, "name the recipe.toml of a reproduction")
     try:
         recipe = loads(data.decode("utf-8"))
     except UnicodeDecodeError:
@@ -102,21 +101,6 @@ def loads(text: str) -> Recipe:
         newer = "; upgrade reprokit" if version > SCHEMA else ""
         raise ValueError(f"it has schema {version}, this reprokit reads {SCHEMA}{newer}")
     return msgspec.convert(content, Recipe)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadRecipe(f"{path} is not a regular file; name the recipe.toml of a reproduction")
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadRecipe(f"{path}: {reason}; name the recipe.toml of a reproduction") from None
-    if len(data) > MAX_BYTES:
-        raise BadRecipe(f"{path} is larger than {MAX_BYTES} bytes; is it a recipe?")
-    return data
 
 
 def merged(recipe: Recipe, asked: RecipeSettings) -> RecipeSettings:
@@ -154,12 +138,7 @@ def _lines(recipe: Recipe, comment: str) -> Iterator[str]:
     if recipe.why:
         yield ""
         yield "[why]"
-        yield from _table(recipe.why)
-
-
-def _table(table: Mapping[str, list[str]]) -> Iterator[str]:
-    for key, values in table.items():
-        yield f"{_quoted(key)} = {_list(values)}"
+        yield from (f"{_quoted(option)} = {_list(findings)}" for option, findings in recipe.why.items())
 
 
 def _list(values: tuple[str, ...] | list[str]) -> str:

@@ -7,57 +7,32 @@ from typing import Annotated, Final
 
 import msgspec
 
-from reprokit import pending_lines
+from reprokit import pending_lines, rundir
 from reprokit.model.run import Digest
-from reprokit.rundir import (
-    AGENT_PLAN,
-    ENTROPY,
-    ENVIRONMENT,
-    EVALUATION,
-    FINDINGS,
-    KEPT,
-    METRICS,
-    MODULES,
-    OUTPUTS,
-    PROFILE,
-    READ,
-    READ_BY,
-    RESERVE,
-    RUN,
-    SEEDS,
-    SHIM_PLAN,
-    SIGNALS,
-    SNAPSHOTS,
-    STOPPED,
-    SYSTEM_CALLS,
-    TRAIL,
-    VARIABLE_KEY,
-    WRITTEN,
-)
 
 FORMAT: Final = 1
 LIST: Final = "bundle.json"  # the first member
 HOME: Final = "run/"  # before the names of all others
 
-WHOLE = (FINDINGS, SYSTEM_CALLS)  # JSON files
-TEXTS = (READ, WRITTEN, MODULES, STOPPED)  # a path a line, or a sentence
-DIRECTORIES = (KEPT, EVALUATION, TRAIL)  # files that are taken as they are
-FRESH = f"{ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given
+WHOLE = (rundir.FINDINGS, rundir.SYSTEM_CALLS)  # JSON files
+TEXTS = (rundir.READ, rundir.WRITTEN, rundir.MODULES, rundir.STOPPED)  # a path a line, or a sentence
+DIRECTORIES = (rundir.KEPT, rundir.EVALUATION, rundir.TRAIL)  # files that are taken as they are
+FRESH = f"{rundir.ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given
 HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
-JSON = (RUN, ENVIRONMENT, OUTPUTS, *WHOLE)
+JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
 # signals in run.json, what single processes read in read.paths.
 NEVER = (
-    AGENT_PLAN,
-    SHIM_PLAN,
-    SEEDS,
-    RESERVE,
-    SIGNALS,
-    READ_BY,
-    f"{ENTROPY}/process-ids",
+    rundir.AGENT_PLAN,
+    rundir.SHIM_PLAN,
+    rundir.SEEDS,
+    rundir.RESERVE,
+    rundir.SIGNALS,
+    rundir.READ_BY,
+    f"{rundir.ENTROPY}/process-ids",
     pending_lines.DIRECTORY,
-    PROFILE,
+    rundir.PROFILE,
 )
 
 MAX_FILES = 100_000
@@ -65,12 +40,12 @@ MAX_SIZE = 1 << 40  # bytes of all files
 MAX_LIST = 64 << 20  # bytes of bundle.json
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
-_ENTROPY = rf"{ENTROPY}/[A-Za-z0-9][A-Za-z0-9_-]{{0,200}}\.entropy"
-_SNAPSHOT = rf"{SNAPSHOTS}/{_NAME}/(?:{re.escape(HEADER)}|{re.escape(TENSORS)})"
+_ENTROPY = rf"{rundir.ENTROPY}/[A-Za-z0-9][A-Za-z0-9_-]{{0,200}}\.entropy"
+_SNAPSHOT = rf"{rundir.SNAPSHOTS}/{_NAME}/(?:{re.escape(HEADER)}|{re.escape(TENSORS)})"
 _ALLOWED = re.compile(
     "|".join(
         [
-            *(re.escape(name) for name in (*JSON, METRICS, *TEXTS, FRESH, VARIABLE_KEY)),
+            *(re.escape(name) for name in (*JSON, rundir.METRICS, *TEXTS, FRESH, rundir.VARIABLE_KEY)),
             *(f"{re.escape(directory)}/{_NAME}" for directory in DIRECTORIES),
             _ENTROPY,
             _SNAPSHOT,

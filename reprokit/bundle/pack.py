@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import tempfile
@@ -19,20 +20,22 @@ import msgspec
 from reprokit import names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import manifest
-from reprokit.bundle.anonymize import Normaliser
 from reprokit.bundle.manifest import BundleContents, Packed
 from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
 from reprokit.launch.variables import is_kept
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Bundled, RunFile
 from reprokit.redaction import Secrets
-from reprokit.rundir import RunDirectory
+from reprokit.rundir import BUNDLED_DIRECTORY, RunDirectory
 from reprokit.version import VERSION
 
 _OF_SURROUNDINGS = frozenset(
     ["command", "directory", "environment", "host", "notes"]
 )  # what a snapshot's digest leaves out
 LEVEL = 10  # of zstd: its result depends on this and on the library's version
+USER, MACHINE = "/home/user", "host"
+_HOMES = re.compile(r"/(?:home|Users)/([^/\s\"':;,]+)|/root(?![A-Za-z0-9._-])")
+_OF_MACHINES = frozenset({"host", "hostname", "node"})  # keys whose value is a machine's name
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCon
             _rewrite(directory / name, normaliser.value(run.decode(name, dict[str, Any])))
     environment = run.environment()
     if environment is not None:
-        _rewrite(directory / rundir.ENVIRONMENT, normaliser.value(_without_variables(environment)))
+        environment = {key: value for key, value in environment.items() if key not in ("check", "variables")}
+        _rewrite(directory / rundir.ENVIRONMENT, normaliser.value(environment))
     if run.has(rundir.METRICS):
         _metrics(run, directory / rundir.METRICS, normaliser)
     for name in manifest.TEXTS:
@@ -109,7 +113,7 @@ def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCon
         snapshots=wanted.snapshots,
         original=original.digest,
         left_out=list(_left_out(run, wanted, outputs)),
-        files={name: _packed(directory / name) for name in _names(directory)},
+        files=dict(_packed(directory)),
     )
 
 
@@ -150,10 +154,6 @@ def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: 
     facts.outputs = rundir.seal_file(directory / rundir.OUTPUTS)
     facts.bundled = bundled
     rundir.write_json(directory / rundir.RUN, facts)
-
-
-def _without_variables(environment: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in environment.items() if key not in ("check", "variables")}
 
 
 def _rewrite(path: Path, content: dict[str, Any]) -> None:
@@ -237,14 +237,12 @@ def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
     return header
 
 
-def _names(directory: Path) -> list[str]:
-    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-
-
-def _packed(path: Path) -> Packed:
-    sealed = rundir.seal_file(path)
-    assert sealed is not None
-    return Packed(size=sealed.size, digest=sealed.digest)
+def _packed(directory: Path) -> Iterator[tuple[str, Packed]]:
+    """Every file with its size and digest, in the order of their names."""
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        sealed = rundir.seal_file(path)
+        assert sealed is not None
+        yield path.relative_to(directory).as_posix(), Packed(size=sealed.size, digest=sealed.digest)
 
 
 def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
@@ -276,3 +274,33 @@ def zstandard_library() -> Any:
     except ImportError:
         raise ExtraMissing("a bundle", "zstandard") from None
     return zstandard
+
+
+class Normaliser(Secrets):
+    """Replaces one run's working directory, home directories, its user's and its host's name too."""
+
+    def __init__(self, working_directory: str, host: str = "", texts: str = "") -> None:
+        self._directory = working_directory.rstrip("/")
+        users = {name for name in _HOMES.findall(f"{working_directory} {texts}") if name not in ("", "user")}
+        self._users = _alternatives(r"(?<=/)(?:{})(?=[/\s\"':;,]|$)", users)
+        # A name like train would take the words of a text with it: such a host is replaced in its own places only.
+        hosts = {host} if re.search("[0-9-]", host) else set()
+        self._host = _alternatives(r"(?<![A-Za-z0-9._-])(?:{})(?![A-Za-z0-9_-])", hosts)
+
+    def text(self, text: str) -> str:
+        """A text with its paths and names replaced."""
+        text = super().text(text)
+        if len(self._directory) > 1:
+            text = re.sub(re.escape(self._directory) + r"(?![A-Za-z0-9._-])", BUNDLED_DIRECTORY, text)
+        text = _HOMES.sub(USER, text)
+        text = self._users.sub("user", text) if self._users else text
+        return self._host.sub(MACHINE, text) if self._host else text
+
+    def named(self, text: str, key: str) -> str:
+        """The text of a key, which tells where a machine's name stands."""
+        return MACHINE if key in _OF_MACHINES and text else self.text(text)
+
+
+def _alternatives(pattern: str, names: set[str]) -> re.Pattern[str] | None:
+    found = "|".join(map(re.escape, sorted(names)))
+    return re.compile(pattern.format(found)) if found else None

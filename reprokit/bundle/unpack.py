@@ -95,14 +95,14 @@ def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
         raise BadBundle(f"{path}: {error.strerror}") from None
     decompressor = library.ZstdDecompressor(max_window_size=WINDOW)
     try:
-        with file, decompressor.stream_reader(file) as stream, _opened(stream) as archive:
+        with (
+            file,
+            decompressor.stream_reader(file) as stream,
+            Archive.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo) as archive,
+        ):
             return _members(path, archive, scratch)
     except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
         raise BadBundle(f"{path} is no bundle, or was cut or changed: {_line(error)}") from None
-
-
-def _opened(stream: Any) -> tarfile.TarFile:
-    return Archive.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo)
 
 
 def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleContents:

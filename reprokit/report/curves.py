@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from reprokit.artifacts.tracker_files import is_finite
 from reprokit.report.facts import CurvePoint, MetricCurve
 from reprokit.rundir import RunDirectory
+from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import tracker_metrics
 from reprokit.verify.read.scan import of_process
 
@@ -79,7 +79,16 @@ def read(run: RunDirectory) -> dict[Name, Thinned]:
 def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]:
     """Every value of the curves: its step where it has one, and None for one that is not finite."""
     for line in run.metrics():
-        yield from _values(line)
+        kind, process, name = line.get("k"), str(line.get("p", "")), str(line.get("name", ""))
+        if kind in ("loss", "log"):
+            value = _number(line.get("value"))
+            if value is not None:
+                yield (process, name, "step"), _step(line.get("step")), value[0]
+        elif kind == "history":
+            for metric, numbers in object_in(line, "values").items():
+                for value in map(_number, numbers if isinstance(numbers, list) else []):
+                    if value is not None:
+                        yield (process, f"{metric} of {name}", "epoch"), None, value[0]
 
 
 def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
@@ -92,19 +101,6 @@ def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
             for point in numbers:
                 curve.add(point.step, point.number if is_finite(point) else None)
     return curves
-
-
-def _values(line: dict[str, Any]) -> Iterator[tuple[Name, int | None, float | None]]:
-    kind, process, name = line.get("k"), str(line.get("p", "")), str(line.get("name", ""))
-    if kind in ("loss", "log"):
-        value = _number(line.get("value"))
-        if value is not None:
-            yield (process, name, "step"), _step(line.get("step")), value[0]
-    elif kind == "history" and isinstance(line.get("values"), dict):
-        for metric, values in line["values"].items():
-            for value in map(_number, values if isinstance(values, list) else []):
-                if value is not None:
-                    yield (process, f"{metric} of {name}", "epoch"), None, value[0]
 
 
 def _step(value: object) -> int | None:

@@ -33,9 +33,8 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
         judged = [item for category in facts.categories for item in category.items]
         count = sum(item.verdict in ("different", "missing") for item in judged)
         found["different"] = max(count, int(facts.verdict.outcome == "different"))  # also in the command alone
-    if fidelity := facts.entropy.fidelity:
-        asked = sum(fidelity[kind] for kind in ("exact", "moved", "derived", "live"))
-        found["fidelity"] = fidelity["exact"] / asked if asked else 1.0
+    if facts.entropy.exactly_answered is not None:
+        found["fidelity"] = facts.entropy.exactly_answered
     last = {name: curve.left[-1].value for name, curve in _named(facts.curves) if curve.left}
     return {"reprokit": found, "last": {name: value for name, value in last.items() if value is not None}}
 

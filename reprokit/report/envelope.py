@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from reprokit import untrusted_json
+from reprokit.bounds import read_whole
 from reprokit.errors import BadEnvelope, NotSigned, Refused
 from reprokit.report import predicate
 from reprokit.report.statement import PREDICATES, STATEMENT
@@ -93,7 +92,7 @@ def read(path: Path, key: SSlibKey) -> Signed:
 
     Raises NotSigned, BadEnvelope for what is not of its format, and Refused for another tool's statement.
     """
-    envelope = _convert(path, _json(path, _bytes(path)), _Envelope, "a DSSE envelope")
+    envelope = _convert(path, _json(path, read_whole(path, MAX_ENVELOPE, BadEnvelope)), _Envelope, "a DSSE envelope")
     payload = _base64(envelope.payload)
     if payload is None:
         raise BadEnvelope(f"{path} is no DSSE envelope: its payload is no base64")
@@ -158,20 +157,6 @@ def _base64(text: str) -> bytes | None:
         return base64.b64decode(text.encode("ascii"), altchars=alphabet, validate=True)
     except (binascii.Error, ValueError):
         return None
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadEnvelope(f"{path} is not a regular file")
-            if status.st_size > MAX_ENVELOPE:
-                raise BadEnvelope(f"{path} is larger than {MAX_ENVELOPE} bytes")
-            return file.read(MAX_ENVELOPE)
-    except OSError as error:
-        raise BadEnvelope(f"{path}: {error.strerror}") from None
 
 
 def _json(path: Path, data: bytes) -> dict[str, Any]:

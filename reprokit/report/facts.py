@@ -132,6 +132,14 @@ class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     proof: str  # what strace saw beside the run; empty where there was none
     uncovered: tuple[str, ...]
 
+    @property
+    def exactly_answered(self) -> float | None:
+        """The share of the replay's requests that were answered exactly; None without a replay."""
+        if not self.fidelity:
+            return None
+        asked = sum(self.fidelity[kind] for kind in ("exact", "moved", "derived", "live"))
+        return self.fidelity["exact"] / asked if asked else 1.0
+
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a profile found, and what is known to help."""

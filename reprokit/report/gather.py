@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 import time
@@ -23,25 +25,9 @@ from reprokit.errors import NothingComparable, RunError
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
-from reprokit.report import curves, origin
-from reprokit.report.facts import (
-    NOT_COMPARED,
-    AppliedPatch,
-    AuditFacts,
-    Category,
-    Entropy,
-    EntropyAsker,
-    Item,
-    MetricCurve,
-    Outcome,
-    Output,
-    Package,
-    ReportedFinding,
-    RunReport,
-    Stated,
-    Trained,
-)
-from reprokit.report.facts import ReportVerdict as Told
+from reprokit.report import curves
+from reprokit.report import facts as audit
+from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
@@ -76,22 +62,22 @@ class Execution:
     notes: tuple[str, ...] = ()
 
 
-def gather(paths: Sequence[Path], execution: Execution | None = None) -> AuditFacts:
+def gather(paths: Sequence[Path], execution: Execution | None = None) -> audit.AuditFacts:
     """The facts of one run, or of two compared, without secrets; raises a RunError for a directory that cannot be read.
 
     `execution` is given only where the calling process itself executed both runs.
     """
-    return msgspec.convert(Secrets().value(msgspec.to_builtins(_gathered(paths, execution))), AuditFacts)
+    return msgspec.convert(Secrets().value(msgspec.to_builtins(_gathered(paths, execution))), audit.AuditFacts)
 
 
-def _gathered(paths: Sequence[Path], execution: Execution | None) -> AuditFacts:
+def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.AuditFacts:
     summaries = [summarise(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
     found, left_out = _curves(summaries)
     findings, findings_note = _findings(summaries)
     witnessed = execution or Execution()
-    return AuditFacts(
+    return audit.AuditFacts(
         reprokit=VERSION,
         made=_now() if execution is None else rundir.utc_now(),
         executed_by="unknown" if execution is None else "signer",
@@ -105,7 +91,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> AuditFacts:
             dict.fromkeys((*witnessed.notes, *(comparison.notes if comparison and len(summaries) > 1 else ())))
         ),
         categories=tuple(_categories(comparison, is_alone=len(summaries) == 1)),
-        outputs=tuple(_outputs(first)),
+        outputs=tuple(audit.Output(path=file.path, size=file.size, digest=file.digest) for file in first.outputs.files),
         curves=found,
         curves_left_out=left_out,
         entropy=_entropy(first, last),
@@ -152,16 +138,18 @@ def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
 
 def _verdict(
     summaries: Sequence[RunSummary], comparison: Comparison | None, problem: str, failures: Sequence[str]
-) -> Told:
+) -> audit.ReportVerdict:
     if len(summaries) == 1:
         state = "is not finished" if summaries[0].in_progress else "was not compared with another"
-        return Told(outcome=NOT_COMPARED, sentence=f"This run {state}: nothing is said about its reproducibility.")
+        return audit.ReportVerdict(
+            outcome=audit.NOT_COMPARED, sentence=f"This run {state}: nothing is said about its reproducibility."
+        )
     if comparison is None:
-        return Told(outcome=NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
+        return audit.ReportVerdict(outcome=audit.NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
     first = comparison.tree.first() or comparison.tree.first_tolerated()
     has_failed = bool(failures) or not all(summary.succeeded for summary in summaries)
     outcome = _outcome(comparison, has_failed=has_failed)
-    return Told(
+    return audit.ReportVerdict(
         outcome=outcome,
         sentence=_sentence(comparisons.verdict_line(comparison), outcome),
         counts=_counts(comparison),
@@ -170,7 +158,7 @@ def _verdict(
     )
 
 
-def _outcome(comparison: Comparison, *, has_failed: bool) -> Outcome:
+def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
     """The verdict in a word: equal bits are no success where a training did not end successfully."""
     if comparison.verdict.differs:
         return "different"
@@ -224,7 +212,7 @@ def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tupl
 # What was compared
 
 
-def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[Category]:
+def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[audit.Category]:
     if comparison is None:
         return
     room = MAX_ITEMS
@@ -234,10 +222,10 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[Ca
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
         summary = "" if is_alone else comparisons.shortened(comparisons.headline(child))
-        yield Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
+        yield audit.Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
 
 
-def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[Item]:
+def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[audit.Item]:
     """The leaves below a node, each with the names of the groups that it stands in."""
     for child in node.children:
         if child.judged is None:
@@ -246,8 +234,8 @@ def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[Item]:
             yield _item(child, prefix + child.name, is_alone)
 
 
-def _item(leaf: Difference, name: str, is_alone: bool) -> Item:
-    return Item(
+def _item(leaf: Difference, name: str, is_alone: bool) -> audit.Item:
+    return audit.Item(
         name=name,
         verdict=_judgement(leaf, is_alone),
         left=leaf.left,
@@ -259,13 +247,13 @@ def _item(leaf: Difference, name: str, is_alone: bool) -> Item:
 
 def _judgement(node: Difference, is_alone: bool) -> Any:
     is_judged = node.verdict not in (Verdict.INFORMATION, Verdict.NOT_RECORDED)
-    return NOT_COMPARED if is_alone and is_judged else node.verdict.value
+    return audit.NOT_COMPARED if is_alone and is_judged else node.verdict.value
 
 
-def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[Item]:
+def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
     """The surroundings, what differs first."""
     if comparison is None:
-        yield from (Item(name=name, verdict=NOT_COMPARED, left=value) for name, value in _host(first))
+        yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))
         return
     tree = next(child for child in comparison.tree.children if child.name == "environment")
     items = [item for item in _items(tree, "", is_alone=is_alone) if item.verdict != "not-recorded"]
@@ -280,7 +268,7 @@ def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield from (pair for pair in flat(summary.environment) if pair[1] and not pair[0].startswith(skipped))
 
 
-def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[MetricCurve, ...], int]:
+def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.MetricCurve, ...], int]:
     left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
     found = tuple(curves.laid_over(left, right))
     return found[: curves.SHOWN], max(0, len(found) - curves.SHOWN)
@@ -293,10 +281,10 @@ def _curves_of(summary: RunSummary) -> dict[curves.Name, curves.Thinned]:
 # What was trained
 
 
-def _run(summary: RunSummary, side: Literal["left", "right"]) -> RunReport:
+def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport:
     run = summary.run
     sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
-    return RunReport(
+    return audit.RunReport(
         side=side,
         run_id=run.run_id,
         kind="replay" if run.kind == "replay" else "recording",
@@ -310,17 +298,41 @@ def _run(summary: RunSummary, side: Literal["left", "right"]) -> RunReport:
         seconds=run.duration,
         host=run.host,
         reprokit=run.reprokit,
-        machine=origin.machine(summary.environment),
-        source=origin.source(summary.environment),
+        machine=_machine(summary.environment),
+        source=_source(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
         digest=sealed.digest if sealed is not None else "",
         original=run.bundled.original if run.bundled is not None else "",
     )
 
 
-def _trained(summary: RunSummary) -> Trained:
+def _machine(environment: dict[str, Any]) -> str:
+    """Name processor, accelerators and system in a line."""
+    cpu, system, gpus = object_in(environment, "cpu"), object_in(environment, "system"), environment.get("gpus")
+    parts = [cpu.get("model"), f"{cpu['count']} processors" if cpu.get("count") else ""]
+    parts += gpus if isinstance(gpus, list) else []
+    parts += [system.get(key) for key in ("os", "kernel", "libc")]
+    return "; ".join(str(part) for part in parts if part)
+
+
+def _source(environment: dict[str, Any]) -> audit.SourceState:
+    """Describe the git checkout; what the commit does not say is in the digest of changes."""
+    git = object_in(environment, "git")
+    commit = str(git.get("commit") or "")
+    if git.get("dirty") is None:  # no checkout, or git did not answer in time
+        return audit.SourceState(commit=commit)
+    beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
+    if not beyond:
+        return audit.SourceState(state="clean", commit=commit)
+    text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
+    return audit.SourceState(
+        state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    )
+
+
+def _trained(summary: RunSummary) -> audit.Trained:
     run = summary.run
-    return Trained(
+    return audit.Trained(
         command=shlex.join(Secrets().value(run.command)),
         code=tuple(islice(_code(summary.environment), MAX_STATED)),
         data=tuple(islice(_data(summary.environment), MAX_STATED)),
@@ -329,58 +341,51 @@ def _trained(summary: RunSummary) -> Trained:
     )
 
 
-def _code(environment: dict[str, Any]) -> Iterator[Stated]:
+def _code(environment: dict[str, Any]) -> Iterator[audit.Stated]:
     git = environment.get("git")
     if isinstance(git, dict):
-        yield Stated("git commit", str(git.get("commit") or "unknown"))
-        yield Stated("git changes", _changes(git))
+        yield audit.Stated("git commit", str(git.get("commit") or "unknown"))
+        yield audit.Stated("git changes", _changes(git))
     else:
-        yield Stated("git commit", "not in a git repository, or git was not there")
-    code = environment.get("code")
-    for name, digest in sorted(code.items()) if isinstance(code, dict) else ():
-        yield Stated(str(name), str(digest))
+        yield audit.Stated("git commit", "not in a git repository, or git was not there")
+    for name, digest in sorted(object_in(environment, "code").items()):
+        yield audit.Stated(str(name), str(digest))
 
 
 def _changes(git: dict[str, Any]) -> str:
     """What the commit does not say, by its digest."""
-    untracked = git.get("untracked")
-    count = len(untracked) if isinstance(untracked, dict) else 0
+    count = len(object_in(git, "untracked"))
     files = f"; {count} files that git does not know" if count else ""
     if not git.get("dirty"):
         return f"none that were not committed{files}"
     return f"changes that were not committed, as a diff {git.get('changes') or 'whose digest is not known'}{files}"
 
 
-def _data(environment: dict[str, Any]) -> Iterator[Stated]:
+def _data(environment: dict[str, Any]) -> Iterator[audit.Stated]:
     data = environment.get("data")
     for one in data if isinstance(data, list) else ():
         if isinstance(one, dict):
             rest = ", ".join(f"{key} {value}" for key, value in one.items() if key not in ("path", "digest") and value)
             value = str(one.get("digest") or "not read")
-            yield Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
+            yield audit.Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
 
 
-def _outputs(summary: RunSummary) -> Iterator[Output]:
-    for file in summary.outputs.files:
-        yield Output(path=file.path, size=file.size, digest=file.digest)
-
-
-def _packages(summary: RunSummary) -> Iterator[Package]:
-    packages, imported = summary.environment.get("packages"), summary.environment.get("imported")
+def _packages(summary: RunSummary) -> Iterator[audit.Package]:
+    imported = summary.environment.get("imported")
     names = set(map(str, imported)) if isinstance(imported, list) else set()
-    for name, version in sorted(packages.items()) if isinstance(packages, dict) else ():
-        yield Package(name=str(name), version=str(version), imported=str(name) in names)
+    for name, version in sorted(object_in(summary.environment, "packages").items()):
+        yield audit.Package(name=str(name), version=str(version), imported=str(name) in names)
 
 
 # Randomness, findings, patches
 
 
-def _entropy(first: RunSummary, last: RunSummary) -> Entropy:
+def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
     run, fidelity, found = first.run, last.run.fidelity, _asking(first)
     ordered = entropy_requests.ordered(found.asking.rows) if found is not None else []
     profile = run.profile or ProfileFacts(digest="")
     kinds = ("exact", "moved", "derived", "live", "unused")
-    return Entropy(
+    return audit.Entropy(
         profile=profile.digest,
         keyed=run.keyed,
         requests=profile.events,
@@ -405,8 +410,8 @@ def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
         return None
 
 
-def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> EntropyAsker:
-    return EntropyAsker(
+def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> audit.EntropyAsker:
+    return audit.EntropyAsker(
         module=os.path.basename(asker.module or asker.program),
         call=found.symbols.get(asker) or f"offset {asker.offset:#x}",
         source=asker.source,
@@ -416,13 +421,13 @@ def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowM
     )
 
 
-def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[ReportedFinding, ...], str]:
+def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFinding, ...], str]:
     """Those of the run that was profiled, the first of them."""
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."
     found = tuple(
-        ReportedFinding(
+        audit.ReportedFinding(
             subject=one.subject,
             verdict=findings_file.WORDS[one.verdict],
             why=one.why,
@@ -435,9 +440,9 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[ReportedFinding, .
     return found, findings_file.in_words(content) + (f". Not looked at: {notes}" if notes else "")
 
 
-def _patches(summary: RunSummary) -> Iterator[AppliedPatch]:
+def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:
     for one in summary.run.patches:
-        yield AppliedPatch(
+        yield audit.AppliedPatch(
             name=one.text,
             state=one.state.replace("-", " "),
             why=one.why,
@@ -455,17 +460,19 @@ def _limits(summaries: Sequence[RunSummary]) -> Iterator[str]:
     yield from dict.fromkeys(said)
 
 
-def _check_it(summaries: Sequence[RunSummary]) -> Iterator[Stated]:
+def _check_it(summaries: Sequence[RunSummary]) -> Iterator[audit.Stated]:
     first = summaries[0]
     paths = [shlex.quote(str(summary.directory.path)) for summary in summaries]
     if len(paths) > 1:
-        yield Stated("Compare the two run directories again", f"reprokit verify {' '.join(paths)}")
+        yield audit.Stated("Compare the two run directories again", f"reprokit verify {' '.join(paths)}")
     if first.run.kind == RECORD and first.run.profile is not None and first.run.has_profile:
-        yield Stated("Run the training again with the recorded randomness", f"reprokit replay {paths[0]} -o rerun")
-        yield Stated("Compare that run with the recording", f"reprokit verify {paths[0]} rerun")
-        yield Stated("See who asked for randomness", f"reprokit show {paths[0]} --entropy")
+        yield audit.Stated(
+            "Run the training again with the recorded randomness", f"reprokit replay {paths[0]} -o rerun"
+        )
+        yield audit.Stated("Compare that run with the recording", f"reprokit verify {paths[0]} rerun")
+        yield audit.Stated("See who asked for randomness", f"reprokit show {paths[0]} --entropy")
     for file in first.outputs.files[:3]:
         if file.digest:
-            yield Stated(f"Compare an output's digest with {file.digest}", shlex.join(["sha256sum", file.path]))
+            yield audit.Stated(f"Compare an output's digest with {file.digest}", shlex.join(["sha256sum", file.path]))
     for path in paths:
-        yield Stated("Compare the digest of a record with the one below", f"sha256sum {path}/{rundir.RUN}")
+        yield audit.Stated("Compare the digest of a record with the one below", f"sha256sum {path}/{rundir.RUN}")

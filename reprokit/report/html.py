@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from reprokit.pages import drawing as drawings
 from reprokit.pages import environment as pages
+from reprokit.pages.drawing import Axis
 from reprokit.printable import printable
-from reprokit.report import svg
-from reprokit.report.facts import AuditFacts, MetricCurve
+from reprokit.report.facts import AuditFacts, CurvePoint, MetricCurve
 from reprokit.report.phrases import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
+WIDTH, HEIGHT = 720, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
 
 def page(facts: AuditFacts) -> str:
     """The whole file."""
     templates = pages.environment("reprokit.report", "or --format markdown")
-    templates.filters |= {"pairs": _pairs, "urgent": _urgent}
+    templates.filters["urgent"] = _urgent
     template = templates.get_template("report.html.jinja")
     shown = pages.all_printable(msgspec.to_builtins(facts))
     drawn = [
-        {"svg": pages.unescaped(_drawing(curve, n)), "caption": _caption(curve)} for n, curve in enumerate(facts.curves)
+        {"svg": pages.unescaped(curve_drawing(curve, n)), "caption": _caption(curve)}
+        for n, curve in enumerate(facts.curves)
     ]
     return template.render(
         facts=shown,
@@ -44,40 +48,81 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
         "counted": counted(facts),
         "run_heads": ["what", *(["first run", "second run"] if len(runs) > 1 else ["this run"])],
         "runs": [pages.all_printable(row) for row in run_rows(facts)],
+        "code": [list(one.values()) for one in shown["trained"]["code"]],
+        "data": [list(one.values()) for one in shown["trained"]["data"]],
         "digests": [[run["run_id"], run["digest"], run["original"] or "the same"] for run in runs],
         "entropy": [pages.all_printable(row) for row in entropy_rows(facts)],
-        "askers": [list(map(_grouped, asker.values())) for asker in shown["entropy"]["askers"]],
+        "askers": [
+            [f"{value:,}" if isinstance(value, int) else value for value in asker.values()]
+            for asker in shown["entropy"]["askers"]
+        ],
         "findings": [
             [one["subject"], one["verdict"], one["why"], one["where"], "; ".join(one["cures"])]
             for one in shown["findings"]
         ],
         "patches": [[one["name"], one["state"], one["why"], "; ".join(one["warnings"])] for one in shown["patches"]],
-        "packages": [[one["name"], one["version"], "yes" if one["imported"] else ""] for one in _imported_first(shown)],
+        "packages": [
+            [one["name"], one["version"], "yes" if one["imported"] else ""]
+            for one in sorted(shown["packages"], key=lambda one: not one["imported"])
+        ],
     }
 
 
-def _drawing(curve: MetricCurve, number: int) -> str:
-    return svg.drawing(curve, number) if svg.is_drawn(curve) else ""
-
-
 def _caption(curve: MetricCurve) -> str:
-    both = bool(curve.right) and svg.is_drawn(curve)
+    both = bool(curve.right) and is_drawn(curve)
     sides = "First run: wide solid line; second run: thin dashed line. " if both else ""
-    return printable(f"{curve.name}. {sides}{svg.description(curve).capitalize()}.", pages.LONGEST)
-
-
-def _pairs(stated: Iterable[dict[str, str]]) -> list[tuple[str, str]]:
-    return [(one["name"], one["value"]) for one in stated]
-
-
-def _grouped(value: Any) -> Any:
-    return f"{value:,}" if isinstance(value, int) else value
-
-
-def _imported_first(shown: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted(shown["packages"], key=lambda one: not one["imported"])
+    return printable(f"{curve.name}. {sides}{description(curve).capitalize()}.", pages.LONGEST)
 
 
 def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """What differs stands first: among ten thousand tensors nobody would find it."""
     return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))
+
+
+def curve_drawing(curve: MetricCurve, number: int) -> str:
+    """The curves of one metric in both runs, over each other; none of single values, of which the words say all."""
+    if not is_drawn(curve):
+        return ""
+    points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]
+    body = [drawings.text((LEFT, HEIGHT // 2), "no finite value")]
+    if points:
+        across = drawings.axis([step for step, _ in points], LEFT, WIDTH - RIGHT)
+        up = drawings.axis([value for _, value in points], HEIGHT - BOTTOM, TOP)
+        lines = [_line(curve.left, "first", across, up), _line(curve.right, "second", across, up)]
+        body = [*_axes(across, up, curve.unit), *lines]
+    return drawings.drawing((WIDTH, HEIGHT), f"curve{number}", curve.name, description(curve), body)
+
+
+def is_drawn(curve: MetricCurve) -> bool:
+    """Whether there is a line to draw."""
+    return max(curve.values) > 1
+
+
+def description(curve: MetricCurve) -> str:
+    """What the drawing shows, in words."""
+    sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
+    if curve.right and sides[0] == sides[1]:
+        return f"both runs: {_side(curve.unit, *sides[0])}"
+    told = zip(("first", "second"), sides, strict=True)
+    return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in told if side[1])
+
+
+def _side(unit: str, points: Sequence[CurvePoint], count: int, bad: int) -> str:
+    values = [point.value for point in points if point.value is not None]
+    span = f", from {values[0]:.6g} to {values[-1]:.6g}, least {min(values):.6g}" if values else ""
+    span = f", {values[0]:.6g}" if count == 1 and values else span
+    return f"{count:,} {unit}{'' if count == 1 else 's'}{span}" + (f", {bad:,} not finite" if bad else "")
+
+
+def _line(points: Iterable[CurvePoint], name: str, across: Axis, up: Axis) -> str:
+    places = [(across.place(point.step), up.place(point.value)) for point in points if point.value is not None]
+    return drawings.line(places, name, 4 if name == "first" else 2)
+
+
+def _axes(across: Axis, up: Axis, unit: str) -> Iterator[str]:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    yield drawings.path("axis", f"M{LEFT} {TOP}V{bottom}H{right}")
+    yield drawings.text((LEFT - 6, TOP + 8), f"{up.high:.4g}", "end")
+    yield drawings.text((LEFT - 6, bottom), f"{up.low:.4g}", "end")
+    yield drawings.text((LEFT, HEIGHT - 10), f"{unit} {across.low}")
+    yield drawings.text((right, HEIGHT - 10), f"{unit} {across.high}", "end")

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reprokit.bounds import read_whole
 from reprokit.errors import BadKey, ExtraMissing
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 PUBLIC = ".pub"
 MAX_KEY = 64 << 10  # bytes of a key file
+ADVICE = "'reprokit keygen' makes keys"
 
 
 def make(path: Path) -> Path:
@@ -56,8 +58,8 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    data, mode = _read(path)
-    if mode & 0o077:
+    data = read_whole(path, MAX_KEY, BadKey, ADVICE)
+    if (mode := os.stat(path).st_mode) & 0o077:
         raise BadKey(f"{path} may be read by others (mode {stat.S_IMODE(mode):04o}); make a new key, or chmod 600 it")
     try:
         key = load_pem_private_key(data, password=None)
@@ -75,7 +77,7 @@ def read_public(path: Path) -> SSlibKey:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer._key import SSlibKey
 
-    data, _ = _read(path)
+    data = read_whole(path, MAX_KEY, BadKey, ADVICE)
     if b"PRIVATE KEY" in data:
         raise BadKey(f"{path} is a private key; verify with the public one, {path.name}{PUBLIC}")
     try:
@@ -85,21 +87,6 @@ def read_public(path: Path) -> SSlibKey:
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey(f"{path} is a key of another kind than Ed25519")
     return SSlibKey.from_crypto(key)
-
-
-def _read(path: Path) -> tuple[bytes, int]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise BadKey(f"{path} is not a regular file; name a key that 'reprokit keygen' made")
-            data = file.read(MAX_KEY + 1)
-    except OSError as error:
-        raise BadKey(f"{path}: {error.strerror}; 'reprokit keygen' makes keys") from None
-    if len(data) > MAX_KEY:
-        raise BadKey(f"{path} is larger than {MAX_KEY} bytes; is it a key?")
-    return data, mode
 
 
 def _first_line(error: Exception) -> str:

@@ -57,11 +57,8 @@ def _results(facts: AuditFacts) -> Iterator[str]:
     if len(facts.runs) > 1:
         yield from _table(["kind", "verdict", "in words"], rows)
     items = [item for item in facts.digests if item.verdict != "not-recorded"]
-    yield from _table(["artifact", "verdict", "value"], [_item(item) for item in sorted(items, key=_urgency)])
-
-
-def _urgency(item: Item) -> bool:
-    return item.verdict not in ("different", "missing")
+    items.sort(key=lambda item: item.verdict not in ("different", "missing"))
+    yield from _table(["artifact", "verdict", "value"], list(map(_item, items)))
 
 
 def _item(item: Item) -> list[str]:

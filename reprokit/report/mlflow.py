@@ -181,9 +181,8 @@ def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
         client.set_tag(run, f"reprokit.{name}"[:250], value)
     if facts.verdict.outcome != NOT_COMPARED:
         client.log_metric(run, "reprokit/identical", float(facts.verdict.outcome == "identical"))
-    if fidelity := facts.entropy.fidelity:
-        asked = sum(fidelity[kind] for kind in ("exact", "moved", "derived", "live"))
-        client.log_metric(run, "reprokit/fidelity", fidelity["exact"] / asked if asked else 1.0)
+    if facts.entropy.exactly_answered is not None:
+        client.log_metric(run, "reprokit/fidelity", facts.entropy.exactly_answered)
 
 
 def _mark_replay(client: Any, replay: str, run: str, facts: AuditFacts, refused: type[Exception]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import msgspec
+
 from reprokit import rundir
 from reprokit.errors import PolicyNotMet, Refused
 from reprokit.report.envelope import Signed, Subject
@@ -17,8 +19,7 @@ from reprokit.report.predicate import Rerun, moment
 AHEAD = timedelta(minutes=5)  # by which the clock of a signer may be ahead of ours
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """What a statement must say; None asks for nothing."""
 
     predicate: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from reprokit.report.predicate import RERUN, RESULTS, TEST_RESULT, DigestSet, Pr
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATES: Final = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
 MAX_SUBJECTS = 100_000
+Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
@@ -104,7 +105,12 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
         verifier=predicate.Verifier(name="reprokit", version=facts.reprokit),
         made=facts.made,
         runs=tuple(map(_run, facts.runs)),
-        randomness=_randomness(facts),
+        randomness=_taken(
+            predicate.Randomness,
+            facts.entropy,
+            profile=_digest(facts.entropy.profile),
+            fidelity=facts.entropy.fidelity or {},
+        ),
         compared=tuple(
             predicate.Compared(
                 name=f"{category.name}: {item.name}",
@@ -131,29 +137,11 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
 
 
 def _run(run: RunFacts) -> PredicateRun:
-    source = run.source
-    return PredicateRun(
-        run_id=run.run_id,
-        kind=run.kind,
-        replay_of=run.replay_of,
-        command=run.command,
-        working_directory=run.working_directory,
-        host=run.host,
-        machine=run.machine,
-        source=predicate.PredicateSource(state=source.state, commit=source.commit, changes=_digest(source.changes)),
-        started=run.started,
-        ended=run.ended,
-        state=run.state,
-        record=_digest(run.digest),
-    )
+    source = _taken(predicate.PredicateSource, run.source, changes=_digest(run.source.changes))
+    return _taken(PredicateRun, run, source=source, record=_digest(run.digest))
 
 
-def _randomness(facts: AuditFacts) -> predicate.Randomness:
-    entropy = facts.entropy
-    return predicate.Randomness(
-        profile=_digest(entropy.profile),
-        requests=entropy.requests,
-        bytes=entropy.bytes,
-        fidelity=entropy.fidelity or {},
-        uncovered=entropy.uncovered,
-    )
+def _taken(kind: type[Part], facts: object, **others: Any) -> Part:
+    """Make a part of the predicate of the facts with its fields' names, and of others."""
+    same = {name: getattr(facts, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**same, **others)

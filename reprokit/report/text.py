@@ -22,13 +22,11 @@ def print_report(facts: AuditFacts) -> None:
     """Print it: what needs attention, the verdict, then a few lines of each part."""
     outcome = facts.verdict.outcome
     head = [*facts.attention, f"{OUTCOMES[outcome]}. {facts.verdict.sentence}"]
-    cells = [Cells((label, line)) for label, line in _rows(facts)]
+    labels = ["" for _ in facts.attention[1:]] + ["verdict"]
+    head_cells = [Cells(row) for row in zip(labels, head[1:], strict=False)]
+    cells = [Cells(row) for row in _rows(facts)]
     footer = ["", *facts.limits[:SHOWN], "", f"Made on {facts.made}. --format html has all of it."]
-    print_rows("\n".join(head) if len(head) == 1 else head[0], _after(head) + cells, footer, STYLES[outcome])
-
-
-def _after(head: list[str]) -> list[Cells]:
-    return [Cells(("verdict" if number == len(head) - 1 else "", line)) for number, line in enumerate(head) if number]
+    print_rows(head[0], [*head_cells, *cells], footer, STYLES[outcome])
 
 
 def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:

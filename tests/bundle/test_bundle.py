@@ -21,9 +21,8 @@ import reprokit.capture
 from reprokit import rundir
 from reprokit.agent.capture.store import Part, Store
 from reprokit.agent.capture.store import SnapshotContents as Captured
-from reprokit.bundle.anonymize import Normaliser
 from reprokit.bundle.manifest import NEVER, is_allowed
-from reprokit.bundle.pack import BundleRequest, pack
+from reprokit.bundle.pack import BundleRequest, Normaliser, pack
 from reprokit.bundle.unpack import unpack
 from reprokit.errors import BadBundle, CannotWriteReport, RunDamaged
 from reprokit.model.run import RUNNING, SnapshotFacts
