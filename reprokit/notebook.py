@@ -9,7 +9,7 @@ Each is a value to look at (`_repr_html_`, and text where there is no HTML), wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -41,7 +41,7 @@ class View:
         return "\n".join([_short(self.headline), *rows, *self._more(), *map(_short, self.footer)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(_row(cells) for cells in self.rows[:MAX_ROWS])
+        rows = "".join(f"<tr>{''.join(_cells(cells))}</tr>" for cells in self.rows[:MAX_ROWS])
         closing = "".join(f'<div style="opacity:.75">{_html(line)}</div>' for line in (*self._more(), *self.footer))
         # Texts have the notebook's own colours, light or dark; ours stands beside the headline.
         head = f"font-weight:bold;border-left:4px solid {self.colour};padding-left:6px"
@@ -108,7 +108,7 @@ def study(directory: str | Path) -> View:
 
 
 def _path(run: str | Path) -> Path:
-    from reprokit.cli.paths import run_path
+    from reprokit.cli.options import run_path
 
     return run_path(str(run))
 
@@ -119,10 +119,6 @@ def _short(text: str) -> str:
 
 def _html(text: str) -> str:
     return escape(_short(text))
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(_cells(cells))}</tr>"
 
 
 def _cells(cells: Iterable[str]) -> Iterable[str]:

@@ -100,12 +100,12 @@ def _is_outer(item: pytest.Item) -> bool:
 def _judge(item: pytest.Function) -> None:
     """Record, replay and compare the test; fails with the differences."""
     from reprokit.errors import ReprokitError
-    from reprokit.gate.results import FAILED, PASSED
+    from reprokit.gate.results import FAILED
 
     outcome = OUTCOMES[2]
     try:
         judged = _checked(item)
-        unpassed = [case for case in judged.cases if case.outcome != PASSED]
+        unpassed = judged.unpassed
         if not unpassed:
             outcome = OUTCOMES[0]
             return
@@ -164,15 +164,13 @@ def _kept(keep: str | None) -> str | None:
 def _asked(marker: pytest.Mark) -> MarkerRequest:
     """What the marker says; a word that it does not know would be a promise that nobody keeps."""
     from reprokit.errors import UsageError
-    from reprokit.gate.start_conditions import ALL, VARIATIONS
+    from reprokit.gate.start_conditions import require_known
 
     try:
         asked = MarkerRequest(*marker.args, **{name: _listed(value) for name, value in marker.kwargs.items()})
     except TypeError as error:
         raise UsageError(f"the marker reproducible: {str(error).partition('() ')[2] or error}") from None
-    unknown = next((name for name in asked.vary if name != ALL and name not in VARIATIONS), None)
-    if unknown is not None:
-        raise UsageError(f"the marker reproducible: vary knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
+    require_known(asked.vary, "the marker reproducible: vary")
     return asked
 
 

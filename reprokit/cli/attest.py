@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reprokit.cli import options
 from reprokit.errors import UsageError
 from reprokit.printable import printable
 from reprokit.redaction import Secrets
+from reprokit.report.policy import Checked, Policy, check
+from reprokit.report.statement import PREDICATES
 
 if TYPE_CHECKING:
     from reprokit.report.envelope import Signed
-    from reprokit.report.policy import Checked
 
 VERDICTS = ("identical", "tolerated", "different", "failed")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-FILE = click.Path(path_type=Path)
 LONGEST = 4000  # characters of a line
 
 
@@ -31,31 +32,59 @@ def command() -> None:
     """Work with signed statements."""
 
 
+def _predicate(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    """The type that was asked for, whose short name will do."""
+    if name is None or name in PREDICATES.values():
+        return name
+    if name not in PREDICATES:
+        raise UsageError(f"--predicate {name}: there are {', '.join(PREDICATES)}")
+    return PREDICATES[name]
+
+
+def _command(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    try:
+        return None if text is None else tuple(Secrets().value(shlex.split(text)))  # as statements hold it
+    except ValueError as error:
+        raise UsageError(f"--command {text}: {error}") from None
+
+
+def _age(_context: click.Context, _option: click.Parameter, text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    found = re.fullmatch("([0-9]{1,6})([smhdw])", text)
+    if found is None:
+        raise UsageError(f"--max-age {text}: give a whole number and a unit, as in 90m, 12h, 7d or 2w")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
 @command.command()
-@click.argument("envelope", type=FILE)
-@click.argument("artifacts", nargs=-1, type=FILE)
-@click.option("--key", metavar="PUBLIC", required=True, type=FILE, help="The signer's public key.")
+@click.argument("envelope", type=options.PATH)
+@click.argument("artifacts", nargs=-1, type=options.PATH)
+@click.option("--key", metavar="PUBLIC", required=True, type=options.PATH, help="The signer's public key.")
 @click.option("--verdict", type=click.Choice(VERDICTS), help="Require this verdict.")
-@click.option("--predicate", metavar="TYPE", help="Require this type: test-result or bitwise-rerun.")
-@click.option("--command", "words", metavar="TEXT", help="Require that both runs executed this command line.")
 @click.option(
-    "--max-age", metavar="AGE", help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w."
+    "--predicate",
+    metavar="TYPE",
+    callback=_predicate,
+    help="Require this type: test-result or bitwise-rerun.",
 )
-@click.option("--executed", is_flag=True, help="Require that the signer executed both runs (gate --sign).")
-@click.option("--partial", is_flag=True, help="Accept that artifacts of the statement are not given.")
-@click.option("--json", "as_json", is_flag=True, help="Print the statement, and what was checked, as JSON.")
-def verify(
-    envelope: Path,
-    artifacts: tuple[Path, ...],
-    key: Path,
-    verdict: str | None,
-    predicate: str | None,
-    words: str | None,
-    max_age: str | None,
-    executed: bool,
-    partial: bool,
-    as_json: bool,
-) -> None:
+@click.option(
+    "--command",
+    metavar="TEXT",
+    callback=_command,
+    help="Require that both runs executed this command line.",
+)
+@click.option(
+    "--max-age",
+    metavar="AGE",
+    callback=_age,
+    help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w.",
+)
+@options.flag("--executed", "Require that the signer executed both runs (gate --sign).")
+@options.flag("--partial", "Accept that artifacts of the statement are not given.")
+@options.json_option("Print the statement, and what was checked, as JSON.")
+@options.gathered("asked", Policy)
+def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy, partial: bool, as_json: bool) -> None:
     """Check the signature of ENVELOPE by a public key, and ARTIFACTS, which are files or directories of them.
 
     Needs nothing else: no run directory and no network. Exits with 0 if the signature holds, every artifact is
@@ -64,52 +93,18 @@ def verify(
     it; 4 if it does not say what was asked for. Without --verdict, 0 does not mean that runs were identical.
     """
     from reprokit.report import envelope as envelopes
-    from reprokit.report import keys, policy
+    from reprokit.report import keys
 
-    asked = policy.Policy(
-        predicate=_predicate(predicate),
-        verdict=verdict,
-        command=_command(words),
-        max_age=_age(max_age),
-        executed=executed,
-    )
     public = keys.read_public(key)
     signed = envelopes.read(envelope, public)
     asked.require(signed)
-    checked = policy.check(signed, artifacts, partial=partial)
+    checked = check(signed, artifacts, partial=partial)
     if as_json:
         facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked}
         click.echo(json.dumps({**facts, "statement": signed.content}, indent=2))
         return
     for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked)):
         click.echo(f"{label}: {printable(text, LONGEST)}")
-
-
-def _predicate(name: str | None) -> str | None:
-    """The type that was asked for, whose short name will do."""
-    from reprokit.report.statement import PREDICATES
-
-    if name is None or name in PREDICATES.values():
-        return name
-    if name not in PREDICATES:
-        raise UsageError(f"--predicate {name}: there are {', '.join(PREDICATES)}")
-    return PREDICATES[name]
-
-
-def _command(text: str | None) -> tuple[str, ...] | None:
-    try:
-        return None if text is None else tuple(Secrets().value(shlex.split(text)))  # as statements hold it
-    except ValueError as error:
-        raise UsageError(f"--command {text}: {error}") from None
-
-
-def _age(text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    found = re.fullmatch("([0-9]{1,6})([smhdw])", text)
-    if found is None:
-        raise UsageError(f"--max-age {text}: give a whole number and a unit, as in 90m, 12h, 7d or 2w")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
 def _lines(signed: Signed, checked: Checked) -> Iterator[tuple[str, str]]:

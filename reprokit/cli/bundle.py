@@ -6,23 +6,18 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli.paths import run_path
+from reprokit.cli import options
+from reprokit.cli.options import flag
 from reprokit.printable import printable
 
 
 @click.command()
-@click.argument("run")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write it there [default: RUN's id and .tar.zst in this directory].",
-)
-@click.option("--with-entropy", is_flag=True, help="Pack the random profile and its key too, which can be secret.")
-@click.option("--with-snapshots", is_flag=True, help="Pack captured states too, which hold data that was trained on.")
-@click.option("--keep-paths", is_flag=True, help="Leave paths, user names and the host name as they are.")
-def command(run: str, output: Path | None, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
+@click.argument("run", type=options.RUN)
+@options.output("FILE", "Write it there [default: RUN's id and .tar.zst in this directory].")
+@flag("--with-entropy", "Pack the random profile and its key too, which can be secret.")
+@flag("--with-snapshots", "Pack captured states too, which hold data that was trained on.")
+@flag("--keep-paths", "Leave paths, user names and the host name as they are.")
+def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
     """Pack RUN, a run directory or 'last', into one file for somebody else.
 
     Left out are the random profile, without which the run can be compared but not replayed, snapshots,
@@ -33,9 +28,8 @@ def command(run: str, output: Path | None, with_entropy: bool, with_snapshots: b
     from reprokit.bundle.pack import BundleRequest, pack
     from reprokit.rundir import RunDirectory
 
-    path = run_path(run)
-    output = output or Path(f"{RunDirectory(path).run.run_id}.tar.zst")
-    listed = pack(path, output, BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
+    output = output or Path(f"{RunDirectory(run).run.run_id}.tar.zst")
+    listed = pack(run, output, BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
     size = sum(one.size for one in listed.files.values())
     click.echo(f"{printable(str(output))}: {len(listed.files)} files of {size} bytes")
     for line in listed.left_out:

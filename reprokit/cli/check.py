@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import click
 
-from reprokit.cli.paths import run_path
+from reprokit.cli import options
+from reprokit.cli.output import present
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
 @click.command()
-@click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+@click.argument("run", type=options.RUN)
+@options.json_option("Print the result as one JSON document.")
 @click.pass_context
-def command(context: click.Context, run: str, as_json: bool) -> None:
+def command(context: click.Context, run: Path, as_json: bool) -> None:
     """Check every file of the run directory RUN.
 
     RUN is a run directory, or 'last'. Compares each file with its digest or check, and looks for unknown files,
@@ -23,9 +24,6 @@ def command(context: click.Context, run: str, as_json: bool) -> None:
     """
     from reprokit.verify.read.run_check import check, document, print_check
 
-    result = check(run_path(run))
-    if as_json:
-        click.echo(json.dumps(document(result), indent=2))
-    else:
-        print_check(result)
+    result = check(run)
+    present(result, as_json=as_json, document=document, text=print_check)
     context.exit(EXIT_DIFFERENT if result.damages else EXIT_IDENTICAL)

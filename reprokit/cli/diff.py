@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli import tolerances
+from reprokit.cli import options, tolerances
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.tolerance import Tolerances
 
@@ -16,19 +16,14 @@ QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 
 
 @click.command()
-@click.argument("left", metavar="A", type=click.Path(path_type=Path))
-@click.argument("right", metavar="B", type=click.Path(path_type=Path))
-@click.option("--all", "every_leaf", is_flag=True, help="Show every difference, with its figures.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
+@click.argument("left", metavar="A", type=options.PATH)
+@click.argument("right", metavar="B", type=options.PATH)
+@options.flag("--all", "Show every difference, with its figures.", "every_leaf")
+@options.json_option("Print the comparison as one JSON document.")
 @tolerances.options(QUANTITIES)
 @click.pass_context
 def command(
-    context: click.Context,
-    left: Path,
-    right: Path,
-    every_leaf: bool,
-    as_json: bool,
-    accepted: Tolerances,
+    context: click.Context, left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: Tolerances
 ) -> None:
     """Compare the files or directories A and B by what they hold.
 
@@ -40,15 +35,12 @@ def command(
     """
     from reprokit.artifacts.compare import CompareOptions
     from reprokit.artifacts.files import diff
+    from reprokit.verify.show.comparison import document_of_files, print_tree
 
     tree = diff(left, right, CompareOptions(accepted.of.get("tensors"), accepted.of.get("values")))
-    if as_json:
-        from reprokit.verify.show.comparison import document_of_files
-
+    if as_json:  # bit by bit, as the document can be larger than memory
         sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document_of_files(tree, left, right)))
         click.echo()
     else:
-        from reprokit.verify.show.comparison import print_tree
-
         print_tree(tree, left, right, every_leaf=every_leaf)
     context.exit(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from reprokit.cli.paths import run_path
+from reprokit.cli import options
 from reprokit.errors import ExtraMissing
 from reprokit.printable import printable
+
+if TYPE_CHECKING:
+    from reprokit.report.facts import AuditFacts
 
 
 @click.group()
@@ -20,15 +24,15 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("run")
-@click.argument("run2", required=False)
+@click.argument("run", type=options.RUN)
+@click.argument("run2", type=options.RUN, required=False)
 @click.option("--tracking-uri", metavar="URI", help="MLflow's store [default: as MLflow itself finds it].")
 @click.option("--experiment-name", metavar="NAME", help="Of a new run [default: reprokit].")
 @click.option("--run-id", metavar="ID", help="MLflow's run [default: the one that RUN opened, else a new one].")
-@click.option("--bundle", is_flag=True, help="Add RUN, packed as 'reprokit bundle' does, to the artifacts.")
+@options.flag("--bundle", "Add RUN, packed as 'reprokit bundle' does, to the artifacts.")
 def mlflow(
-    run: str,
-    run2: str | None,
+    run: Path,
+    run2: Path | None,
     tracking_uri: str | None,
     experiment_name: str | None,
     run_id: str | None,
@@ -42,23 +46,21 @@ def mlflow(
     from reprokit.report.gather import gather
     from reprokit.report.mlflow import Target, export
 
-    paths = [run_path(name) for name in (run, run2) if name is not None]
+    paths = [run] if run2 is None else [run, run2]
     facts = gather(paths)
     with tempfile.TemporaryDirectory(prefix="reprokit-export-") as scratch:
         files = _reports(facts, Path(scratch))
         if bundle:
-            files.append(_bundle(paths[0], Path(scratch)))
+            files.append(_bundle(run, Path(scratch)))
         written = export(facts, paths, files, Target(tracking_uri, experiment_name, run_id))
     opened = "new run" if written.is_new else "run"
     click.echo(printable(f"{opened} {written.run} of MLflow in {_shown(written.store)}: {facts.verdict.outcome}"))
 
 
-def _reports(facts: object, directory: Path) -> list[Path]:
+def _reports(facts: AuditFacts, directory: Path) -> list[Path]:
     """The report as JSON, and as a page where its library is installed, else as Markdown."""
     from reprokit.report import html, markdown
-    from reprokit.report.facts import AuditFacts
 
-    assert isinstance(facts, AuditFacts)
     content = {"report.json": json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"}
     try:
         content["report.html"] = html.page(facts)
@@ -86,18 +88,18 @@ def _shown(store: str) -> str:
 
 
 @command.command()
-@click.argument("run")
-@click.argument("run2", required=False)
+@click.argument("run", type=options.RUN)
+@click.argument("run2", type=options.RUN, required=False)
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     default=Path("reprokit-metrics.json"),
     help="Metrics for 'dvc metrics' [default: reprokit-metrics.json].",
 )
-@click.option("--plots", metavar="DIR", type=click.Path(path_type=Path), help="Curves for 'dvc plots', a CSV each.")
-def dvc(run: str, run2: str | None, output: Path, plots: Path | None) -> None:
+@options.path_option("--plots", "DIR", "Curves for 'dvc plots', a CSV each.")
+def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None) -> None:
     """Write what came out of RUN, compared with RUN2 where it is given, as files that DVC reads.
 
     The metrics file has the verdict, 1 for identical and 0 for different, the replay's fidelity, and the last
@@ -106,5 +108,4 @@ def dvc(run: str, run2: str | None, output: Path, plots: Path | None) -> None:
     from reprokit.report import dvc as presenter
     from reprokit.report.gather import gather
 
-    paths = [run_path(name) for name in (run, run2) if name is not None]
-    presenter.write(gather(paths), output, plots)
+    presenter.write(gather([run] if run2 is None else [run, run2]), output, plots)

@@ -3,83 +3,92 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
-from reprokit.cli.arguments import CommandBehindDashes
-from reprokit.cli.paths import current_directory
-from reprokit.cli.secrets import print_json, stdout_for_a_document
-from reprokit.errors import CannotWriteReport, UsageError
+from reprokit.cli import options
+from reprokit.cli.options import flag, path_option
+from reprokit.cli.output import print_json, stdout_kept, write_whole
+from reprokit.errors import CannotWriteReport, ReprokitError, UsageError
+from reprokit.gate.reports import Reports
+from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.plan import name_of
 
 if TYPE_CHECKING:
-    from reprokit.cli.gate_statements import Statements
-    from reprokit.gate.results import GateVerdict
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from reprokit.gate.check import GateWork
     from reprokit.gate.trainings import GateTraining
-    from reprokit.launch.interruption import Interruption
 
-FILE = click.Path(path_type=Path)
+MAX_FAILURES = 50  # that are named in a statement
 
 
-@click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option("--file", "config", metavar="FILE", type=FILE, help="List of trainings [default: reprokit.toml].")
+@options.launching()
+@path_option("--file", "FILE", "List of trainings [default: reprokit.toml].", "config")
 @click.option("--only", "names", metavar="NAME", multiple=True, help="Check this training of the list; repeatable.")
-@click.option("--pairs", metavar="N", type=click.IntRange(1, 1000), help="Record and replay N times, not once.")
+@options.number("--pairs", "Record and replay N times, not once.", most=1000)
 @click.option(
     "--vary",
     metavar="[NAME,...]",
     is_flag=False,
     flag_value="all",
+    callback=lambda _context, _option, text: None if text is None else tuple(text.split(",")),
     help="Also replay where all or some of these differ: cores, locale, time-zone, file-order, host-name, later-hour,"
     " working-directory.",
 )
-@click.option("--clean", is_flag=True, help="Start each run in a fresh copy of the checkout, as it is now.")
-@click.option("--allow-state", is_flag=True, help="Accept that a run reads what another or an earlier one left.")
+@flag("--clean", "Start each run in a fresh copy of the checkout, as it is now.")
+@flag("--allow-state", "Accept that a run reads what another or an earlier one left.")
 @click.option("--data", metavar="PATH", multiple=True, help="A file or directory that is data, and never state.")
-@click.option("--recipe", metavar="FILE", type=FILE, help="Run with what 'reprokit reproduce' found.")
-@click.option("--require-fidelity", is_flag=True, help="Every request of each replay must be answered exactly.")
-@click.option("--max-overhead", metavar="X", type=click.FloatRange(0, min_open=True), help="At most X times as long.")
-@click.option("--no-findings", is_flag=True, help="A profile must blame nothing that is not patched.")
-@click.option("--accepted", metavar="FILE", type=FILE, help="A profile must blame nothing beyond this findings.json.")
-@click.option("--golden", metavar="DIR", type=FILE, help="Also replay the golden of such a machine, and compare.")
-@click.option("--update-golden", is_flag=True, help="Make today's recording the golden of such a machine.")
-@click.option("-o", "--output", metavar="DIR", type=FILE, help="Keep the runs there [default: removed if all passes].")
-@click.option("--junit", metavar="FILE", type=FILE, help="Write JUnit XML.")
-@click.option("--sarif", metavar="FILE", type=FILE, help="Write what did not pass, and findings, as SARIF.")
-@click.option("--gitlab", metavar="FILE", type=FILE, help="Write findings as GitLab's Code Quality report.")
-@click.option("--summary", metavar="FILE", type=FILE, help="Append a Markdown summary [default: GitHub's].")
-@click.option("--sign", "key", metavar="KEY", type=FILE, help="Sign a statement about each pair with this private key.")
-@click.option("--statements", metavar="DIR", type=FILE, help="Write the signed statements there, as TRAINING.json.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the trainings print to stderr.")
+@path_option("--recipe", "FILE", "Run with what 'reprokit reproduce' found.")
+@flag("--require-fidelity", "Every request of each replay must be answered exactly.", "fidelity")
+@click.option(
+    "--max-overhead",
+    "overhead",
+    metavar="X",
+    type=click.FloatRange(0, min_open=True),
+    help="At most X times as long.",
+)
+@flag("--no-findings", "A profile must blame nothing that is not patched.")
+@path_option("--accepted", "FILE", "A profile must blame nothing beyond this findings.json.")
+@path_option("--golden", "DIR", "Also replay the golden of such a machine, and compare.")
+@flag("--update-golden", "Make today's recording the golden of such a machine.")
+@options.output("DIR", "Keep the runs there [default: removed if all passes].")
+@path_option("--junit", "FILE", "Write JUnit XML.")
+@path_option("--sarif", "FILE", "Write what did not pass, and findings, as SARIF.")
+@path_option("--gitlab", "FILE", "Write findings as GitLab's Code Quality report.")
+@click.option(
+    "--summary",
+    metavar="FILE",
+    type=options.PATH,
+    callback=lambda _context, _option, path: path or _summary_of_runner(),
+    help="Append a Markdown summary [default: GitHub's].",
+)
+@path_option("--sign", "KEY", "Sign a statement about each pair with this private key.", "key")
+@path_option("--statements", "DIR", "Write the signed statements there, as TRAINING.json.")
+@options.json_option("Print one JSON document; the trainings print to stderr.")
+@options.gathered("reports", Reports)
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     config: Path | None,
     names: tuple[str, ...],
-    pairs: int | None,
-    vary: str | None,
-    clean: bool,
-    allow_state: bool,
-    data: tuple[str, ...],
-    recipe: Path | None,
-    require_fidelity: bool,
-    max_overhead: float | None,
-    no_findings: bool,
-    accepted: Path | None,
     golden: Path | None,
     update_golden: bool,
     output: Path | None,
-    junit: Path | None,
-    sarif: Path | None,
-    gitlab: Path | None,
-    summary: Path | None,
+    reports: Reports,
     key: Path | None,
     statements: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Record, replay and compare COMMAND, or the trainings of reprokit.toml, and fail unless all is identical.
 
@@ -88,39 +97,23 @@ def command(
     0 if everything passed, 1 if something differs or a requirement does not hold, 2 if nothing does but something
     could not be checked, or there was nothing to compare, 128 and the signal's number if it was interrupted.
     """
-    from reprokit.cli.gate_statements import prepare
-    from reprokit.gate.reports import Reports
+    from reprokit.gate.check import GateWork, judge
+    from reprokit.gate.start_conditions import require_known
     from reprokit.launch.interruption import Interruption
-    from reprokit.launch.platform_support import require_supported
 
-    require_supported()
     if update_golden and golden is None:
         raise UsageError("--update-golden needs --golden DIR")
+    require_known(asked["vary"] or (), "--vary")
     with Interruption(waits=True) as interruption:
-        base = current_directory()
-        asked: dict[str, object] = {"fidelity": True} if require_fidelity else {}
-        asked |= {"overhead": max_overhead} if max_overhead is not None else {}
-        asked |= {"findings": "none"} if no_findings else {}
-        asked |= {"findings": "accepted", "accepted": str(accepted.absolute())} if accepted is not None else {}
-        trainings, base = _trainings(context.obj, config, names, base)
-        varied = _names(vary) if vary is not None else None
-        given = {
-            **({"pairs": pairs} if pairs is not None else {}),
-            **({"vary": varied} if varied is not None else {}),
-            **({"recipe": str(recipe.absolute())} if recipe is not None else {}),
-            **({"clean": True} if clean else {}),
-            **({"allow_state": True} if allow_state else {}),
-        }
-        added = tuple(os.path.abspath(path) for path in data)
-        trainings = [_with(one, given, added, asked) for one in trainings]
-        reports = Reports(junit=junit, sarif=sarif, gitlab=gitlab, summary=summary or _summary_of_runner())
+        trainings, base = _trainings(context.obj, config, names)
+        trainings = [_with(one, asked) for one in trainings]
         reports.require_places()
         witness = prepare(key, statements, trainings)
-        kept = 1 if not as_json else stdout_for_a_document()
-        verdict = _judge(trainings, base, output, golden, update_golden, interruption, witness)
+        work = GateWork(base=base, runs=_runs(output), golden=golden and golden.absolute(), update=update_golden)
+        with stdout_kept(as_json):
+            verdict = judge(trainings, work, interruption, witness)
+        _remove_runs(work, output, verdict)
         reports.write(verdict)
-        if as_json:
-            os.dup2(kept, 1)
         _print(verdict, as_json=as_json)
     context.exit(verdict.exit_status)
 
@@ -132,11 +125,12 @@ def _summary_of_runner() -> Path | None:
 
 
 def _trainings(
-    behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...], base: Path
+    behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...]
 ) -> tuple[list[GateTraining], Path]:
     """What is to be checked, and from where its paths lead."""
     from reprokit.gate import trainings
 
+    base = options.current_directory()
     if behind:
         if config is not None or names:
             raise UsageError("give a command behind --, or a list of trainings, not both")
@@ -145,60 +139,48 @@ def _trainings(
     return trainings.read(path, names), path.absolute().parent
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """The variations that --vary names."""
-    from reprokit.gate.start_conditions import ALL, VARIATIONS
-
-    names = tuple(text.split(","))
-    unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)
-    if unknown is not None:
-        raise UsageError(f"--vary knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
-    return names
-
-
-def _with(
-    training: GateTraining, given: dict[str, Any], data: tuple[str, ...], asked: dict[str, object]
-) -> GateTraining:
+def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     """The training with what the command line asks for beyond its own."""
-    from msgspec.structs import replace
+    given = {name: value for name, value in asked.items() if value}
+    given |= {name: str(value.absolute()) for name, value in given.items() if isinstance(value, Path)}
+    require: dict[str, Any] = {name: given.pop(name) for name in ("fidelity", "overhead", "accepted") if name in given}
+    if given.pop("no_findings", False):
+        require["findings"] = "none"
+    if "accepted" in require:
+        require["findings"] = "accepted"
+    data = map(os.path.abspath, given.pop("data", ()))
+    return replace(training, **given, data=(*training.data, *data), require=replace(training.require, **require))
 
-    return replace(training, **given, data=(*training.data, *data), require=replace(training.require, **asked))
 
-
-def _judge(
-    trainings: list[GateTraining],
-    base: Path,
-    output: Path | None,
-    golden: Path | None,
-    update: bool,
-    interruption: Interruption,
-    witness: Statements | None,
-) -> GateVerdict:
-    """Check them; runs are kept where asked, or where there is something to look at in them."""
-    import shutil
-
-    from reprokit.gate.check import GateWork
-    from reprokit.gate.gate import judge
-    from reprokit.gate.results import NOT_CHECKED, PASSED
-
+def _runs(output: Path | None) -> Path:
+    """A directory for the runs."""
     try:
-        if output is not None:
-            output.mkdir(mode=0o700)
-        runs = output.absolute() if output is not None else Path(tempfile.mkdtemp(prefix="reprokit-gate-"))
+        if output is None:
+            return Path(tempfile.mkdtemp(prefix="reprokit-gate-")).resolve()
+        output.mkdir(mode=0o700)
+        return output.resolve()
     except OSError as error:
         raise CannotWriteReport(
             f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
         ) from None
-    work = GateWork(base=base, runs=runs.resolve(), golden=golden and golden.absolute(), update=update)
-    verdict = judge(trainings, work, interruption, witness)
+
+
+def _remove_runs(work: GateWork, output: Path | None, verdict: GateVerdict) -> None:
+    """Runs are kept where asked, or where there is something to look at in them."""
     if output is None and verdict.outcome in (PASSED, NOT_CHECKED):
-        shutil.rmtree(runs, ignore_errors=True)
-    return verdict
+        shutil.rmtree(work.runs, ignore_errors=True)
 
 
 def _print(verdict: GateVerdict, *, as_json: bool) -> None:
+    from reprokit.gate import github, reports
+
     try:
-        _print_all(verdict, as_json=as_json)
+        if as_json:
+            print_json(reports.document(verdict))
+        else:
+            reports.print_verdict(verdict)
+            for line in github.workflow_commands(verdict) if os.environ.get("GITHUB_ACTIONS") == "true" else ():
+                click.echo(line)
         sys.stdout.flush()
     except OSError:
         if not verdict.interrupted:
@@ -206,13 +188,63 @@ def _print(verdict: GateVerdict, *, as_json: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the terminal has hung up, and the status says it all
 
 
-def _print_all(verdict: GateVerdict, *, as_json: bool) -> None:
-    from reprokit.gate import github, report
+@dataclass(frozen=True)
+class Statements:
+    """A directory for them and the key to sign with, both looked at before the first training."""
 
-    if as_json:
-        print_json(report.document(verdict))
-        return
-    report.print_verdict(verdict)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in github.workflow_commands(verdict):
-            click.echo(line)
+    directory: Path
+    key: Ed25519PrivateKey
+
+    def __call__(self, judged: Judged) -> Judged:
+        """Write the statements of a training; one that cannot be made is a case that did not pass."""
+        if judged.is_cut_short:
+            return judged
+        unpassed = judged.unpassed
+        failures = [f"{case.suite}, {case.name}: {case.message}" for case in unpassed[:MAX_FAILURES]]
+        if len(unpassed) > MAX_FAILURES:
+            failures.append(f"and {len(unpassed) - MAX_FAILURES} more that did not pass")
+        troubles = [self._trouble(judged, number, failures) for number in range(1, len(judged.pairs) + 1)]
+        return replace(judged, cases=(*judged.cases, *filter(None, troubles)))
+
+    def _trouble(self, judged: Judged, number: int, failures: list[str]) -> Case | None:
+        try:
+            self._write(judged, number, failures)
+        except ReprokitError as error:
+            return Case(suite=REQUIRED, name=f"statement {number}", outcome=TROUBLE, message=str(error))
+        return None
+
+    def _write(self, judged: Judged, number: int, failures: list[str]) -> None:
+        from reprokit.report import envelope
+        from reprokit.report.gather import Execution, gather
+        from reprokit.report.statement import statement
+
+        facts = gather([Path(path) for path in judged.pairs[number - 1]], Execution(tuple(failures), judged.notes))
+        write_whole(
+            self.directory / file_name(judged.name, number), envelope.sign(statement(facts, "bitwise-rerun"), self.key)
+        )
+
+
+def file_name(training: str, number: int) -> str:
+    """Of the statement about a pair; no training has a + in its name."""
+    return f"{training}.json" if number == 1 else f"{training}+{number}.json"
+
+
+def prepare(key: Path | None, directory: Path | None, trainings: Iterable[GateTraining]) -> Statements | None:
+    """What --sign and --statements ask for; statements of an earlier gate are removed: none is to be taken for new."""
+    if (key is None) != (directory is None):
+        raise UsageError("--sign KEY and --statements DIR go together")
+    if key is None or directory is None:
+        return None
+    from reprokit.report import keys
+
+    private = keys.read_private(key)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for training in trainings:
+            for number in range(1, training.pairs + 1):
+                (directory / file_name(training.name, number)).unlink(missing_ok=True)
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(13, "permission denied")
+    except OSError as error:
+        raise CannotWriteReport(f"{directory}: {error.strerror}; choose another with --statements") from None
+    return Statements(directory.absolute(), private)

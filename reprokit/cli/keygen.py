@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from reprokit.cli import options
+
 
 @click.command()
-@click.argument("key", type=click.Path(path_type=Path))
+@click.argument("key", type=options.PATH)
 def command(key: Path) -> None:
     """Make a pair of Ed25519 keys: KEY, which nobody else may read, and KEY.pub, for who verifies.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
 
 import click
+import msgspec
 
 from reprokit import knowledge
+from reprokit.cli import options
 from reprokit.errors import KnowledgeError, UsageError
 from reprokit.knowledge import Fact
 from reprokit.screen import Cells, print_rows
@@ -25,8 +27,8 @@ VERDICTS = get_args(knowledge.Verdict)
 @click.argument("words", nargs=-1)
 @click.option("--framework", metavar="NAME", help="Only of this framework or library: pytorch, tensorflow, blas, ...")
 @click.option("--device", type=click.Choice(get_args(knowledge.Device)), help="Only what shows on this device.")
-@click.option("--all", "everything", is_flag=True, help="List more than one screen of facts.")
-@click.option("--json", "as_json", is_flag=True, help="Print the facts found as one JSON document.")
+@options.flag("--all", "List more than one screen of facts.", "everything")
+@options.json_option("Print the facts found as one JSON document.")
 def command(words: tuple[str, ...], framework: str | None, device: str | None, everything: bool, as_json: bool) -> None:
     """Search what is known of operations and settings that do not repeat.
 
@@ -41,9 +43,10 @@ def command(words: tuple[str, ...], framework: str | None, device: str | None, e
     chosen = tuple(fact for fact in facts if fact.applies(_known(facts, framework), device=device or ""))
     found = _found(chosen, words)
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        document = {"format": DOCUMENT_FORMAT, "facts": list(map(knowledge.document, found))}
+        click.echo(json.dumps(document, indent=2))
     elif len(found) == 1:
-        _show(found[0])
+        print_rows(f"{found[0].id}: {found[0].title}", list(_wrapped(_lines(found[0]))))
     elif words or framework or device or everything:
         _list(found, len(found) if everything else MOST_ROWS)
     else:
@@ -68,10 +71,6 @@ def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
     return found
 
 
-def _document(facts: Sequence[Fact]) -> dict[str, Any]:
-    return {"format": DOCUMENT_FORMAT, "facts": [knowledge.document(fact) for fact in facts]}
-
-
 def _summarise(facts: Sequence[Fact]) -> None:
     counts = {name: Counter[str]() for name in dict.fromkeys(fact.framework for fact in facts)}
     for fact in facts:
@@ -94,14 +93,10 @@ def _list(facts: Sequence[Fact], most: int) -> None:
     print_rows(f"{len(facts)} facts", rows, footer)
 
 
-def _show(fact: Fact) -> None:
-    rows = [Cells((label, line)) for label, text in _lines(fact) for label, line in _wrapped(label, text)]
-    print_rows(f"{fact.id}: {fact.title}", rows)
-
-
-def _wrapped(label: str, text: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(textwrap.wrap(text, WIDTH) or [""]):
-        yield ("" if number else label), line
+def _wrapped(labelled: Iterable[tuple[str, str]]) -> Iterator[Cells]:
+    for label, text in labelled:
+        for number, line in enumerate(textwrap.wrap(text, WIDTH) or [""]):
+            yield Cells(("" if number else label, line))
 
 
 def _lines(fact: Fact) -> Iterator[tuple[str, str]]:
@@ -115,24 +110,12 @@ def _lines(fact: Fact) -> Iterator[tuple[str, str]]:
         yield "threads", f"{fact.threads} or more"
     if fact.why:
         yield "why", fact.why
-    yield from _match_lines(fact.match)
+    for label, named in msgspec.structs.asdict(fact.match).items():
+        if named:
+            pairs = [f"{name} = {value}" for name, value in named.items()] if isinstance(named, Mapping) else named
+            yield label, ", ".join(pairs)
     for way in fact.mitigation:
         patch = f"--patch {way.patch}" if way.patch else ""
         yield "mitigation", "; ".join(filter(None, [patch, way.does, way.cost and f"cost: {way.cost}"]))
     for evidence in fact.evidence:
         yield f"{evidence.how}", evidence.source + (f": {evidence.note}" if evidence.note else "")
-
-
-def _match_lines(match: knowledge.Match) -> Iterator[tuple[str, str]]:
-    for label, names in (
-        ("operators", match.operators),
-        ("overloads", match.overloads),
-        ("dtypes", match.dtypes),
-        ("functions", match.functions),
-        ("variables", match.variables),
-    ):
-        if names:
-            yield label, ", ".join(names)
-    for label, pairs in (("attributes", match.attributes), ("settings", match.settings)):
-        if pairs:
-            yield label, ", ".join(f"{name} = {value}" for name, value in pairs.items())

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from reprokit.cli.paths import HOME
-from reprokit.cli.secrets import print_json
+from reprokit.cli import options
+from reprokit.cli.output import present
 
 
 @click.command()
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(directory: Path | None, as_json: bool) -> None:
+@click.argument("directory", default=options.HOME, type=options.PATH)
+@options.json_option()
+def command(directory: Path, as_json: bool) -> None:
     """List the runs in DIRECTORY, the newest first [default: those of this directory, in .reprokit].
 
     A line each: when it was started, whether it is a recording, a replay or a plain run, how it ended, how long it
@@ -22,9 +23,5 @@ def command(directory: Path | None, as_json: bool) -> None:
     """
     from reprokit.verify.show import run_list
 
-    place = directory if directory is not None else HOME
-    found = run_list.runs(place)
-    if as_json:
-        print_json(run_list.document(found))
-    else:
-        run_list.print_runs(place, found)
+    text = partial(run_list.print_runs, directory)
+    present(run_list.runs(directory), as_json=as_json, document=run_list.document, text=text)

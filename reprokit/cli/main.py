@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from reprokit.errors import EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, SystemRefused, UsageError
+from reprokit.errors import EXIT_IDENTICAL, EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, SystemRefused, UsageError
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
@@ -37,13 +37,8 @@ COMMANDS = (
     "knowledge",
     "doctor",
 )
-LAUNCHING = (
-    "record",
-    "replay",
-    "run",
-    "profile",
-    "reproduce",
-)  # whose own failures must not look like the training's exit status
+# Those whose own failures must not look like the training's exit status.
+LAUNCHING = ("record", "replay", "run", "profile", "reproduce")
 EXIT_INTERRUPTED = 130
 LONGEST_ERROR = 4000
 
@@ -94,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if "--debug" in options:
             raise
         status = _report(error, subcommand)
-    sys.exit(status)
+    sys.exit(status or EXIT_IDENTICAL)
 
 
 def _open_closed_streams() -> None:

@@ -2,88 +2,46 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
-from reprokit.cli.arguments import CommandBehindDashes, new_run
-from reprokit.cli.ending import end_as
-from reprokit.cli.paths import current_directory
-from reprokit.cli.secrets import print_json, stdout_for_a_document
-from reprokit.model.states import ON, off
+from reprokit.cli import options
+from reprokit.cli.options import flag
+from reprokit.cli.output import end_as, present, stdout_kept
+from reprokit.model.states import off
 from reprokit.plan import RECORD, Plan, Profiling
 
 if TYPE_CHECKING:
     from reprokit.findings import FindingsFile
-    from reprokit.launch.run import CompletedRun
 
 REPEATS = 30
-
-
-class Seconds(click.FloatRange):
-    """A time, which neither NaN nor infinity is."""
-
-    name = "seconds"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return number
-
-
 WITHOUT = off("only system calls are watched", "not-asked")
 
 
-@click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@new_run()
-@click.option(
-    "--steps",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="End the training after so many optimizer steps, in good order: exit status 0.",
-)
-@click.option(
-    "--seconds",
-    metavar="S",
-    type=Seconds(min=0, min_open=True),
-    help="Likewise after so many seconds.",
-)
+@options.launching()
+@options.new_run()
+@options.number("--steps", "End the training after so many optimizer steps, in good order: exit status 0.")
+@click.option("--seconds", metavar="S", type=options.Seconds(), help="Likewise after so many seconds.")
 @click.option(
     "--confirm",
     metavar="[K]",
     type=click.IntRange(min=2, max=10_000),
+    callback=lambda _context, _option, count: count or 0,
     is_flag=False,
     flag_value=REPEATS,
     help=f"Execute each distinct operator call again K times [{REPEATS}] on its own inputs, and compare bits.",
 )
-@click.option("--no-functions", is_flag=True, help="Count no calls of functions (cProfile).")
-@click.option("--no-operators", is_flag=True, help="Watch no operators of the frameworks.")
-@click.option("--no-system-calls", is_flag=True, help="Watch no system calls (strace); use the shim's own log.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the findings as one JSON document; what COMMAND prints goes to stderr.",
-)
-@click.pass_obj
-def command(
-    behind_dashes: tuple[str, ...],
-    output: Path | None,
-    overwrite: bool,
-    steps: int | None,
-    seconds: float | None,
-    confirm: int | None,
-    no_functions: bool,
-    no_operators: bool,
-    no_system_calls: bool,
-    as_json: bool,
-) -> None:
+@flag("--no-functions", "Count no calls of functions (cProfile).", "functions", negated=True)
+@flag("--no-operators", "Watch no operators of the frameworks.", "operators", negated=True)
+@flag("--no-system-calls", "Watch no system calls (strace); use the shim's own log.", "system_calls", negated=True)
+@options.json_option("Print the findings as one JSON document; what COMMAND prints goes to stderr.")
+@options.gathered("profiling", Profiling)
+@options.planned(RECORD)
+def command(plan: Plan, as_json: bool) -> None:
     """Run COMMAND once, and say what in it keeps runs from being the same.
 
     The run is a recording, with which functions, operators, settings and system calls it used. The
@@ -93,46 +51,27 @@ def command(
 
     COMMAND's exit status is passed on; a training that was ended by --steps or --seconds has ended well.
     """
-    from reprokit.launch.platform_support import require_supported
-
-    require_supported()
     from reprokit.launch.run import execute
 
-    profiling = Profiling(
-        functions=not no_functions,
-        operators=not no_operators,
-        system_calls=not no_system_calls,
-        steps=steps,
-        seconds=seconds,
-        confirm=confirm or 0,
-    )
-    plan = Plan(
-        mode=RECORD,
-        command=behind_dashes,
-        working_directory=current_directory(),
-        output=output,
-        overwrite=overwrite,
-        profiling=profiling,
-        trail=WITHOUT if no_functions and no_operators else ON,
-    )
-    document = stdout_for_a_document() if as_json else None
-    made = execute(plan)
-    _print_findings(made, document)
+    assert plan.profiling is not None
+    if not (plan.profiling.functions or plan.profiling.operators):
+        plan = replace(plan, trail=WITHOUT)
+    with stdout_kept(as_json):
+        made = execute(plan)
+    _print_findings(made.path, as_json)
     end_as(made.ended)
 
 
-def _print_findings(made: CompletedRun, document: int | None) -> None:
+def _print_findings(path: Path, as_json: bool) -> None:
     """The findings; what goes wrong is said, and the training's exit status passed on all the same."""
     from reprokit.errors import ReprokitError
     from reprokit.launch.messages import warn
 
     try:
-        found = _findings(made.path)
-        if document is not None:
-            os.dup2(document, 1)
-        else:
+        found = _findings(path)
+        if not as_json:
             print()  # nobody knows whether the command's last line was ended
-        show(made.path, found, as_json=document is not None)
+        show(path, found, as_json=as_json)
         sys.stdout.flush()
     except (ReprokitError, OSError) as error:
         warn(f"the findings could not be shown: {error}")
@@ -150,12 +89,11 @@ def _findings(path: Path) -> FindingsFile:
 
 def show(path: Path, found: FindingsFile, *, as_json: bool) -> None:
     """Print the findings of the run at this path."""
+    from functools import partial
+
     from reprokit.launch.rundirectory import shown
     from reprokit.profiling import report
     from reprokit.rundir import RunDirectory
 
     run = RunDirectory(Path(shown(path)))
-    if as_json:
-        print_json(report.document(run, found))
-    else:
-        report.print_findings(run, found)
+    present(found, as_json=as_json, document=partial(report.document, run), text=partial(report.print_findings, run))

@@ -5,62 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
+from msgspec.structs import replace
 
-from reprokit.cli.arguments import (
-    KEEP,
-    NO_SUPERVISOR,
-    NO_TRAIL,
-    OWN_DIRECTORY,
-    PATCH,
-    TRAIL_GRADIENTS,
-    CommandBehindDashes,
-    capturing,
-    new_run,
-)
-from reprokit.cli.ending import end_as
-from reprokit.cli.paths import current_directory
-from reprokit.model.states import ON, WITH_GRADIENTS, WITHOUT_TRAIL
-from reprokit.plan import RECORD, CapturePlan, Plan, key_of_seed, new_key
+from reprokit.cli import options
+from reprokit.cli.options import flag
+from reprokit.cli.output import launch
+from reprokit.model.states import WITH_GRADIENTS
+from reprokit.plan import RECORD, Plan, key_of_seed
 
 
-@click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@new_run()
-@click.option(
+@options.launching()
+@options.new_run()
+@flag(
     "--include-crypto",
-    is_flag=True,
-    help="Record the bytes given to cryptographic libraries too: they can be secret keys.",
+    "Record the bytes given to cryptographic libraries too: they can be secret keys.",
+    "record_crypto",
 )
-@click.option(
-    "--keyed",
-    is_flag=True,
-    help="Ask the kernel for one key and answer every request from it: any length of run costs no storage.",
-)
+@flag("--keyed", "Ask the kernel for one key and answer every request from it: any length of run costs no storage.")
 @click.option(
     "--seed",
     metavar="TEXT",
     help="Make the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
 )
-@click.option(
-    "--clock",
-    is_flag=True,
-    help="Record the time of day too, and stand in for process ids, for native code that seeds itself from them.",
+@flag(
+    "--clock", "Record the time of day too, and stand in for process ids, for native code that seeds itself from them."
 )
-@NO_SUPERVISOR
-@click.option("--hide-rdrand", is_flag=True, help="Hide the processor's RDRAND and RDSEED from programs; see the docs.")
-@click.option(
-    "--prove", is_flag=True, help="Run strace beside, and name every request to the kernel that was not recorded."
+@options.NO_SUPERVISOR
+@flag("--hide-rdrand", "Hide the processor's RDRAND and RDSEED from programs; see the docs.")
+@flag("--prove", "Run strace beside, and name every request to the kernel that was not recorded.")
+@options.PATCH
+@options.path_option(
+    "--recipe", "FILE", "Record with what 'reprokit reproduce' found that the training needs.", "recipe_file"
 )
-@PATCH
-@click.option(
-    "--recipe",
-    metavar="FILE",
-    type=OWN_DIRECTORY,
-    help="Record with what 'reprokit reproduce' found that the training needs.",
-)
-@capturing
-@NO_TRAIL
-@TRAIL_GRADIENTS
+@options.capturing
+@options.NO_TRAIL
+@flag("--trail-gradients", "Digest gradients inside graphs of TensorFlow too, which changes these graphs.")
 @click.option(
     "--data",
     multiple=True,
@@ -68,57 +47,19 @@ from reprokit.plan import RECORD, CapturePlan, Plan, key_of_seed, new_key
     type=click.Path(exists=True),
     help="Note the digest of a file or directory that the training depends on; can be given several times.",
 )
-@KEEP
-@click.pass_obj
-def command(
-    behind_dashes: tuple[str, ...],
-    output: Path | None,
-    overwrite: bool,
-    include_crypto: bool,
-    keyed: bool,
-    seed: str | None,
-    clock: bool,
-    no_supervisor: bool,
-    hide_rdrand: bool,
-    prove: bool,
-    patches: tuple[str, ...],
-    recipe: Path | None,
-    capture: CapturePlan | None,
-    no_trail: bool,
-    trail_gradients: bool,
-    data: tuple[str, ...],
-    keep_outputs: int,
-) -> None:
+@options.KEEP
+@options.planned(RECORD)
+def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradients: bool) -> None:
     """Run COMMAND as it is, and record the entropy it is given and what its training comes to.
 
     Its exit status is passed on. reprokit's own failures exit with 125, a command that cannot be run
     with 126, one that is not found with 127.
     """
-    from reprokit.launch.platform_support import require_supported
-
-    require_supported()
-    from reprokit.launch.run import execute
-
-    plan = Plan(
-        mode=RECORD,
-        command=behind_dashes,
-        working_directory=current_directory(),
-        output=output,
-        overwrite=overwrite,
-        key=new_key() if seed is None else key_of_seed(seed),
-        record_crypto=include_crypto,
-        keyed=keyed or seed is not None,
-        clock=clock,
-        supervisor=not no_supervisor,
-        trail=WITHOUT_TRAIL if no_trail else WITH_GRADIENTS if trail_gradients else ON,
-        hide_rdrand=hide_rdrand,
-        prove=prove,
-        keep_outputs=keep_outputs,
-        data=data,
-        patches=chosen_patches(patches, behind_dashes),
-        capture=capture,
-    )
-    end_as(execute(plan if recipe is None else _with_recipe(plan, recipe)).ended)
+    if seed is not None:
+        plan = replace(plan, key=key_of_seed(seed), keyed=True)
+    if trail_gradients and plan.trail.is_on:
+        plan = replace(plan, trail=WITH_GRADIENTS)
+    launch(plan if recipe_file is None else _with_recipe(plan, recipe_file))
 
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:
@@ -134,14 +75,5 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
         patches=plan.patches,
     )
     settings = recipe.merged(found, asked)
-    patches = chosen_patches(settings.patches, plan.command)
-    return msgspec.structs.replace(recipe.planned(plan, settings), patches=patches, recipe=used)
-
-
-def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids and values that --patch stands for."""
-    if not words:
-        return ()
-    from reprokit.launch.run_patches import wanted
-
-    return wanted(words, command, current_directory())
+    patches = options.chosen_patches(settings.patches, plan.command)
+    return replace(recipe.planned(plan, settings), patches=patches, recipe=used)

@@ -2,69 +2,56 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
-from reprokit.cli.arguments import KEEP, OWN_DIRECTORY, PATCH, CommandBehindDashes
-from reprokit.cli.paths import current_directory
-from reprokit.cli.secrets import stdout_for_a_document
+from reprokit.cli import options
+from reprokit.cli.options import flag
+from reprokit.cli.output import stdout_kept
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
-
-if TYPE_CHECKING:
-    from reprokit.reproduce.laboratory import ReproductionWork
-    from reprokit.reproduce.reproduction import Wishes
+from reprokit.recipe import RecipeSettings
 
 
-@click.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=OWN_DIRECTORY,
-    help="Directory to make, for journal, recipe and runs [default: one of its own under .reprokit].",
-)
-@click.option(
+@options.launching()
+@options.output("DIR", "Directory to make, for journal, recipe and runs [default: one of its own under .reprokit].")
+@options.number(
     "--max-rounds",
-    metavar="N",
-    type=click.IntRange(2, 1000),
+    "Give up after so many rounds, those aside that look for a smaller set of patches.",
+    least=2,
+    most=1000,
     default=12,
     show_default=True,
-    help="Give up after so many rounds, those aside that look for a smaller set of patches.",
 )
-@click.option(
+@options.number(
     "--pairs",
-    metavar="N",
-    type=click.IntRange(1, 1000),
+    "How many comparisons in a row must be identical before runs are called so.",
+    most=1000,
     default=2,
     show_default=True,
-    help="How many comparisons in a row must be identical before runs are called so.",
 )
-@PATCH
-@click.option("--clock", is_flag=True, help="Record the time of day from the first run on; else it is tried late.")
-@click.option("--hide-rdrand", is_flag=True, help="Hide RDRAND and RDSEED from the first run on.")
-@click.option("--include-crypto", is_flag=True, help="Record what can be secret keys too; never tried unasked.")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="End profile runs after N optimizer steps.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="End profile runs after S s.")
-@click.option("--no-smallest", is_flag=True, help="Do not try, once runs are identical, what can be left out again.")
-@click.option("--keep-runs", is_flag=True, help="Keep the runs of every round, not only the final pair.")
-@KEEP
-@click.option("--json", "as_json", is_flag=True, help="Print the journal as JSON; the training prints to stderr.")
+@options.PATCH
+@flag("--clock", "Record the time of day from the first run on; else it is tried late.")
+@flag("--hide-rdrand", "Hide RDRAND and RDSEED from the first run on.")
+@flag("--include-crypto", "Record what can be secret keys too; never tried unasked.")
+@options.number("--steps", "End profile runs after N optimizer steps.")
+@click.option("--seconds", type=options.Seconds(), metavar="S", help="End profile runs after S s.")
+@flag("--no-smallest", "Do not try, once runs are identical, what can be left out again.", "smallest", negated=True)
+@flag("--keep-runs", "Keep the runs of every round, not only the final pair.")
+@options.KEEP
+@options.json_option("Print the journal as JSON; the training prints to stderr.")
+@options.gathered("settings", RecipeSettings)
 @click.pass_context
 def command(
     context: click.Context,
+    settings: RecipeSettings,
     output: Path | None,
     max_rounds: int,
     pairs: int,
-    patches: tuple[str, ...],
-    clock: bool,
-    hide_rdrand: bool,
-    include_crypto: bool,
     steps: int | None,
     seconds: float | None,
-    no_smallest: bool,
+    smallest: bool,
     keep_runs: bool,
     keep_outputs: int,
     as_json: bool,
@@ -75,52 +62,33 @@ def command(
     last two runs, and recipe.toml for 'reprokit record --recipe'. Exits with 0 if the runs are identical, with
     1 if no known cure is left, with 125 if reprokit or the training failed.
     """
-    from reprokit.launch.platform_support import require_supported
-
-    require_supported()
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
-    from reprokit.launch.run_patches import wanted
-    from reprokit.recipe import RecipeSettings
+    from reprokit.launch.interruption import Interrupted
+    from reprokit.launch.messages import say
+    from reprokit.reproduce import journal as journals
+    from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
-    from reprokit.reproduce.reproduction import Wishes, place_for
+    from reprokit.reproduce.reproduction import Wishes, place_for, reproduce
 
-    directory = current_directory()
-    settings = RecipeSettings(
-        clock=clock,
-        hide_rdrand=hide_rdrand,
-        include_crypto=include_crypto,
-        patches=wanted(patches, context.obj, directory),
-    )
-    wishes = Wishes(
-        settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=not no_smallest
-    )
+    settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))
+    wishes = Wishes(settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=smallest)
     work = ReproductionWork(
         command=context.obj,
-        working_directory=directory,
+        working_directory=options.current_directory(),
         place=place_for(output),
         keep_outputs=keep_outputs,
         steps=steps,
         seconds=seconds,
     )
-    context.exit(_reproduce(work, wishes, stdout_for_a_document() if as_json else None))
-
-
-def _reproduce(work: ReproductionWork, wishes: Wishes, document: int | None) -> int:
-    """Search, and print what came of it: the journal as JSON where a descriptor for it is given; the exit status."""
-    from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say
-    from reprokit.reproduce import report
-    from reprokit.reproduce.reproduction import reproduce
-
     try:
-        journal = reproduce(work, wishes)
+        with stdout_kept(as_json):
+            journal = reproduce(work, wishes)
     except Interrupted as interrupted:
         say(f"interrupted; what was found so far is in {work.place / 'journal.md'}")
-        return 128 + interrupted.number
-    if document is not None:
-        os.dup2(document, 1)
-        click.echo(report.document(journal))
+        context.exit(128 + interrupted.number)
+    if as_json:
+        click.echo(journals.document(journal), nl=False)
     else:
-        report.print_journal(journal, work.place)
-    return EXIT_IDENTICAL if journal.verdict == "identical" else EXIT_DIFFERENT
+        narrative.print_journal(journal, work.place)
+    context.exit(EXIT_IDENTICAL if journal.verdict == "identical" else EXIT_DIFFERENT)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from reprokit.cli.paths import run_path
-from reprokit.cli.secrets import REVEAL, print_json
+from reprokit.cli import options
+from reprokit.cli.output import present
 from reprokit.errors import NotProfiled, UsageError
 
 
 @click.command()
-@click.argument("run")
-@click.option("--entropy", "who_asked", is_flag=True, help="Show who asked for how much entropy instead.")
-@click.option("--findings", "what_varies", is_flag=True, help="Show what 'reprokit profile' found instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-@REVEAL
-def command(run: str, who_asked: bool, what_varies: bool, as_json: bool) -> None:
+@click.argument("run", type=options.RUN)
+@options.flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
+@options.flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
+@options.json_option("Print everything as one JSON document.")
+@options.REVEAL
+def command(run: Path, who_asked: bool, what_varies: bool, as_json: bool) -> None:
     """Show what RUN is and what is in it.
 
     RUN is a run directory, or 'last'. The first line says how the run ended, or that it is in progress
@@ -31,28 +33,24 @@ def command(run: str, who_asked: bool, what_varies: bool, as_json: bool) -> None
         raise UsageError("--entropy and --findings show different things: choose one")
     if what_varies:
         _show_findings(run, as_json)
-        return
-    if who_asked:
-        _show_askers(run, as_json)
-        return
-    from reprokit.verify.show.summary import document, summarise
+    elif who_asked:
+        from reprokit.verify.show.entropy_requests import document, print_report, report
 
-    summary = summarise(run_path(run))
-    if as_json:
-        print_json(document(summary))
+        present(report(run), as_json=as_json, document=document, text=print_report)
     else:
-        from reprokit.verify.show.overview import print_summary
+        from reprokit.verify.show import overview, summary
 
-        print_summary(summary)
+        found = summary.summarise(run)
+        present(found, as_json=as_json, document=summary.document, text=overview.print_summary)
 
 
-def _show_findings(run: str, as_json: bool) -> None:
+def _show_findings(run: Path, as_json: bool) -> None:
     """What was found at the end of the run; of one whose launcher died, what can be found in it now."""
     from reprokit import findings, profiling
     from reprokit.cli.profile import show
     from reprokit.rundir import RunDirectory
 
-    directory = RunDirectory(run_path(run))
+    directory = RunDirectory(run)
     if directory.run.profiling is None:
         raise NotProfiled(f"{run} was not profiled; 'reprokit profile -- COMMAND' makes a run that is")
     found = findings.read(directory)
@@ -60,13 +58,3 @@ def _show_findings(run: str, as_json: bool) -> None:
         directory.require_finished()
         found = profiling.analyse(directory)
     show(directory.path, found, as_json=as_json)
-
-
-def _show_askers(run: str, as_json: bool) -> None:
-    from reprokit.verify.show import entropy_requests
-
-    found = entropy_requests.report(run_path(run))
-    if as_json:
-        print_json(entropy_requests.document(found))
-    else:
-        entropy_requests.print_report(found)

@@ -7,27 +7,18 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from reprokit.cli.arguments import OWN_DIRECTORY, PATCH, CommandBehindDashes
-from reprokit.cli.paths import current_directory
-from reprokit.cli.profile import Seconds
-from reprokit.cli.secrets import print_json, stdout_for_a_document
+from reprokit.cli import options
+from reprokit.cli.output import present, print_json, stdout_kept
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
 
-SNAPSHOT = click.argument("snapshot", type=OWN_DIRECTORY)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-RESULT_AS_JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document; what COMMAND prints goes to stderr."
-)
-SECONDS = click.option(
-    "--seconds",
-    metavar="S",
-    type=Seconds(min=0, min_open=True),
-    help="End COMMAND where its first step has not come by then.",
-)
+if TYPE_CHECKING:
+    from reprokit.capture.files import SnapshotFile
+
+SNAPSHOT = click.argument("snapshot", type=options.PATH)
 
 
 @click.group(no_args_is_help=False)
@@ -44,38 +35,44 @@ def command() -> None:
 
 @command.command()
 @SNAPSHOT
-@JSON
+@options.json_option()
 def show(snapshot: Path, as_json: bool) -> None:
     """Show what SNAPSHOT holds, and check its digests."""
     from reprokit.capture import report
+
+    present(_opened(snapshot), as_json=as_json, document=report.document, text=report.print_snapshot)
+
+
+def _opened(snapshot: Path) -> SnapshotFile:
     from reprokit.capture.files import SnapshotError, SnapshotFile
 
     try:
-        file = SnapshotFile(str(snapshot))
+        return SnapshotFile(str(snapshot))
     except SnapshotError as error:
         raise BadSnapshot(str(error)) from None
-    if as_json:
-        print_json(report.document(file))
-    else:
-        report.print_snapshot(file)
 
 
-def redoing(function: Callable[[], None]) -> Callable[..., None]:
+def redoing(function: Callable[[], None]) -> Any:
     """Make of a description the command of that name, which has a script do a captured step again."""
 
     @SNAPSHOT
-    @RESULT_AS_JSON
-    @SECONDS
-    @PATCH
+    @options.json_option("Print one JSON document; what COMMAND prints goes to stderr.")
+    @click.option(
+        "--seconds",
+        metavar="S",
+        type=options.Seconds(),
+        help="End COMMAND where its first step has not come by then.",
+    )
+    @options.PATCH
     @click.pass_obj
     @functools.wraps(function)
-    def again(behind_dashes: tuple[str, ...], /, **options: Any) -> None:
-        _redo(function.__name__, behind_dashes, **options)
+    def again(behind_dashes: tuple[str, ...], /, **asked: Any) -> None:
+        _redo(function.__name__, behind_dashes, **asked)
 
     return again
 
 
-@command.command(cls=CommandBehindDashes, short_help="Do the captured step again, and compare it bit by bit.")
+@command.command(cls=options.LaunchingCommand, short_help="Do the captured step again, and compare it bit by bit.")
 @redoing
 def reproduce() -> None:
     """Do the captured step again in the user's own script, and compare it bit by bit.
@@ -85,13 +82,13 @@ def reproduce() -> None:
     """
 
 
-@command.command(cls=CommandBehindDashes, short_help="Find a smallest part of the batch that still does it.")
+@command.command(cls=options.LaunchingCommand, short_help="Find a smallest part of the batch that still does it.")
 @redoing
 def minimise() -> None:
     """Find a smallest part of the captured batch that still does it, from the captured weights each time."""
 
 
-@command.command(cls=CommandBehindDashes, short_help="Name the first operation that went wrong.")
+@command.command(cls=options.LaunchingCommand, short_help="Name the first operation that went wrong.")
 @redoing
 def explain() -> None:
     """Name the first operation that made of finite values what is not, with its inputs and its line."""
@@ -105,35 +102,26 @@ def _redo(
     seconds: float | None,
     patches: tuple[str, ...],
 ) -> NoReturn:
-    from reprokit.launch.platform_support import require_supported
-
-    require_supported()
     from reprokit.capture import report
-    from reprokit.capture.files import SnapshotError, SnapshotFile
-    from reprokit.cli.record import chosen_patches
     from reprokit.launch import redo
     from reprokit.launch.messages import say
 
     place = Path(os.path.realpath(snapshot))
-    try:
-        SnapshotFile(str(place))
-    except SnapshotError as error:
-        raise BadSnapshot(str(error)) from None
+    _opened(place)
     asked = redo.RedoRequest(
         mode=mode,
         snapshot=place,
         command=behind_dashes,
-        working_directory=current_directory(),
-        patches=chosen_patches(patches, behind_dashes) if patches else redo.patches_of(place),
+        working_directory=options.current_directory(),
+        patches=options.chosen_patches(patches, behind_dashes) if patches else redo.patches_of(place),
         seconds=seconds,
     )
-    document = stdout_for_a_document() if as_json else None
-    found = redo.redo(asked, say)
-    if document is None:
-        report.print_result(found, mode)
+    with stdout_kept(as_json):
+        found = redo.redo(asked, say)
+    if as_json:
+        print_json({**found, "mode": mode, "snapshot": str(place)})
     else:
-        os.dup2(document, 1)
-        print_json(_as_document(found, mode, place))
+        report.print_result(found, mode)
     sys.stdout.flush()
     sys.exit(EXIT_IDENTICAL if _is_same(found) else EXIT_DIFFERENT)
 
@@ -142,7 +130,3 @@ def _is_same(found: dict[str, Any]) -> bool:
     """Whether the step came again, with the captured gradients bit for bit."""
     gradients = found.get("gradients")
     return bool(found.get("reproduced")) and not (isinstance(gradients, dict) and gradients.get("different"))
-
-
-def _as_document(found: dict[str, Any], mode: str, place: Path) -> dict[str, Any]:
-    return {**found, "mode": mode, "snapshot": str(place)}

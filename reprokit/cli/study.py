@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from reprokit.cli.arguments import OWN_DIRECTORY, CommandBehindDashes
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError
+from reprokit.cli import options
+from reprokit.cli.output import print_json
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 
 if TYPE_CHECKING:
     from reprokit.study.description import Described
@@ -58,38 +58,31 @@ class StudyRequest(msgspec.Struct, frozen=True):
     @property
     def words(self) -> list[str]:
         """The same arguments again."""
-        options = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
-        given = [word for name, value in options.items() if value for word in (name, str(value))]
+        asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
+        given = [word for name, value in asked.items() if value for word in (name, str(value))]
         return [str(self.file), *given]
 
 
 def of_study(function: Callable[..., None]) -> Callable[..., None]:
     """Take a study file and the options that go with it."""
+    function = options.gathered("asked", StudyRequest)(function)
 
-    @click.argument("file", metavar="STUDY.toml", type=OWN_DIRECTORY)
-    @click.option(
-        "-o",
-        "--output",
-        metavar="DIR",
-        type=OWN_DIRECTORY,
-        help="Directory of the study [default: .reprokit/studies/NAME]. If it holds this very study, resume it.",
-    )
-    @click.option(
-        "--runs", metavar="N", type=click.IntRange(1), help="N runs of each setup, instead of the file's number."
-    )
-    @click.option(
-        "--parallel", metavar="N", type=click.IntRange(1), help="N pairs at a time; times are not comparable then."
-    )
-    @functools.wraps(function)
-    def with_study(file: Path, output: Path | None, runs: int | None, parallel: int | None, **options: object) -> None:
-        function(StudyRequest(file, output, runs, parallel), **options)
-
-    return with_study
+    for option in (
+        options.number("--parallel", "N pairs at a time; times are not comparable then."),
+        options.number("--runs", "N runs of each setup, instead of the file's number."),
+        options.output(
+            "DIR",
+            "Directory of the study [default: .reprokit/studies/NAME]. If it holds this very study, resume it.",
+        ),
+        click.argument("file", metavar="STUDY.toml", type=options.PATH),
+    ):
+        function = option(function)
+    return function
 
 
 @command.command()
 @of_study
-@click.option("--stop-on-failure", is_flag=True, help="Stop at the first run that fails.")
+@options.flag("--stop-on-failure", "Stop at the first run that fails.")
 @click.pass_context
 def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> None:
     """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
@@ -138,9 +131,9 @@ def tasks(asked: StudyRequest) -> None:
 
 
 @command.command()
-@click.argument("directory", metavar="DIR", type=OWN_DIRECTORY)
+@click.argument("directory", metavar="DIR", type=options.PATH)
 @click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
-@click.option("--over", is_flag=True, help="Nothing is at work any more: runs that began and did not end are lost.")
+@options.flag("--over", "Nothing is at work any more: runs that began and did not end are lost.")
 @click.pass_context
 def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
     """Gather what was done so far of the tasks of the study in DIR, or of its Kubernetes Job.
@@ -175,8 +168,8 @@ def leave_page(directory: Path) -> None:
         say(f"its page: {path}")
 
 
-@command.command(cls=CommandBehindDashes, context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", metavar="FILE", type=OWN_DIRECTORY, help="File to write [default: study.toml].")
+@command.command(cls=options.CommandBehindDashes, context_settings={"allow_interspersed_args": False})
+@options.output("FILE", "File to write [default: study.toml].")
 @click.option(
     "--template",
     type=click.Choice(["plain", "cpu", "gpu"]),
@@ -210,13 +203,24 @@ def _new_file(path: str, flags: int) -> int:
 
 
 @command.command()
-@click.argument("directory", metavar="DIR", type=OWN_DIRECTORY)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print every figure as CSV, a line each.")
-@click.option("--html", metavar="FILE", type=OWN_DIRECTORY, help="Write a self-contained page with plots.")
-@click.pass_context
-def show(context: click.Context, directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> None:
+@click.argument("directory", metavar="DIR", type=options.PATH)
+@options.json_option()
+@options.flag("--csv", "Print every figure as CSV, a line each.", "as_csv")
+@options.path_option("--html", "FILE", "Write a self-contained page with plots.")
+def show(directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> None:
     """Say what came of the study in DIR: what varied, where that came from, and what determinism cost."""
-    from reprokit.cli.study_show import show as shown
+    if as_json and as_csv:
+        raise UsageError("--json and --csv are two formats: choose one")
+    from reprokit.study import csv_file, page
+    from reprokit.study.analysis import analyse
+    from reprokit.study.table import print_analysis
 
-    context.exit(shown(str(directory), as_json, as_csv, None if html is None else str(html)))
+    analysis = analyse(directory)
+    if html is not None:
+        page.write(analysis, html)
+    if as_json:
+        print_json(msgspec.to_builtins(analysis))
+    elif as_csv:
+        click.echo(csv_file.text(analysis), nl=False)
+    elif html is None:
+        print_analysis(analysis)

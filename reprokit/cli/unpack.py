@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
+from reprokit.cli import options
 from reprokit.printable import printable
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", metavar="RUN", required=True, type=click.Path(path_type=Path), help="Run directory to make."
-)
+@click.argument("bundle", type=options.PATH)
+@click.option("-o", "--output", metavar="RUN", required=True, type=options.PATH, help="Run directory to make.")
 def command(bundle: Path, output: Path) -> None:
     """Make a run directory of BUNDLE, which can come from anybody.
 

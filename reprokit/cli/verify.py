@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import click
 
-from reprokit.cli import tolerances
-from reprokit.cli.paths import run_path
-from reprokit.cli.secrets import REVEAL, print_json
+from reprokit.cli import options, tolerances
+from reprokit.cli.output import present
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.tolerance import QUANTITIES, Tolerances
 
 
 @click.command()
-@click.argument("run1")
-@click.argument("run2")
-@click.option("--all", "every_leaf", is_flag=True, help="Show everything that was compared, tensor by tensor.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON document.")
-@REVEAL
+@click.argument("run1", type=options.RUN)
+@click.argument("run2", type=options.RUN)
+@options.flag("--all", "Show everything that was compared, tensor by tensor.", "every_leaf")
+@options.json_option("Print the comparison as one JSON document.")
+@options.REVEAL
 @tolerances.options(QUANTITIES)
 @click.pass_context
 def command(
-    context: click.Context,
-    run1: str,
-    run2: str,
-    every_leaf: bool,
-    as_json: bool,
-    accepted: Tolerances,
+    context: click.Context, run1: Path, run2: Path, every_leaf: bool, as_json: bool, accepted: Tolerances
 ) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
@@ -35,17 +32,11 @@ def command(
     within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions, scores, outputs.
     """
     from reprokit.verify.compare.runs import compare, require_whole
+    from reprokit.verify.show.comparison import document, print_comparison
 
-    paths = run_path(run1), run_path(run2)
-    for path in paths:
+    for path in (run1, run2):
         require_whole(path)
-    comparison = compare(*paths, tolerances=accepted)
-    if as_json:
-        from reprokit.verify.show.comparison import document
-
-        print_json(document(comparison))
-    else:
-        from reprokit.verify.show.comparison import print_comparison
-
-        print_comparison(comparison, every_leaf=every_leaf)
+    comparison = compare(run1, run2, tolerances=accepted)
+    text = partial(print_comparison, every_leaf=every_leaf)
+    present(comparison, as_json=as_json, document=document, text=text)
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

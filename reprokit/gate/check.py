@@ -1,10 +1,10 @@
-"""Runs one training as often as its checks need, and makes cases of what came out."""
+"""Runs each training as often as its checks need, one after the other, and makes cases of what came out."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -13,12 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import findings as findings_file
-from reprokit import profiling, recipe, state_files, untrusted_json
+from reprokit import profiling, recipe, rundir, state_files, untrusted_json
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
 from reprokit.gate import goldens, variation_search
-from reprokit.gate.fresh_checkouts import PLACE, Fresh
+from reprokit.gate.checkout_copy import PLACE, Fresh
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,
@@ -29,6 +29,7 @@ from reprokit.gate.results import (
     TROUBLE,
     VARIED,
     Case,
+    GateVerdict,
     Judged,
 )
 from reprokit.gate.start_conditions import chosen, vary
@@ -38,6 +39,7 @@ from reprokit.gate.variation_search import Given, VariedReplay
 from reprokit.launch import stragglers
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.launcher_process import execute
+from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RecipeUsed
@@ -47,6 +49,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import sentence
+from reprokit.version import VERSION
 
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile
@@ -61,6 +64,8 @@ COMPARED = (
     *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
     *("random states", "outputs", "exit status"),
 )
+
+Witness = Callable[[Judged], Judged]
 
 
 class GateWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,8 +259,8 @@ class Check:
         if self._work.golden is None:
             return
         name = self._training.name
-        self.key = goldens.machine_key(goldens.environment_of(recording))
-        place = goldens.place(self._work.golden, name, self.key)
+        self.key = goldens.machine_key(recording.environment() or {})
+        place = self._work.golden / name / self.key
         if self._work.update and not is_identical:
             message = "the golden was not changed, as a run and its replay are not identical"
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
@@ -330,7 +335,8 @@ class Check:
 
         with self._interruption.handing_to(start):
             returncode = started[0].wait()
-        _require_success(_ended(returncode), "bare run")
+        ended = Ended(exit_code=returncode) if returncode >= 0 else Ended(signal_number=-returncode)
+        _require_success(ended, "bare run")
         return time.monotonic() - began
 
     def _unpatched(self) -> Iterator[Case]:
@@ -347,6 +353,35 @@ class Check:
         if require.accepted is not None:
             accepted = read_accepted(self._work.base / require.accepted)
         yield from findings_judged(found, self._settings.patches, accepted)
+
+
+def judge(
+    trainings: Iterable[GateTraining], work: GateWork, interruption: Interruption, witness: Witness | None = None
+) -> GateVerdict:
+    """Run and check them all; once somebody has asked for the end, what is left is said to be not checked.
+
+    `witness` is called with each training once it has been judged, and can add cases.
+    """
+    started, judged, key = rundir.utc_now(), [], ""
+    for training in trainings:
+        say(f"gate: {training.name}")
+        check = Check(training, work, interruption)
+        found = check.judge()
+        found = found if witness is None else witness(found)
+        judged.append(found)
+        key = check.key or key
+        words = (
+            f"{found.outcome()}: {found.unpassed[0].message}" if found.unpassed else f"passed, {len(found.cases)} cases"
+        )
+        say(f"gate: {training.name}: {words}")
+    is_cut_short = any(one.is_cut_short for one in judged)
+    return GateVerdict(
+        reprokit=VERSION,
+        started=started,
+        machine=key,
+        trainings=tuple(judged),
+        interrupted=interruption.asked if is_cut_short else 0,
+    )
 
 
 def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
@@ -371,7 +406,8 @@ def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[s
     chosen = {patch.partition("=")[0] for patch in patches}
     passed = True
     for finding in found.findings:
-        if not finding.blamed or _is_patched(finding, chosen) or finding.id in (accepted or ()):
+        cures = {cure.patch.partition("=")[0] for cure in finding.cures if cure.patch is not None}
+        if not finding.blamed or cures & chosen or finding.id in (accepted or ()):
             continue
         passed = False
         what = "is not patched" if accepted is None else "was not accepted"
@@ -379,11 +415,6 @@ def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[s
         yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message, finding=finding.id)
     if passed:
         yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(found))
-
-
-def _is_patched(finding: Finding, chosen: set[str]) -> bool:
-    """Whether one of its cures is among the patches."""
-    return any(cure.patch is not None and cure.patch.partition("=")[0] in chosen for cure in finding.cures)
 
 
 def read_accepted(path: Path) -> set[str]:
@@ -405,14 +436,11 @@ def _cases_of(suite: str, comparison: Comparison) -> Iterator[Case]:
     for category in comparison.tree.children:
         if category.name not in COMPARED:
             continue
-        for leaf in _leaves(category):
-            room -= 1
-            if room > 0 or leaf.verdict.differs:
-                yield _case(suite, category.name, leaf)
-
-
-def _leaves(category: Difference) -> Iterator[Difference]:
-    return (leaf for leaf in category.leaves() if leaf.verdict.not_bitwise or leaf.verdict is Verdict.IDENTICAL)
+        for leaf in category.leaves():
+            if leaf.verdict.not_bitwise or leaf.verdict is Verdict.IDENTICAL:
+                room -= 1
+                if room > 0 or leaf.verdict.differs:
+                    yield _case(suite, category.name, leaf)
 
 
 def _case(suite: str, category: str, leaf: Difference) -> Case:
@@ -431,10 +459,6 @@ def _asserted(suite: str, name: str, words: str, *, holds: bool) -> Case:
     return Case(
         suite=suite, name=name, outcome=PASSED if holds else FAILED, message="" if holds else words, right=words
     )
-
-
-def _ended(returncode: int) -> Ended:
-    return Ended(exit_code=returncode) if returncode >= 0 else Ended(signal_number=-returncode)
 
 
 def _require_success(ended: Ended, what: str) -> None:

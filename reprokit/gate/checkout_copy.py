@@ -1,4 +1,7 @@
-"""A copy of a checkout in another place, within bounds; what is not worth a copy is a link to the original."""
+"""Copies of a checkout, within bounds; what is not worth a copy is a link to the original.
+
+With --clean each run of a gate starts in a fresh copy of what was there before the first, at the same place.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from reprokit.errors import CannotCopy
 from reprokit.names import ENVIRONMENT
 
 LINKED = frozenset({".git", ".tox", ".venv", "node_modules", "venv"})
@@ -20,6 +25,9 @@ MAX_FILES = 20_000
 MAX_BYTES = 512 << 20  # of all copies together
 MAX_FILE = 32 << 20  # of one file; larger ones are linked
 PATIENCE = 60.0  # seconds for git
+PLACE: Final = "checkout"  # of fresh copies, below the runs of a training
+MAX_FRESH = 1_000_000  # files of one
+SHARE = 3  # of the room on the disk this part may be taken: there are two copies at a time
 FICLONE = 0x40049409  # of linux/fs.h
 
 
@@ -116,3 +124,44 @@ def listed_by_git(directory: Path) -> Collection[str] | None:
         return None
     paths = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
     return paths | {str(parent) for path in paths for parent in Path(path).parents}
+
+
+def checkout(directory: Path) -> Path:
+    """The directory above that git works in, as scripts name files beside their own; else the directory itself."""
+    above = (path for path in (directory, *directory.parents) if path.parent != path and (path / ".git").exists())
+    return next(above, directory)
+
+
+class Fresh:
+    """The copies for one training; what git ignores is copied too, and what is named as data is linked."""
+
+    def __init__(self, directory: Path, place: Path, data: Iterable[str]) -> None:
+        self._root = checkout(directory)
+        self._kept, self.root = place / "as-before", place / (self._root.name or "root")
+        self.directory = self.root / directory.relative_to(self._root)
+        self._data = {Path(os.path.abspath(path)) for path in data}
+
+    def renew(self) -> None:
+        """Put a copy in the place of what a run has made of the one before."""
+        try:
+            if not self._kept.exists():
+                self._copy(self._root, self._kept)
+            shutil.rmtree(self.root, ignore_errors=True)
+            self._copy(self._kept, self.root)
+        except (TooLarge, OSError) as error:
+            what = "name large data with --data, which is linked, or make room where runs are kept (-o)"
+            raise CannotCopy(f"{self._root} cannot be copied: {error}; {what}") from None
+
+    def _copy(self, source: Path, target: Path) -> None:
+        target.mkdir(parents=True, mode=0o700)
+        size = shutil.disk_usage(target).free // SHARE
+        CheckoutCopy(source, target, Bounds(MAX_FRESH, size, size), self._data).make()
+
+    def remove(self) -> None:
+        """Leave nothing of them."""
+        shutil.rmtree(self.root.parent, ignore_errors=True)
+
+    def enter(self) -> None:
+        """In the launcher's own process, before it does anything else."""
+        if "PWD" in os.environ:
+            os.environ["PWD"] = str(self.directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.pages.markdown import escaped
 from reprokit.printable import printable
 
@@ -45,10 +45,11 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
     yield "| training | run against replay | varied | golden | required | cases | seconds |"
     yield "|---|---|---|---|---|---|---|"
     for one in verdict.trainings:
-        cells = [_cell(one, suite) for suite in SUITES]
+        outcomes = [one.outcome(suite) for suite in SUITES]
+        cells = [f"{MARKS[outcome]} {WORDS[outcome]}".strip() for outcome in outcomes]
         yield f"| {escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
     for one in verdict.trainings:
-        unpassed = [case for case in one.cases if case.outcome != PASSED]
+        unpassed = one.unpassed
         if not unpassed and not one.notes:
             continue
         yield ""
@@ -61,32 +62,20 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
         yield from (f"- note: {escaped(note)}" for note in one.notes)
 
 
-def _cell(one: Judged, suite: str) -> str:
-    outcome = one.outcome(suite)
-    return f"{MARKS[outcome]} {WORDS[outcome]}".strip()
-
-
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
     """Workflow commands, one a line; what goes beyond the limit is counted in the last one."""
     unpassed = list(verdict.unpassed())
     room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     for training, case in unpassed[:room]:
-        yield _annotation(f"{training.name}: {case.suite}", _text(case))
+        yield _annotation(f"{training.name}: {case.suite}", ": ".join(filter(None, (case.name, case.message))))
     if len(unpassed) > room:
         yield _annotation("reprokit gate", f"and {len(unpassed) - room} more; the job summary has them")
 
 
-def _text(case: Case) -> str:
-    return f"{case.name}: {case.message}" if case.message else case.name
-
-
 def _annotation(title: str, message: str) -> str:
-    return f"::error title={_property(printable(title))}::{_data(printable(message, 1000))}"
+    title = _data(printable(title)).replace(":", "%3A").replace(",", "%2C")
+    return f"::error title={title}::{_data(printable(message, 1000))}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

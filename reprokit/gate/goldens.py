@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from reprokit.errors import CannotWriteReport
-from reprokit.rundir import RunDirectory
 from reprokit.untrusted_json import object_in
 
 KEY = 16  # characters
@@ -43,11 +42,6 @@ def _imported(environment: dict[str, Any]) -> dict[str, Any]:
     return {name: packages.get(name) for name in imported} if isinstance(imported, list) else {}
 
 
-def place(directory: Path, training: str, key: str) -> Path:
-    """Where the golden of a training is for such a machine."""
-    return directory / training / key
-
-
 def store(recording: Path, target: Path) -> None:
     """Make a recording the golden, in place of the one before; whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,13 +61,4 @@ def store(recording: Path, target: Path) -> None:
 
 def others(directory: Path, training: str) -> list[str]:
     """The machines for which there is one."""
-    try:
-        found = sorted(path.name for path in (directory / training).iterdir() if not path.name.startswith("."))
-    except OSError:
-        return []
-    return found
-
-
-def environment_of(run: RunDirectory) -> dict[str, Any]:
-    """What a run says of its surroundings."""
-    return run.environment() or {}
+    return sorted(path.name for path in (directory / training).glob("[!.]*"))

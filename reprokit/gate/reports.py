@@ -1,16 +1,27 @@
-"""The files that a gate writes: where they go is looked at before the first training, as it would be lost after it."""
+"""A verdict on the screen and as JSON, and the files that a gate writes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from reprokit.errors import CannotWriteReport
 from reprokit.gate import findings_reports, github, junit
-from reprokit.gate.results import GateVerdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
+from reprokit.screen import Cells, print_rows
+
+SHOWN = 20  # cases of a training that did not pass
+STYLES = {PASSED: "bold green", FAILED: "bold red"}
+HEADLINES = {
+    PASSED: "passed: every training is bitwise identical",
+    FAILED: "failed",
+    TROUBLE: "trouble: something could not be checked, which is never green",
+    NOT_CHECKED: "interrupted: not all was checked, which is never green",
+}
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +42,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
         yield from ((path, mode, text) for path, mode, text in texts if path is not None)
 
     def require_places(self) -> None:
-        """Refuse what cannot be written."""
+        """Refuse what cannot be written, before the first training, as its verdict would be lost after it."""
         for path, _, _ in self._wanted():
             place = path if path.exists() else path.absolute().parent
             if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
@@ -48,3 +59,30 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
                 problems.append(f"{path}: {error.strerror}")
         if problems:
             raise CannotWriteReport("; ".join(problems))
+
+
+def print_verdict(verdict: GateVerdict) -> None:
+    """Print it: a line a training, then what did not pass."""
+    cells = []
+    for one in verdict.trainings:
+        words = [f"{suite} {one.outcome(suite)}" for suite in SUITES if one.outcome(suite)]
+        outcome = one.outcome() or TROUBLE
+        cells.append(Cells((one.name, outcome, f"{', '.join(words)}; {len(one.cases)} cases"), STYLES.get(outcome, "")))
+        for case in one.unpassed[:SHOWN]:
+            cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
+        if len(one.unpassed) > SHOWN:
+            cells.append(Cells(("", "", f"and {len(one.unpassed) - SHOWN} more (--json has them all)")))
+        cells += [Cells(("", "note", note)) for note in one.notes]
+    to_look_at = (one for one in verdict.trainings if one.outcome() not in (PASSED, NOT_CHECKED))
+    footer = [f"run: {run}" for one in to_look_at for run in one.runs]
+    print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
+
+
+def document(verdict: GateVerdict) -> dict[str, Any]:
+    """Everything as a JSON document."""
+    content: dict[str, Any] = msgspec.to_builtins(verdict)
+    trainings = [
+        {**one, "outcome": judged.outcome() or TROUBLE}
+        for one, judged in zip(content["trainings"], verdict.trainings, strict=True)
+    ]
+    return {**content, "outcome": verdict.outcome, "trainings": trainings}

@@ -54,6 +54,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what qualifies the outcome
 
     @property
+    def unpassed(self) -> list[Case]:
+        """The cases that did not pass."""
+        return [case for case in self.cases if case.outcome != PASSED]
+
+    @property
     def is_cut_short(self) -> bool:
         """Whether somebody asked for the end before all was checked."""
         return any(case.outcome == NOT_CHECKED for case in self.cases)
@@ -88,4 +93,4 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def unpassed(self) -> Iterator[tuple[Judged, Case]]:
         """Every case that did not pass, with its training."""
         for training in self.trainings:
-            yield from ((training, case) for case in training.cases if case.outcome != PASSED)
+            yield from ((training, case) for case in training.unpassed)

@@ -13,7 +13,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from reprokit.gate.checkout_copy import CheckoutCopy, TooLarge
+from reprokit.errors import UsageError
+from reprokit.gate.checkout_copy import CheckoutCopy, TooLarge, checkout
 from reprokit.launch.namespaces import Elsewhere
 from reprokit.plan import Plan, Varied
 
@@ -73,6 +74,13 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in VARIATIONS if name in wanted or ALL in wanted)
 
 
+def require_known(names: Iterable[str], where: str) -> None:
+    """Refuse a name that stands for no variation."""
+    unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)
+    if unknown is not None:
+        raise UsageError(f"{where} knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
+
+
 def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
     """Everything that can be made of these; `place` is an empty directory for what needs one."""
     surroundings = ReplaySurroundings(plan=plan)
@@ -111,12 +119,6 @@ def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurr
         raise CannotVary(f"{root} can be neither mounted in another place ({refused}) nor copied: {error}") from None
     linked = f", {copy.links} large, ignored or foreign ones linked" if copy.links else ""
     return moved, f"{after}, a copy ({copy.files} files{linked})"
-
-
-def checkout(directory: Path) -> Path:
-    """The directory above that git works in, as scripts name files beside their own; else the directory itself."""
-    above = (path for path in (directory, *directory.parents) if path.parent != path and (path / ".git").exists())
-    return next(above, directory)
 
 
 def _host_name(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:

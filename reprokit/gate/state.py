@@ -63,7 +63,7 @@ class State:
         Of copies nothing is left but what was written outside of them.
         """
         left = {file.path: file for file in _listed(self._list)}
-        for path in sorted(runs.glob("*"), key=_changed):
+        for path in sorted(runs.glob("*"), key=lambda path: path.stat().st_mtime):
             outputs = _outputs(path)
             if outputs is not None:
                 left |= {file.path: file for file in outputs.files if not in_copies or file.path.startswith("/")}
@@ -112,10 +112,6 @@ def _outputs(run: Path) -> OutputsFile | None:
     with suppress(ReprokitError):
         return RunDirectory(run).outputs()
     return None
-
-
-def _changed(path: Path) -> float:
-    return path.stat().st_mtime
 
 
 def _size(path: str) -> int:

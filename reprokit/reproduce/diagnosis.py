@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
 
 import msgspec
@@ -199,20 +200,12 @@ def _repeats_on_one_thread(finding: Finding) -> bool:
 
 
 def _candidate(option: str, proof: Certainty, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
-    if not option.startswith(PATCH):
-        return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost)
-    try:
-        chosen = patches.parse([option.removeprefix(PATCH)])[0]
-    except ReprokitError:  # a patch that is not there any more: it is not compatible with anything
-        return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost)
-    return Candidate(
-        option=PATCH + chosen.text,
-        proof=proof,
-        why=why,
-        findings=findings,
-        cost=cost or chosen.patch.cost,
-        warning=chosen.patch.warning,
-    )
+    warning = ""
+    if option.startswith(PATCH):
+        with suppress(ReprokitError):  # a patch that is not there any more: it is not compatible with anything
+            chosen = patches.parse([option.removeprefix(PATCH)])[0]
+            option, cost, warning = PATCH + chosen.text, cost or chosen.patch.cost, chosen.patch.warning
+    return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost, warning=warning)
 
 
 def replays_needed(finding: Finding, at_most: int) -> int | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from reprokit import findings as findings_file
 from reprokit import knowledge, profiling, state_files
-from reprokit.difference import Difference
 from reprokit.errors import ReprokitError
 from reprokit.findings import Finding
 from reprokit.launch.finish import in_words
@@ -40,41 +38,19 @@ class ProfileOutcome(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Laboratory(Protocol):
-    """Where trainings are run and compared."""
-
-    def record(self, settings: RecipeSettings, name: str) -> Attempt:
-        """Record the training with these settings."""
-
-    def replay(self, recording: Attempt, name: str) -> Attempt:
-        """Give the training the entropy of a recording again."""
-
-    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
-        """Look for what makes the training vary."""
-
-    def compare(self, left: Attempt, right: Attempt) -> Outcome:
-        """Whether two runs are the same."""
-
-    def discard(self, attempt: Attempt) -> None:
-        """Remove a run that is of no more use."""
-
-
 class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
     """What every run of a reproduction has in common."""
 
     command: tuple[str, ...]
     working_directory: Path
     place: Path  # where the journal lies, and below it the runs
-    data: tuple[str, ...] = ()
     keep_outputs: int = KEEP_OUTPUTS
-    supervisor: bool = True
     steps: int | None = None  # of a profile
     seconds: float | None = None
-    repeats: int = REPEATS
 
 
-class LocalLaboratory:
-    """The laboratory that is this machine."""
+class Laboratory:
+    """Where trainings are run and compared: this machine."""
 
     def __init__(self, work: ReproductionWork, interruption: Interruption):
         self._work, self._interruption = work, interruption
@@ -92,7 +68,6 @@ class LocalLaboratory:
             work.place / RUNS / name,
             False,
             "derive",
-            supervisor=work.supervisor,
             trail=ON,
             keep_outputs=work.keep_outputs,
         )
@@ -101,7 +76,7 @@ class LocalLaboratory:
     def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
         work = self._work
-        watching = Profiling(steps=work.steps, seconds=work.seconds, confirm=work.repeats)
+        watching = Profiling(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
         plan = msgspec.structs.replace(self._plan(settings, name), profiling=watching)
         attempt = self._attempt("profile", plan)
         try:
@@ -130,8 +105,6 @@ class LocalLaboratory:
             working_directory=work.working_directory,
             output=work.place / RUNS / name,
             keep_outputs=work.keep_outputs,
-            supervisor=work.supervisor,
-            data=work.data,
         )
         return planned(plan, settings)
 
@@ -160,7 +133,7 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
         right=right.directory,
         identical=comparison.identical,
         words=verdict_line(comparison),
-        trail=_parting(trail),
+        trail="" if trail is None else shortened(headline(trail)),
         categories=[child.name for child in categories],
         causes=list(causes(comparison)),
         notes=[note for note in comparison.notes if note not in left_over],
@@ -173,7 +146,3 @@ def _workers(comparison: Comparison) -> int | None:
     """How many workers the left run's first DataLoader had that had another number in the right one."""
     leaves = [leaf for leaf in comparison.tree.leaves() if WORKERS.fullmatch(leaf.name) and leaf.can_change_results]
     return next((int(leaf.left) for leaf in leaves if leaf.left.isdecimal() and leaf.left.isascii()), None)
-
-
-def _parting(trail: Difference | None) -> str:
-    return "" if trail is None else shortened(headline(trail))

@@ -1,37 +1,28 @@
-"""journal.md: the reproduction told round by round, for a person."""
+"""A reproduction for a person: round by round in journal.md, and its end on the screen."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 
 from reprokit.findings import CLEARED, COVERED, GUILTY, ORDER, SUSPECT, Finding
+from reprokit.launch.rundirectory import shown
 from reprokit.pages.markdown import code, escaped
 from reprokit.printable import printable
+from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import place
-from reprokit.reproduce.journal import (
-    DIFFERENT,
-    FAILED,
-    IDENTICAL,
-    INTERRUPTED,
-    LISTED,
-    PROFILE,
-    RUNNING,
-    Attempt,
-    Change,
-    Outcome,
-    Round,
-    RoundJournal,
-)
+from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Round, RoundJournal
 
 VERDICTS = {
-    RUNNING: "still running",
-    IDENTICAL: "**identical**, bit for bit",
-    DIFFERENT: "**not reproduced**",
-    INTERRUPTED: "interrupted",
-    FAILED: "stopped by an error",
+    journals.RUNNING: "still running",
+    journals.IDENTICAL: "**identical**, bit for bit",
+    journals.DIFFERENT: "**not reproduced**",
+    journals.INTERRUPTED: "interrupted",
+    journals.FAILED: "stopped by an error",
 }
+MOST = 8  # lines of a kind on the screen
 KINDS = {"record": "recorded", "replay": "replayed", "profile": "profiled"}
 
 
@@ -45,15 +36,16 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield ""
     yield f"- Directory: {code(journal.directory)}"
     yield f"- Started: {journal.started}" + (f", ended: {journal.ended}" if journal.ended else "")
-    yield f"- reprokit {journal.reprokit}; {_pairs(journal)}"
+    bounds = f"{journal.pairs} comparisons in a row must be identical, at most {journal.max_rounds} rounds search"
+    yield f"- reprokit {journal.reprokit}; {bounds}"
     yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""
     said: set[str] = set()  # notes that hold for every round stand in the first
     for one in journal.rounds:
         yield from _round(one, said)
-    if journal.verdict == IDENTICAL:
+    if journal.verdict == journals.IDENTICAL:
         yield from _recipe(journal)
-    elif journal.verdict == DIFFERENT:
+    elif journal.verdict == journals.DIFFERENT:
         yield from _what_remains(journal)
     yield from _excluded(journal.excluded)
     yield from _costs(journal)
@@ -61,10 +53,6 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
         yield from ("## The final pair", "")
         yield from (f"- {code(directory)}" for directory in journal.pair)
         yield from ("", f"    reprokit verify {printable(shlex.join(journal.pair))}", "")
-
-
-def _pairs(journal: RoundJournal) -> str:
-    return f"{journal.pairs} comparisons in a row must be identical, at most {journal.max_rounds} rounds search"
 
 
 def _round(one: Round, said: set[str]) -> Iterator[str]:
@@ -96,7 +84,7 @@ def _happened(one: Round) -> Iterator[str]:
         outcomes = list(alike)
         yield f"Verify: {escaped(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
         yield from _outcome(outcomes[0])
-    if one.phase == PROFILE:
+    if one.phase == journals.PROFILE:
         yield from _found(one.findings)
     yield from (escaped(note) for note in one.notes)
 
@@ -130,9 +118,9 @@ def _outcome(outcome: Outcome) -> Iterator[str]:
 
 def _found(findings: list[Finding]) -> Iterator[str]:
     shown = [finding for finding in findings if finding.blamed]
-    yield from (f"Found: {finding_in_words(finding)}" for finding in shown[:LISTED])
-    if len(shown) > LISTED:
-        yield f"And {len(shown) - LISTED} more, see findings.json"
+    yield from (f"Found: {finding_in_words(finding)}" for finding in shown[: journals.LISTED])
+    if len(shown) > journals.LISTED:
+        yield f"And {len(shown) - journals.LISTED} more, see findings.json"
     cleared = sum(1 for finding in findings if finding.verdict == CLEARED)
     covered = sum(1 for finding in findings if finding.verdict == COVERED)
     if cleared or covered:
@@ -199,3 +187,34 @@ def _figure(seconds: float | None, ratio: float | None) -> str:
     if seconds is None:
         return "| "
     return f"{seconds:.2f} | {ratio:.2f}" if ratio is not None else f"{seconds:.2f} | 1"
+
+
+def print_journal(journal: RoundJournal, place: Path) -> None:
+    """The verdict, what it took or what remains, and where everything is."""
+    for line in _screen(journal, place):
+        print(printable(line, 2000))
+
+
+def _screen(journal: RoundJournal, place: Path) -> Iterator[str]:
+    rounds = len(journal.rounds)
+    verdict = "identical" if journal.verdict == journals.IDENTICAL else "not reproduced"
+    yield f"{verdict}, after {rounds} round{'' if rounds == 1 else 's'}: {journal.why}"
+    if journal.verdict == journals.IDENTICAL:
+        yield from (f"needed: {change.option}: {change.why}" for change in journal.changes[:MOST])
+    else:
+        yield from (f"remains: {text}" for text in journal.remaining[:MOST])
+        yield from (f"applied, and not enough: {change.option}" for change in journal.changes[:MOST])
+    yield from (f"not kept: {change.option}: {change.excluded}" for change in journal.excluded[:MOST])
+    yield from (f"alternative: {text}" for text in journal.alternatives[:MOST])
+    yield from map(_cost_in_words, journal.costs)
+    yield f"final pair: {' '.join(str(Path(shown(place)) / directory) for directory in journal.pair)}"
+    yield f"journal: {Path(shown(place)) / 'journal.md'}"
+    if journal.verdict == journals.IDENTICAL:
+        yield f"recipe: {Path(shown(place)) / 'recipe.toml'}"
+
+
+def _cost_in_words(cost: Cost) -> str:
+    text = f"time: {cost.what}: {cost.seconds:.2f} s, {cost.processor or 0.0:.2f} s of processors"
+    if cost.ratio is None or cost.processor_ratio is None:
+        return text
+    return f"{text}: {cost.ratio:.2f} and {cost.processor_ratio:.2f} times"

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,11 +20,10 @@ from reprokit.launch.rundirectory import home
 from reprokit.recipe import Recipe, RecipeSettings
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
-from reprokit.reproduce.laboratory import RUNS, LocalLaboratory, ReproductionWork
+from reprokit.reproduce.laboratory import RUNS, Laboratory, ReproductionWork
 from reprokit.reproduce.narrative import markdown
-from reprokit.reproduce.reached_settings import Standing
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.trial import Trials
+from reprokit.reproduce.trial import Standing, Trials
 from reprokit.version import VERSION
 
 STORY, RECIPE = "journal.md", "recipe.toml"
@@ -43,7 +41,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 def place_for(output: Path | None) -> Path:
     """The directory of a reproduction, new and empty."""
-    place = _own_place() if output is None else Path(os.path.realpath(output))
+    own = f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
+    place = home(Path()) / own if output is None else Path(os.path.realpath(output))
     try:
         place.mkdir(mode=0o700)
         (place / RUNS).mkdir(mode=0o700)
@@ -52,10 +51,6 @@ def place_for(output: Path | None) -> Path:
     except OSError as error:
         raise CannotWriteRun(f"{place}: {error.strerror}; choose another place with -o") from None
     return place
-
-
-def _own_place() -> Path:
-    return home(Path()) / f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
 
 
 def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
@@ -88,19 +83,15 @@ def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
 
 def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, interruption: Interruption) -> None:
     trials = Trials(
-        LocalLaboratory(work, interruption),
+        Laboratory(work, interruption),
         journal,
         keep_runs=wishes.keep_runs,
         save=lambda: save(journal, work.place),
         say=say,
     )
     standing = Standing(trials, journal, wishes.settings)
-    Reproduction(standing, automatic=_automatic(work), wants_smallest=wishes.smallest).run()
-
-
-def _automatic(work: ReproductionWork) -> Sequence[str]:
-    """The patches that go with the command's frameworks and have no side effects."""
-    return run_patches.wanted(["auto"], work.command, work.working_directory)
+    automatic = run_patches.wanted(["auto"], work.command, work.working_directory)  # those without side effects
+    Reproduction(standing, automatic=automatic, wants_smallest=wishes.smallest).run()
 
 
 def _close(journal: RoundJournal, place: Path) -> None:

@@ -11,10 +11,9 @@ from reprokit.findings import GUILTY, OPERATOR, CodePlace, Confirmed, Cure, Find
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
-from reprokit.reproduce.laboratory import ProfileOutcome
-from reprokit.reproduce.reached_settings import Standing
+from reprokit.reproduce.laboratory import Laboratory, ProfileOutcome
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.trial import Trials
+from reprokit.reproduce.trial import Standing, Trials
 
 ENTROPY = "entropy"  # as a cure: a replay
 
@@ -30,7 +29,7 @@ class Varying:
 
 
 @dataclass
-class World:
+class World(Laboratory):
     """A laboratory whose runs take no time."""
 
     varying: Sequence[Varying]

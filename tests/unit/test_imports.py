@@ -134,7 +134,7 @@ def test_what_only_reads_runs_is_imported_without_a_posix_module(absent: str) ->
     code = f"""
 import sys
 sys.modules[{absent!r}] = None
-from reprokit.cli import main, paths, record, replay, doctor, verify, show
+from reprokit.cli import main, options, output, record, replay, doctor, verify, show
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

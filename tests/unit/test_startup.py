@@ -25,12 +25,12 @@ main(sys.argv[1:])
 """
 
 BEFORE_RECORD = {
-    "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.arguments", "cli.ending",
-    "cli.main", "cli.paths", "cli.record", "errors", "launch", "launch.command", "launch.environment", "launch.group",
+    "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.options", "cli.output",
+    "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment", "launch.group",
     "launch.host", "launch.messages", "launch.personality", "launch.short_paths", "launch.process", "launch.run",
-    "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.lost_programs", "launch.variables", "model",
-    "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction", "rundir",
-    "untrusted_json", "version",
+    "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.lost_programs", "launch.variables",
+    "model", "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction",
+    "rundir", "untrusted_json", "version",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",

@@ -1,0 +1,358 @@
+"""The options and arguments of the command line: each is declared once, for every command that has it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from reprokit import redaction
+from reprokit.errors import DashesMissing, RunNotFound, WorkingDirectoryMissing
+from reprokit.model.states import ON, WITHOUT_TRAIL
+from reprokit.plan import CapturePlan, Plan
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+DASHES = "--"
+HOME = Path(".reprokit")
+LAST = "last"
+ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback"}
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def current_directory() -> Path:
+    """The working directory, which may have been deleted under our feet."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise WorkingDirectoryMissing(f"the current directory: {error.strerror}; change to one that exists") from None
+
+
+def run_path(text: str) -> Path:
+    """The run directory at a path, or the newest one of this directory for ``last``."""
+    if text != LAST or Path(text).exists():
+        return Path(text)
+    newest = HOME / LAST
+    if not newest.exists():
+        raise RunNotFound(f"there is no last run: {HOME} of the current directory holds none; name a run directory")
+    return newest.resolve()
+
+
+# Kinds of values
+
+
+class RunPath(click.ParamType):  # type: ignore[type-arg]  # which click takes arguments depends on its version
+    """A run directory, or ``last``."""
+
+    name = "run"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return its path."""
+        return run_path(str(value))
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes: 65536, 64K, 64M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        if isinstance(value, int):
+            return value
+        digits, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and unit in UNITS):
+            self.fail(f"{value!r} is not a number of bytes, such as 65536, 64M or 1G.", param, ctx)
+        return int(digits) * UNITS[unit]
+
+
+class Seconds(click.FloatRange):
+    """A time, which neither NaN nor infinity is."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number
+
+
+PATH = click.Path(path_type=Path)
+RUN = RunPath()
+
+
+# Options
+
+
+def flag(name: str, text: str, *parameter: str, negated: bool = False) -> Decorator:
+    """Declare a switch; a negated one is True unless it is given."""
+    callback = (lambda _context, _option, value: not value) if negated else None
+    return click.option(name, *parameter, is_flag=True, help=text, callback=callback)
+
+
+def path_option(name: str, metavar: str, text: str, *parameter: str) -> Decorator:
+    """Declare an option that names a file or directory."""
+    return click.option(name, *parameter, metavar=metavar, type=PATH, help=text)
+
+
+def output(metavar: str, text: str) -> Decorator:
+    """Declare where a command writes."""
+    return click.option("-o", "--output", metavar=metavar, type=PATH, help=text)
+
+
+def number(name: str, text: str, least: int = 1, most: int | None = None, **more: Any) -> Decorator:
+    """Declare an option with a whole number in bounds."""
+    return click.option(name, metavar="N", type=click.IntRange(least, most), help=text, **more)
+
+
+def json_option(text: str = "Print one JSON document.") -> Decorator:
+    """Declare --json, of which a command is told as `as_json`."""
+    return flag("--json", text, "as_json")
+
+
+def _reveal(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        context.with_resource(redaction.revealed())
+
+
+REVEAL = click.option(
+    "--reveal",
+    is_flag=True,
+    expose_value=False,
+    callback=_reveal,
+    help="Show passwords and tokens too, which are left out otherwise.",
+)
+NO_TRAIL = click.option(
+    "--no-trail",
+    "trail",
+    is_flag=True,
+    callback=lambda _context, _option, given: WITHOUT_TRAIL if given else ON,
+    help="Keep no digests of the training's steps.",
+)
+PATCH = click.option(
+    "--patch",
+    "patches",
+    multiple=True,
+    metavar="auto|none|ID,...",
+    help="Apply what makes frameworks repeat, from outside the source: auto for what costs little and changes no"
+    " numbers, or patches by their ids; docs/patches.md lists them.",
+)
+NO_SUPERVISOR = flag("--no-supervisor", "Leave alone what the preloaded shim cannot reach.", "supervisor", negated=True)
+KEEP = click.option(
+    "--keep-outputs",
+    type=Size(),
+    metavar="SIZE",
+    default="64M",
+    show_default=True,
+    help="Keep copies of the files that the run wrote, but for programs and keys, of so many bytes in all; 0: none.",
+)
+
+
+def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Decorator:
+    """Add -o and --overwrite to a command that makes a run directory."""
+
+    def added(function: Any) -> Any:
+        function = flag("--overwrite", f"Replace the run that {metavar} holds, if it holds one.")(function)
+        return output(metavar, f"Directory to make [default: {default}].")(function)
+
+    return added
+
+
+def gathered(name: str, kind: Any) -> Decorator:
+    """Hand the options that are fields of a struct to a command as one."""
+
+    def added(function: Function) -> Function:
+        @functools.wraps(function)
+        def with_gathered(*arguments: Any, **options: Any) -> Any:
+            fields = {field: options.pop(field) for field in kind.__struct_fields__ if field in options}
+            return function(*arguments, **{name: kind(**fields)}, **options)
+
+        return with_gathered  # type: ignore[return-value]  # the same but for the options
+
+    return added
+
+
+# Captures
+
+
+def _checked_conditions(_context: click.Context, _option: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    if words:
+        from reprokit.capture.files import Conditions
+
+        try:
+            Conditions(words)
+        except ValueError as error:
+            raise click.UsageError(f"--capture-when: {error}.") from None
+    return words
+
+
+def _checked_hook(_context: click.Context, _option: click.Parameter, command: str | None) -> str | None:
+    import shlex
+
+    try:
+        if command is None or shlex.split(command):
+            return command
+    except ValueError as error:
+        raise click.UsageError(f"--on-capture: {error}.") from None
+    raise click.UsageError("--on-capture: the command is empty.")
+
+
+CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they stand for
+    "action": click.option(
+        "--on-nan",
+        "action",
+        type=click.Choice(list(ON_NAN_ACTIONS)),
+        help="Keep the state before a step whose loss or gradients are not finite, and do not apply it: capture stops"
+        " the training then, skip leaves the step out, rollback goes back to an earlier state.",
+    ),
+    "conditions": click.option(
+        "--capture-when",
+        "conditions",
+        multiple=True,
+        metavar="CONDITION",
+        callback=_checked_conditions,
+        help="Capture also on loss>X, gradient-jump>X (times the running mean of the gradients' norm), or activations"
+        " that are not finite; can be given several times.",
+    ),
+    "max_snapshots": number("--max-snapshots", "Keep so many snapshots at most  [default: 3]", most=1000),
+    "max_bytes": click.option(
+        "--snapshot-size",
+        "max_bytes",
+        type=Size(),
+        metavar="SIZE",
+        help="Write none that is larger  [default: what the disk has room for]",
+    ),
+    "fallback": click.option(
+        "--snapshot-fallback",
+        "fallback",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        callback=lambda _context, _option, path: path and Path(os.path.abspath(path)),
+        help="Write a snapshot below DIR if the run's disk has no room for it  [default: none]",
+    ),
+    "rollback_every": click.option(
+        "--rollback-every",
+        metavar="STEPS",
+        type=click.IntRange(min=1),
+        help="With --on-nan rollback, hold a state to go back to so often  [default: 100]",
+    ),
+    "hook": click.option(
+        "--on-capture",
+        "hook",
+        metavar="COMMAND",
+        callback=_checked_hook,
+        help="Run COMMAND, outside of the training, for each snapshot; its path is in REPROKIT_SNAPSHOT.",
+    ),
+}
+
+
+def capturing(function: Function) -> Function:
+    """Add the options of captures to a command, which is given what they ask for as `capture`."""
+
+    @functools.wraps(function)
+    def with_capture(*arguments: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in CAPTURE_OPTIONS}
+        return function(*arguments, capture=_capture(own), **options)
+
+    for option in reversed(CAPTURE_OPTIONS.values()):
+        with_capture = option(with_capture)
+    return with_capture  # type: ignore[return-value]  # the same but for the options
+
+
+def _capture(options: dict[str, Any]) -> CapturePlan | None:
+    """The capture that the options ask for; raises UsageError where they make no sense."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    action = given.pop("action", None)
+    if action is None and given:
+        raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
+    if "rollback_every" in given and action != "rollback":
+        raise click.UsageError("--rollback-every is for --on-nan rollback.")
+    return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **given)
+
+
+# What stands behind --
+
+
+class CommandBehindDashes(click.Command):
+    """A command whose own arguments end at ``--``; what stands behind is the user's, untouched."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARG]..."]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own, command = split(args)
+        ctx.obj = command
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, list(own))
+        if ctx.args:
+            raise DashesMissing(_advice(ctx.command_path, own, ctx.args))
+        return rest
+
+
+class LaunchingCommand(CommandBehindDashes):
+    """A command that starts the user's, where that can be done."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from reprokit.launch.platform_support import require_supported
+
+        require_supported()
+        return super().invoke(ctx)
+
+
+def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What stands before the first ``--``, and the command behind it."""
+    if DASHES not in args:
+        return list(args), ()
+    position = list(args).index(DASHES)
+    return list(args[:position]), tuple(args[position + 1 :])
+
+
+def _advice(path: str, own: Sequence[str], rest: Sequence[str]) -> str:
+    import shlex
+
+    before = list(own)[: len(own) - len(rest)]
+    line = shlex.join([*path.split(), *before, DASHES, *rest])
+    return f"put -- before the command to run: {line}"
+
+
+def launching(**settings: Any) -> Decorator:
+    """Declare a command that starts the user's; what stands before -- are its own options only."""
+    return click.command(cls=LaunchingCommand, context_settings={"allow_interspersed_args": False}, **settings)
+
+
+def planned(mode: str) -> Decorator:
+    """Hand the options that are fields of a plan to a command as its plan, and the rest by themselves."""
+
+    def added(function: Function) -> Function:
+        @click.pass_obj
+        @functools.wraps(function)
+        def with_plan(behind_dashes: tuple[str, ...], /, **options: Any) -> Any:
+            fields = {field: options.pop(field) for field in Plan.__struct_fields__ if field in options}
+            if "patches" in fields:
+                fields["patches"] = chosen_patches(fields["patches"], behind_dashes)
+            plan = Plan(mode=mode, command=behind_dashes, working_directory=current_directory(), **fields)
+            return function(plan, **options)
+
+        return with_plan  # type: ignore[return-value]  # the same but for the options
+
+    return added
+
+
+def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids and values that --patch stands for."""
+    if not words:
+        return ()
+    from reprokit.launch.run_patches import wanted
+
+    return wanted(words, command, current_directory())

@@ -1,0 +1,83 @@
+"""What commands print and write: results as JSON or for the eyes, files whole or not at all, the training's end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from reprokit import redaction, rundir
+from reprokit.errors import CannotWriteReport
+
+if TYPE_CHECKING:
+    from reprokit.launch.process import Ended
+    from reprokit.plan import Plan
+
+Result = TypeVar("Result")
+
+
+def present(
+    result: Result, *, as_json: bool, document: Callable[[Result], Any], text: Callable[[Result], None]
+) -> None:
+    """Print a result as one JSON document, or for the eyes."""
+    if as_json:
+        print_json(document(result))
+    else:
+        text(result)
+
+
+def print_json(document: Any) -> None:
+    """A JSON document on stdout, without passwords and tokens unless the user asks for them."""
+    click.echo(json.dumps(redaction.shown_document(document), indent=2))
+
+
+@contextmanager
+def stdout_kept(for_a_document: bool) -> Iterator[None]:
+    """Keep stdout for one document: what is started meanwhile prints to stderr."""
+    if not for_a_document:
+        yield
+        return
+    sys.stdout.flush()
+    own = os.dup(1)  # not inherited by what is started
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file whole or not at all."""
+    try:
+        rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=0o666)
+    except OSError as error:
+        raise CannotWriteReport(f"{path}: {error.strerror}; choose another place with -o") from None
+
+
+def launch(plan: Plan) -> NoReturn:
+    """Execute a plan, and end as the training ended."""
+    from reprokit.launch.run import execute
+
+    end_as(execute(plan).ended)
+
+
+def end_as(ended: Ended) -> NoReturn:
+    """The training's exit code, or its death by the same signal.
+
+    The run is closed and every line of it written: taking the interpreter apart would only cost another 13 ms.
+    """
+    from reprokit.launch.process import die_by
+
+    if ended.signal_number is not None:
+        die_by(ended.signal_number)
+    assert ended.exit_code is not None
+    with suppress(OSError, ValueError, AttributeError):  # a stderr that is closed or full
+        sys.stderr.flush()
+    os._exit(ended.exit_code)
