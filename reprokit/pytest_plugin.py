@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,9 @@ def _checked(item: pytest.Function) -> Judged:
     asked = _asked(marker)
     root, config = item.config.rootpath, item.config
     goldens, keep = config.getini("reprokit_goldens"), config.getoption("reprokit_keep")
-    runs = Path(tempfile.mkdtemp(prefix="reprokit-pytest-", dir=_kept(keep)))
+    if keep is not None:
+        os.makedirs(keep, exist_ok=True)
+    runs = Path(tempfile.mkdtemp(prefix="reprokit-pytest-", dir=keep)).absolute()
     training = _training(item, asked)
     work = GateWork(
         base=root,
@@ -153,12 +155,6 @@ def _checked(item: pytest.Function) -> Judged:
     if judged.is_cut_short:
         pytest.exit(f"reprokit: {judged.cases[-1].message}", returncode=128 + interruption.asked)
     return judged
-
-
-def _kept(keep: str | None) -> str | None:
-    if keep is not None:
-        os.makedirs(keep, exist_ok=True)
-    return keep and os.path.abspath(keep)
 
 
 def _asked(marker: pytest.Mark) -> MarkerRequest:
@@ -209,17 +205,10 @@ def _training(item: pytest.Function, asked: MarkerRequest) -> Any:
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """How many tests were reproducible, once more at the end."""
-    counts = dict.fromkeys(OUTCOMES, 0)
-    for outcome in _outcomes(terminalreporter):
-        counts[outcome] = counts.get(outcome, 0) + 1
-    if any(counts.values()):
+    every = (report for reports in terminalreporter.stats.values() for report in reports)
+    called = (report for report in every if getattr(report, "when", "") == "call")
+    counts = Counter(value for report in called for name, value in report.user_properties if name == PROPERTY)
+    if counts:
         terminalreporter.section("reprokit")
-        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         terminalreporter.write_line(f"tests that must repeat bit by bit: {told}")
-
-
-def _outcomes(terminalreporter: TerminalReporter) -> Iterator[str]:
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", "") == "call":
-                yield from (value for name, value in report.user_properties if name == PROPERTY)
