@@ -236,13 +236,13 @@ def _mistakes(fact: Fact, framework: str) -> Iterator[str]:
     if not fact.title or not fact.devices or not fact.evidence:
         yield "title, devices and evidence must not be empty"
     if not _is_specifier(fact.versions):
-        yield f"versions = {fact.versions!r} is no version specifier, such as '>=1.13,<3'"
+        yield f"versions = {fact.versions!r} is not a version specifier, such as '>=1.13,<3'"
     if fact.verdict in ("varies", "raises") and not fact.shows:
         yield "shows must say how it varies"
     if fact.verdict != "setting" and fact.match == Match():
         yield "match must name an operator, function, setting or variable"
     if fact.threads is not None and fact.threads < 1:
-        yield f"threads = {fact.threads} is no number of threads"
+        yield f"threads = {fact.threads} is not a number of threads"
     for mitigation in fact.mitigation:
         if not mitigation.patch and not mitigation.does:
             yield "each mitigation needs patch or does"

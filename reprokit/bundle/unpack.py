@@ -102,7 +102,7 @@ def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
         ):
             return _members(path, archive, scratch)
     except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
-        raise BadBundle(f"{path} is no bundle, or was cut or changed: {_line(error)}") from None
+        raise BadBundle(f"{path} is not a bundle, or was cut or changed: {_line(error)}") from None
 
 
 def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleContents:
@@ -117,7 +117,7 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleConte
         if member.name == name or not member.isreg() or name in seen or not manifest.is_allowed(name):
             raise BadBundle(f"{path} holds {member.name[:200]!r}, which no run directory has")
         if name not in listed.files or listed.files[name].size != member.size:
-            raise BadBundle(f"{path}: {name} is not as its list says")
+            raise BadBundle(f"{path}: {name} differs from the bundle's list of contents")
         _write(path, archive.extractfile(member), scratch / name, listed.files[name].digest)
         seen.add(name)
     if listed is None or seen != set(listed.files):
@@ -128,7 +128,7 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleConte
 def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
     """bundle.json, which comes first, so that everything behind it is known before it is written."""
     if member.name != manifest.LIST or not member.isreg() or member.size > manifest.MAX_LIST:
-        raise BadBundle(f"{path} is no bundle: it does not begin with {manifest.LIST}")
+        raise BadBundle(f"{path} is not a bundle: it does not begin with {manifest.LIST}")
     file = archive.extractfile(member)
     data = file.read() if file is not None else b""
     try:
@@ -164,7 +164,7 @@ def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> N
             running.update(block)
             file.write(block)
     if "sha256:" + running.hexdigest() != digest:
-        raise BadBundle(f"{path}: {target.name} is not as its list says")
+        raise BadBundle(f"{path}: {target.name} differs from the bundle's list of contents")
 
 
 def _make_parents(directory: Path) -> None:

@@ -81,7 +81,7 @@ def _age(_context: click.Context, _option: click.Parameter, text: str | None) ->
     help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w.",
 )
 @options.flag("--executed", "Require that the signer executed both runs (gate --sign).")
-@options.flag("--partial", "Accept that artifacts of the statement are not given.")
+@options.flag("--partial", "Allow artifacts of the statement to be missing.")
 @options.json_option("Print the statement, and what was checked, as JSON.")
 @options.gathered("asked", Policy)
 def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy, partial: bool, as_json: bool) -> None:

@@ -13,10 +13,10 @@ from reprokit.printable import printable
 
 @click.command()
 @click.argument("run", type=options.RUN)
-@options.output("FILE", "Write it there [default: RUN's id and .tar.zst in this directory].")
-@flag("--with-entropy", "Pack the random profile and its key too, which can be secret.")
-@flag("--with-snapshots", "Pack captured states too, which hold data that was trained on.")
-@flag("--keep-paths", "Leave paths, user names and the host name as they are.")
+@options.output("FILE", "File to write [default: RUN's id and .tar.zst in this directory].")
+@flag("--with-entropy", "Also pack the random profile and its key, which can be secret.")
+@flag("--with-snapshots", "Also pack snapshots, which hold training data.")
+@flag("--keep-paths", "Keep paths, user names and the host name as they are.")
 def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
     """Pack RUN, a run directory or 'last', into one file for somebody else.
 

@@ -80,7 +80,7 @@ def _preload() -> DoctorFinding:
         number, failure = machine.tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)
     if number.isdigit():
         return good(f"a program under the shim runs and sees it (ABI {number})")
-    return bad(f"a program cannot be started under the shim: {failure or 'it does not see it'}")
+    return bad(f"a program cannot be started under the shim: {failure or 'the shim is not loaded in it'}")
 
 
 def _addresses() -> DoctorFinding:
@@ -103,7 +103,7 @@ def _storage() -> DoctorFinding:
         with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
             mapped[:8] = b"reprokit"
     free = shutil.disk_usage(".").free
-    return good(f"files can be made, reserved and mapped here; {free >> 20} MiB are free")
+    return good(f"files can be created, reserved and mapped here; {free >> 20} MiB are free")
 
 
 def _python() -> DoctorFinding:

@@ -33,34 +33,41 @@ MAX_FAILURES = 50  # that are named in a statement
 
 @options.launching()
 @path_option("--file", "FILE", "List of trainings [default: reprokit.toml].", "config")
-@click.option("--only", "names", metavar="NAME", multiple=True, help="Check this training of the list; repeatable.")
-@options.number("--pairs", "Record and replay N times, not once.", most=1000)
+@click.option(
+    "--only", "names", metavar="NAME", multiple=True, help="Check only this training of the list. Repeatable."
+)
+@options.number("--pairs", "Record and replay N times instead of once.", most=1000)
 @click.option(
     "--vary",
     metavar="[NAME,...]",
     is_flag=False,
     flag_value="all",
     callback=lambda _context, _option, text: None if text is None else tuple(text.split(",")),
-    help="Also replay where all or some of these differ: cores, locale, time-zone, file-order, host-name, later-hour,"
+    help="Also replay with all or some of these changed: cores, locale, time-zone, file-order, host-name, later-hour,"
     " working-directory.",
 )
 @flag("--clean", "Start each run in a fresh copy of the checkout, as it is now.")
-@flag("--allow-state", "Accept that a run reads what another or an earlier one left.")
-@click.option("--data", metavar="PATH", multiple=True, help="A file or directory that is data, and never state.")
-@path_option("--recipe", "FILE", "Run with what 'reprokit reproduce' found.")
-@flag("--require-fidelity", "Every request of each replay must be answered exactly.", "fidelity")
+@flag("--allow-state", "Allow a run to read files that another or an earlier run left.")
+@click.option(
+    "--data",
+    metavar="PATH",
+    multiple=True,
+    help="Treat this file or directory as data, never as state of a run. Repeatable.",
+)
+@path_option("--recipe", "FILE", "Run with the settings in FILE, which 'reprokit reproduce' wrote.")
+@flag("--require-fidelity", "Fail unless every request of each replay was answered exactly.", "fidelity")
 @click.option(
     "--max-overhead",
     "overhead",
     metavar="X",
     type=click.FloatRange(0, min_open=True),
-    help="At most X times as long.",
+    help="Fail if recording takes more than X times as long as running bare.",
 )
-@flag("--no-findings", "A profile must blame nothing that is not patched.")
-@path_option("--accepted", "FILE", "A profile must blame nothing beyond this findings.json.")
-@path_option("--golden", "DIR", "Also replay the golden of such a machine, and compare.")
-@flag("--update-golden", "Make today's recording the golden of such a machine.")
-@options.output("DIR", "Keep the runs there [default: removed if all passes].")
+@flag("--no-findings", "Fail if profiling finds an unpatched nondeterministic operation.")
+@path_option("--accepted", "FILE", "Fail if profiling finds anything to blame that is not in this findings.json.")
+@path_option("--golden", "DIR", "Also replay the golden for this kind of machine, and compare.")
+@flag("--update-golden", "Store today's recording as the golden for this kind of machine.")
+@options.output("DIR", "Keep the runs in DIR [default: removed if everything passes].")
 @path_option("--junit", "FILE", "Write JUnit XML.")
 @path_option("--sarif", "FILE", "Write what did not pass, and findings, as SARIF.")
 @path_option("--gitlab", "FILE", "Write findings as GitLab's Code Quality report.")
@@ -72,7 +79,7 @@ MAX_FAILURES = 50  # that are named in a statement
     help="Append a Markdown summary [default: GitHub's].",
 )
 @path_option("--sign", "KEY", "Sign a statement about each pair with this private key.", "key")
-@path_option("--statements", "DIR", "Write the signed statements there, as TRAINING.json.")
+@path_option("--statements", "DIR", "Write the signed statements into DIR, as TRAINING.json.")
 @options.json_option("Print one JSON document; the trainings print to stderr.")
 @options.gathered("reports", Reports)
 @click.pass_context
@@ -90,7 +97,7 @@ def command(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Record, replay and compare COMMAND, or the trainings of reprokit.toml, and fail unless all is identical.
+    """Record, replay and compare COMMAND, or the trainings of reprokit.toml; fail unless all is identical.
 
     Two verdicts are kept apart: paired, a run of today against its replay of today, and golden, a stored run
     against a replay of today. A machine without a golden has no verdict, which is no success. Exits with
@@ -207,21 +214,19 @@ class Statements:
         return replace(judged, cases=(*judged.cases, *filter(None, troubles)))
 
     def _trouble(self, judged: Judged, number: int, failures: list[str]) -> Case | None:
-        try:
-            self._write(judged, number, failures)
-        except ReprokitError as error:
-            return Case(suite=REQUIRED, name=f"statement {number}", outcome=TROUBLE, message=str(error))
-        return None
-
-    def _write(self, judged: Judged, number: int, failures: list[str]) -> None:
+        """Write the statement about a pair, or say why it cannot be made."""
         from reprokit.report import envelope
         from reprokit.report.gather import Execution, gather
         from reprokit.report.statement import statement
 
-        facts = gather([Path(path) for path in judged.pairs[number - 1]], Execution(tuple(failures), judged.notes))
-        write_whole(
-            self.directory / file_name(judged.name, number), envelope.sign(statement(facts, "bitwise-rerun"), self.key)
-        )
+        paths = [Path(path) for path in judged.pairs[number - 1]]
+        try:
+            facts = gather(paths, Execution(tuple(failures), judged.notes))
+            text = envelope.sign(statement(facts, "bitwise-rerun"), self.key)
+            write_whole(self.directory / file_name(judged.name, number), text)
+        except ReprokitError as error:
+            return Case(suite=REQUIRED, name=f"statement {number}", outcome=TROUBLE, message=str(error))
+        return None
 
 
 def file_name(training: str, number: int) -> str:

@@ -66,7 +66,11 @@ def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
     found = exact or knowledge.search(facts, words)
     if not found:
         near = knowledge.near(facts, " ".join(words))
-        advice = f"did you mean {' or '.join(near)}?" if near else "'reprokit knowledge' says of what there are facts"
+        advice = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "'reprokit knowledge' lists the frameworks that have facts"
+        )
         raise KnowledgeError(f"no fact has {' and '.join(map(repr, words)) or 'that'}; {advice}")
     return found
 

@@ -131,31 +131,36 @@ REVEAL = click.option(
     is_flag=True,
     expose_value=False,
     callback=_reveal,
-    help="Show passwords and tokens too, which are left out otherwise.",
+    help="Also show passwords and tokens, which are left out by default.",
 )
 NO_TRAIL = click.option(
     "--no-trail",
     "trail",
     is_flag=True,
     callback=lambda _context, _option, given: WITHOUT_TRAIL if given else ON,
-    help="Keep no digests of the training's steps.",
+    help="Do not record digests of the training's steps.",
 )
 PATCH = click.option(
     "--patch",
     "patches",
     multiple=True,
     metavar="auto|none|ID,...",
-    help="Apply what makes frameworks repeat, from outside the source: auto for what costs little and changes no"
-    " numbers, or patches by their ids; docs/patches.md lists them.",
+    help="Make frameworks deterministic without changing the source: auto applies the patches that cost little and"
+    " change no results, ID applies the patch of that id. docs/patches.md lists them.",
 )
-NO_SUPERVISOR = flag("--no-supervisor", "Leave alone what the preloaded shim cannot reach.", "supervisor", negated=True)
+NO_SUPERVISOR = flag(
+    "--no-supervisor",
+    "Do not watch programs that the shim cannot reach, such as static and Go programs.",
+    "supervisor",
+    negated=True,
+)
 KEEP = click.option(
     "--keep-outputs",
     type=Size(),
     metavar="SIZE",
     default="64M",
     show_default=True,
-    help="Keep copies of the files that the run wrote, but for programs and keys, of so many bytes in all; 0: none.",
+    help="Keep copies of the files that the run writes, except programs and keys, up to SIZE in total; 0 keeps none.",
 )
 
 
@@ -163,8 +168,8 @@ def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit
     """Add -o and --overwrite to a command that makes a run directory."""
 
     def added(function: Any) -> Any:
-        function = flag("--overwrite", f"Replace the run that {metavar} holds, if it holds one.")(function)
-        return output(metavar, f"Directory to make [default: {default}].")(function)
+        function = flag("--overwrite", f"Replace the run in {metavar}, if there is one.")(function)
+        return output(metavar, f"Run directory to create [default: {default}].")(function)
 
     return added
 
@@ -213,8 +218,8 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
         "--on-nan",
         "action",
         type=click.Choice(list(ON_NAN_ACTIONS)),
-        help="Keep the state before a step whose loss or gradients are not finite, and do not apply it: capture stops"
-        " the training then, skip leaves the step out, rollback goes back to an earlier state.",
+        help="Save the state before a step whose loss or gradients are not finite, and do not apply the step. Then"
+        " capture stops the training, skip goes on with the next step, rollback restores an earlier state.",
     ),
     "conditions": click.option(
         "--capture-when",
@@ -222,16 +227,16 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
         multiple=True,
         metavar="CONDITION",
         callback=_checked_conditions,
-        help="Capture also on loss>X, gradient-jump>X (times the running mean of the gradients' norm), or activations"
-        " that are not finite; can be given several times.",
+        help="Also capture on loss>X, on gradient-jump>X (times the running mean of the gradient norm), or on"
+        " activations that are not finite. Repeatable.",
     ),
-    "max_snapshots": number("--max-snapshots", "Keep so many snapshots at most  [default: 3]", most=1000),
+    "max_snapshots": number("--max-snapshots", "Keep at most N snapshots  [default: 3]", most=1000),
     "max_bytes": click.option(
         "--snapshot-size",
         "max_bytes",
         type=Size(),
         metavar="SIZE",
-        help="Write none that is larger  [default: what the disk has room for]",
+        help="Skip snapshots larger than SIZE  [default: what the disk has room for]",
     ),
     "fallback": click.option(
         "--snapshot-fallback",
@@ -245,14 +250,14 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
         "--rollback-every",
         metavar="STEPS",
         type=click.IntRange(min=1),
-        help="With --on-nan rollback, hold a state to go back to so often  [default: 100]",
+        help="With --on-nan rollback, save a state to restore every STEPS steps  [default: 100]",
     ),
     "hook": click.option(
         "--on-capture",
         "hook",
         metavar="COMMAND",
         callback=_checked_hook,
-        help="Run COMMAND, outside of the training, for each snapshot; its path is in REPROKIT_SNAPSHOT.",
+        help="Run COMMAND, outside the training, after each snapshot, whose path is in REPROKIT_SNAPSHOT.",
     ),
 }
 
@@ -275,7 +280,7 @@ def _capture(options: dict[str, Any]) -> CapturePlan | None:
     given = {name: value for name, value in options.items() if value not in (None, ())}
     action = given.pop("action", None)
     if action is None and given:
-        raise click.UsageError("what is captured, and what then happens, needs --on-nan too.")
+        raise click.UsageError("options of captures need --on-nan too.")
     if "rollback_every" in given and action != "rollback":
         raise click.UsageError("--rollback-every is for --on-nan rollback.")
     return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **given)

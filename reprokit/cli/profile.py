@@ -24,8 +24,10 @@ WITHOUT = off("only system calls are watched", "not-asked")
 
 @options.launching()
 @options.new_run()
-@options.number("--steps", "End the training after so many optimizer steps, in good order: exit status 0.")
-@click.option("--seconds", metavar="S", type=options.Seconds(), help="Likewise after so many seconds.")
+@options.number("--steps", "Stop the training after N optimizer steps (exit status 0).")
+@click.option(
+    "--seconds", metavar="S", type=options.Seconds(), help="Stop the training after S seconds (exit status 0)."
+)
 @click.option(
     "--confirm",
     metavar="[K]",
@@ -33,23 +35,25 @@ WITHOUT = off("only system calls are watched", "not-asked")
     callback=lambda _context, _option, count: count or 0,
     is_flag=False,
     flag_value=REPEATS,
-    help=f"Execute each distinct operator call again K times [{REPEATS}] on its own inputs, and compare bits.",
+    help=f"Re-execute each distinct operator call K times [{REPEATS}] on its own inputs, and compare the bits.",
 )
-@flag("--no-functions", "Count no calls of functions (cProfile).", "functions", negated=True)
-@flag("--no-operators", "Watch no operators of the frameworks.", "operators", negated=True)
-@flag("--no-system-calls", "Watch no system calls (strace); use the shim's own log.", "system_calls", negated=True)
+@flag("--no-functions", "Do not count calls of functions (cProfile).", "functions", negated=True)
+@flag("--no-operators", "Do not observe the frameworks' operators.", "operators", negated=True)
+@flag(
+    "--no-system-calls", "Do not observe system calls (strace); use the shim's own log.", "system_calls", negated=True
+)
 @options.json_option("Print the findings as one JSON document; what COMMAND prints goes to stderr.")
 @options.gathered("profiling", Profiling)
 @options.planned(RECORD)
 def command(plan: Plan, as_json: bool) -> None:
-    """Run COMMAND once, and say what in it keeps runs from being the same.
+    """Run COMMAND once, and report what makes its runs differ.
 
-    The run is a recording, with which functions, operators, settings and system calls it used. The
-    findings come after its end, the most urgent first: what, where in the code, how often, on which
+    The run is a recording that also lists the functions, operators, settings and system calls it used.
+    The findings come after its end, the most urgent first: what, where in the code, how often, on which
     device, why, and what would cure it. They are kept in RUN/findings.json, and 'reprokit show
     --findings RUN' shows them again.
 
-    COMMAND's exit status is passed on; a training that was ended by --steps or --seconds has ended well.
+    COMMAND's exit status is passed on; that of a training stopped by --steps or --seconds is 0.
     """
     from reprokit.launch.run import execute
 

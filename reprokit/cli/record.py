@@ -18,39 +18,39 @@ from reprokit.plan import RECORD, Plan, key_of_seed
 @options.new_run()
 @flag(
     "--include-crypto",
-    "Record the bytes given to cryptographic libraries too: they can be secret keys.",
+    "Also record the bytes given to cryptographic libraries, which can be secret keys.",
     "record_crypto",
 )
-@flag("--keyed", "Ask the kernel for one key and answer every request from it: any length of run costs no storage.")
+@flag(
+    "--keyed", "Derive all random bytes from one key of the kernel, so that they take no storage however long the run."
+)
 @click.option(
     "--seed",
     metavar="TEXT",
-    help="Make the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
+    help="Derive the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
 )
-@flag(
-    "--clock", "Record the time of day too, and stand in for process ids, for native code that seeds itself from them."
-)
+@flag("--clock", "Also record the time of day and replace process ids, for native code that seeds itself from them.")
 @options.NO_SUPERVISOR
 @flag("--hide-rdrand", "Hide the processor's RDRAND and RDSEED from programs; see the docs.")
-@flag("--prove", "Run strace beside, and name every request to the kernel that was not recorded.")
+@flag("--prove", "Also run strace, and report every request for random bytes that was not recorded.")
 @options.PATCH
 @options.path_option(
-    "--recipe", "FILE", "Record with what 'reprokit reproduce' found that the training needs.", "recipe_file"
+    "--recipe", "FILE", "Record with the settings in FILE, which 'reprokit reproduce' wrote.", "recipe_file"
 )
 @options.capturing
 @options.NO_TRAIL
-@flag("--trail-gradients", "Digest gradients inside graphs of TensorFlow too, which changes these graphs.")
+@flag("--trail-gradients", "Also record digests of gradients inside TensorFlow graphs, which changes these graphs.")
 @click.option(
     "--data",
     multiple=True,
     metavar="PATH",
     type=click.Path(exists=True),
-    help="Note the digest of a file or directory that the training depends on; can be given several times.",
+    help="Record the digest of a file or directory that the training depends on. Repeatable.",
 )
 @options.KEEP
 @options.planned(RECORD)
 def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradients: bool) -> None:
-    """Run COMMAND as it is, and record the entropy it is given and what its training comes to.
+    """Run COMMAND unchanged, and record the entropy it is given and the results of its training.
 
     Its exit status is passed on. reprokit's own failures exit with 125, a command that cannot be run
     with 126, one that is not found with 127.

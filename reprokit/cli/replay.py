@@ -25,7 +25,7 @@ from reprokit.rundir import RunDirectory
     help="What a request gets that the recording does not hold: strict stops the run, derive gives bytes"
     " that are the same in every replay, live gives fresh ones.",
 )
-@options.flag("--force", "Replay also where the recorded seeds were damaged, without them.")
+@options.flag("--force", "Replay even if the recorded seeds are damaged, without them.")
 @options.NO_SUPERVISOR
 @options.capturing
 @options.NO_TRAIL
@@ -35,8 +35,8 @@ def command(behind_dashes: tuple[str, ...], /, run: str, **settings: Any) -> Non
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
     RUN is a run directory, or 'last': the newest recording of the current directory. Another command
-    behind -- replaces the recorded one. Says first what is different now. Exit statuses are those of
-    record.
+    behind -- replaces the recorded one. First reports what has changed since the recording. Exit statuses
+    are those of record.
     """
     from reprokit.launch.replay_plan import replay_plan
 

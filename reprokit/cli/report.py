@@ -37,12 +37,12 @@ SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cy
     "--format",
     "kind",
     type=click.Choice(FORMATS),
-    help="What to write [default: by the name of the file, text without one].",
+    help="Format to write [default: by the file's name; text without -o].",
 )
-@options.output("FILE", "Write it into FILE.")
+@options.output("FILE", "File to write.")
 @options.path_option("--sign", "KEY", "Sign a statement with this private key; see 'reprokit keygen'.", "key")
 def command(run: Path, run2: Path | None, kind: str | None, output: Path | None, key: Path | None) -> None:
-    """Say what was trained, how RUN and RUN2 compare, and what that rests on.
+    """Report what was trained, how RUN and RUN2 compare, and on what evidence.
 
     RUN and RUN2 are run directories, or 'last'; RUN is a recording and RUN2 its replay, or another recording.
     With RUN alone nothing is compared, and the report says so. The page that html makes holds all that it

@@ -15,10 +15,10 @@ from reprokit.recipe import RecipeSettings
 
 
 @options.launching()
-@options.output("DIR", "Directory to make, for journal, recipe and runs [default: one of its own under .reprokit].")
+@options.output("DIR", "Directory to create for journal, recipe and runs [default: one of its own under .reprokit].")
 @options.number(
     "--max-rounds",
-    "Give up after so many rounds, those aside that look for a smaller set of patches.",
+    "Give up after N rounds, not counting those that look for a smaller set of patches.",
     least=2,
     most=1000,
     default=12,
@@ -26,18 +26,18 @@ from reprokit.recipe import RecipeSettings
 )
 @options.number(
     "--pairs",
-    "How many comparisons in a row must be identical before runs are called so.",
+    "Call runs identical only after N identical comparisons in a row.",
     most=1000,
     default=2,
     show_default=True,
 )
 @options.PATCH
-@flag("--clock", "Record the time of day from the first run on; else it is tried late.")
+@flag("--clock", "Record the time of day from the first run on; by default this is tried late.")
 @flag("--hide-rdrand", "Hide RDRAND and RDSEED from the first run on.")
-@flag("--include-crypto", "Record what can be secret keys too; never tried unasked.")
-@options.number("--steps", "End profile runs after N optimizer steps.")
-@click.option("--seconds", type=options.Seconds(), metavar="S", help="End profile runs after S s.")
-@flag("--no-smallest", "Do not try, once runs are identical, what can be left out again.", "smallest", negated=True)
+@flag("--include-crypto", "Also record bytes that can be secret keys; never tried by default.")
+@options.number("--steps", "Stop profile runs after N optimizer steps.")
+@click.option("--seconds", type=options.Seconds(), metavar="S", help="Stop profile runs after S seconds.")
+@flag("--no-smallest", "Once runs are identical, do not try which settings can be left out.", "smallest", negated=True)
 @flag("--keep-runs", "Keep the runs of every round, not only the final pair.")
 @options.KEEP
 @options.json_option("Print the journal as JSON; the training prints to stderr.")
@@ -56,7 +56,7 @@ def command(
     keep_outputs: int,
     as_json: bool,
 ) -> None:
-    """Run COMMAND twice; if the runs differ, find out why and what cures it, until they are the same.
+    """Run COMMAND twice; if the runs differ, find out why and apply cures until they are identical.
 
     It records and replays, profiles, applies patches, and compares, in rounds. DIR then holds journal.md, the
     last two runs, and recipe.toml for 'reprokit record --recipe'. Exits with 0 if the runs are identical, with

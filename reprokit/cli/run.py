@@ -16,11 +16,11 @@ from reprokit.plan import RUN, Plan
 @options.planned(RUN)
 @click.pass_context
 def command(context: click.Context, plan: Plan) -> None:
-    """Run COMMAND as it is, record nothing, and keep the training's state before a step that fails.
+    """Run COMMAND unchanged, record nothing, and save the training's state before a step that fails.
 
     Its exit status is passed on; a training that was stopped at a captured step ends with 123. reprokit's own
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
     if plan.capture is None and not context.params["patches"]:
-        raise click.UsageError("say what is to be done beside the training: --on-nan capture, or --patch.")
+        raise click.UsageError("there is nothing to do: add --on-nan capture or --patch.")
     launch(plan)

@@ -23,13 +23,13 @@ SNAPSHOT = click.argument("snapshot", type=options.PATH)
 
 @click.group(no_args_is_help=False)
 def command() -> None:
-    """Look at a captured step, do it again, make its batch smaller, find what went wrong in it.
+    """Show a captured step, re-execute it, minimise its batch, or explain what went wrong in it.
 
     SNAPSHOT is a directory that 'reprokit record --on-nan capture' or 'reprokit run --on-nan capture' left
-    in RUN/snapshots. What stands behind -- is the training's own command; it is started, and ends after
-    its first step.
+    in RUN/snapshots. Behind -- stands the training's own command, which is started and stopped after its
+    first step.
 
-    Exit status: 0 where the step came to the same again, 1 where it did not, 2 where that cannot be told.
+    Exit status: 0 if the step gave the same result again, 1 if it did not, 2 if that cannot be told.
     """
 
 
@@ -61,7 +61,7 @@ def redoing(function: Callable[[], None]) -> Any:
         "--seconds",
         metavar="S",
         type=options.Seconds(),
-        help="End COMMAND where its first step has not come by then.",
+        help="Give up if the first training step has not started after S seconds.",
     )
     @options.PATCH
     @click.pass_obj
@@ -72,26 +72,26 @@ def redoing(function: Callable[[], None]) -> Any:
     return again
 
 
-@command.command(cls=options.LaunchingCommand, short_help="Do the captured step again, and compare it bit by bit.")
+@command.command(cls=options.LaunchingCommand, short_help="Re-execute the captured step, and compare it bit by bit.")
 @redoing
 def reproduce() -> None:
-    """Do the captured step again in the user's own script, and compare it bit by bit.
+    """Re-execute the captured step in the user's own script, and compare it bit by bit.
 
-    State, batch and random states are put in at the script's first step; what it computes is compared with
-    what was captured.
+    State, batch and random states are restored at the script's first step, and its results are compared with
+    the captured ones.
     """
 
 
-@command.command(cls=options.LaunchingCommand, short_help="Find a smallest part of the batch that still does it.")
+@command.command(cls=options.LaunchingCommand, short_help="Find a minimal part of the batch that still fails.")
 @redoing
 def minimise() -> None:
-    """Find a smallest part of the captured batch that still does it, from the captured weights each time."""
+    """Find a minimal part of the captured batch that still fails, from the captured weights each time."""
 
 
 @command.command(cls=options.LaunchingCommand, short_help="Name the first operation that went wrong.")
 @redoing
 def explain() -> None:
-    """Name the first operation that made of finite values what is not, with its inputs and its line."""
+    """Name the first operation that turned finite inputs into a result that is not, with inputs and source line."""
 
 
 def _redo(

@@ -102,15 +102,15 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     try:
         done = runner.run(described, directory, asked.file, stop_on_failure=stop_on_failure)
     except Interrupted as interrupted:
-        say(f"interrupted; nothing that has ended is lost, this goes on: {again}")
+        say(f"interrupted; finished runs are kept, resume with: {again}")
         context.exit(128 + interrupted.number)
     if described.study.engine.kind == "kubernetes" and done.made < done.total:
         say(f"{done.made} of {done.total} runs are made")
     elif done.stopped:
-        say(f"stopped at a failure, {done.made} of {done.total} runs are made; this goes on: {again}")
+        say(f"stopped at a failure, {done.made} of {done.total} runs are made; resume with: {again}")
     else:
         failed = f", {done.failed} of them failed" if done.failed else ""
-        say(f"{done.made} runs are made{failed}; this shows what came of them: reprokit study show {directory}")
+        say(f"{done.made} runs are made{failed}; see the results: reprokit study show {directory}")
         leave_page(directory)
     context.exit(EXIT_DIFFERENT if done.failed else EXIT_IDENTICAL)
 
@@ -133,7 +133,7 @@ def tasks(asked: StudyRequest) -> None:
 @command.command()
 @click.argument("directory", metavar="DIR", type=options.PATH)
 @click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
-@options.flag("--over", "Nothing is at work any more: runs that began and did not end are lost.")
+@options.flag("--over", "Assume that nothing is running any more: count unfinished runs as lost.")
 @click.pass_context
 def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
     """Gather what was done so far of the tasks of the study in DIR, or of its Kubernetes Job.
@@ -195,7 +195,7 @@ def init(context: click.Context, output: Path | None, template: str) -> None:
         raise CannotWriteReport(f"{path} exists already; choose another file with -o") from None
     except OSError as error:
         raise CannotWriteReport(f"{path}: {error.strerror}") from None
-    click.echo(f"{path}: look it through, then run it: reprokit study {path}")
+    click.echo(f"{path} written: check it, then run it: reprokit study {path}")
 
 
 def _new_file(path: str, flags: int) -> int:

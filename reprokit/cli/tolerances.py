@@ -16,9 +16,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KINDS = {"rtol": "relative", "atol": "absolute", "ulp": "ulp"}
 _HELP = {
-    "rtol": "Accept a distance of so much times the right number.",
-    "atol": "Accept a distance of so much; added to that of --rtol.",
-    "ulp": "Accept so many representable numbers in between, whatever the distance.",
+    "rtol": "Relative tolerance, as in numpy.isclose: RTOL * abs(second value).",
+    "atol": "Absolute tolerance, added to that of --rtol.",
+    "ulp": "Accept up to this many representable numbers in between, whatever the distance.",
 }
 
 

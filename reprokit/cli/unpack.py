@@ -12,7 +12,7 @@ from reprokit.printable import printable
 
 @click.command()
 @click.argument("bundle", type=options.PATH)
-@click.option("-o", "--output", metavar="RUN", required=True, type=options.PATH, help="Run directory to make.")
+@click.option("-o", "--output", metavar="RUN", required=True, type=options.PATH, help="Run directory to create.")
 def command(bundle: Path, output: Path) -> None:
     """Make a run directory of BUNDLE, which can come from anybody.
 

@@ -269,7 +269,7 @@ class Check:
             goldens.store(recording.path, place)
         if not place.exists():
             known = ", ".join(goldens.others(self._work.golden, name)) or "none"
-            message = f"there is no golden for this machine ({self.key}; there are: {known}); --update-golden makes one"
+            message = f"there is no golden for this machine ({self.key}; there are: {known}); --update-golden adds it"
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
             return
         golden = RunDirectory(place)
@@ -287,7 +287,7 @@ class Check:
         names = chosen(self._training.vary)
         suite = VARIED if number == 1 else f"{VARIED} {number}"
         if replay is None:
-            message = "not tried, as the replay is different in the same surroundings"
+            message = "not tried, as the replay already differs without variations"
             yield from (Case(suite=suite, name=name, outcome=TROUBLE, message=message) for name in names)
         elif names:
             usual = variation_search.seeds_given_again(replay)
@@ -303,7 +303,9 @@ class Check:
         if not self._training.require.fidelity:
             return
         if fidelity is None or not fidelity.requests:
-            yield Case(suite=suite, name="fidelity", outcome=TROUBLE, message="no request was counted")
+            yield Case(
+                suite=suite, name="fidelity", outcome=TROUBLE, message="the replay counted no request for random bytes"
+            )
             return
         exact = fidelity.exact == fidelity.requests and not fidelity.unused
         words = f"{percent_exact(fidelity)} of {fidelity.requests} requests were answered exactly"

@@ -19,8 +19,8 @@ STYLES = {PASSED: "bold green", FAILED: "bold red"}
 HEADLINES = {
     PASSED: "passed: every training is bitwise identical",
     FAILED: "failed",
-    TROUBLE: "trouble: something could not be checked, which is never green",
-    NOT_CHECKED: "interrupted: not all was checked, which is never green",
+    TROUBLE: "trouble: something could not be checked, which is not a pass",
+    NOT_CHECKED: "interrupted: not everything was checked, which is not a pass",
 }
 
 

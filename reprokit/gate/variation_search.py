@@ -69,7 +69,7 @@ def _each(suite: str, together: VariedReplay, attempt: Callable[[Sequence[str]],
         outcomes.add(case.outcome)
         yield case
     if outcomes == {PASSED}:
-        what = "none alone makes a difference, all at once do, or the training does not always repeat"
+        what = "no variation alone makes a difference, but all at once do, or the training does not always repeat"
         message = f"{what}: {_first(together.different)}"
         yield Case(suite=suite, name=TOGETHER, outcome=FAILED, message=message)
 
@@ -81,7 +81,7 @@ def _alone(suite: str, name: str, tried: VariedReplay) -> Case:
     if not tried.different:
         return Case(suite=suite, name=name, outcome=PASSED, right=text)
     is_known = any(case.outcome == FAILED for case in tried.different)
-    what = "it makes the training differ" if is_known else "nobody can say"
+    what = "this variation makes the training differ" if is_known else "it cannot be told whether this matters"
     message = f"{what} ({text}): {_first(tried.different)}"
     return Case(suite=suite, name=name, outcome=FAILED if is_known else TROUBLE, message=message, right=text)
 

@@ -95,14 +95,14 @@ def read(path: Path, key: SSlibKey) -> Signed:
     envelope = _convert(path, _json(path, read_whole(path, MAX_ENVELOPE, BadEnvelope)), _Envelope, "a DSSE envelope")
     payload = _base64(envelope.payload)
     if payload is None:
-        raise BadEnvelope(f"{path} is no DSSE envelope: its payload is no base64")
+        raise BadEnvelope(f"{path} is not a DSSE envelope: its payload is not base64")
     if not envelope.signatures:
         raise NotSigned(f"{path} is not signed: it holds no signature")
     signed = _pre_authentication(envelope.payload_type, payload)
     if not any(_holds(key, signature.sig, signed) for signature in envelope.signatures):
         raise NotSigned(f"{path} was not signed by this key, or was changed since")
     if envelope.payload_type != PAYLOAD:
-        raise Refused(f"{path} holds {envelope.payload_type[:200]}, which is no in-toto statement")
+        raise Refused(f"{path} holds {envelope.payload_type[:200]}, which is not an in-toto statement")
     return _statement(path, _json(path, payload))
 
 
@@ -111,11 +111,11 @@ def _statement(path: Path, content: dict[str, Any]) -> Signed:
     if not (isinstance(version, str) and isinstance(kind, str)):
         raise BadEnvelope(f"{path} holds no in-toto Statement: its _type or predicateType is missing")
     if version != STATEMENT:
-        raise Refused(f"{path} holds {version[:200]}, and no in-toto Statement of version 1")
+        raise Refused(f"{path} holds {version[:200]}, not an in-toto Statement of version 1")
     if kind == predicate.OLD_RERUN:
         raise Refused(f"{path} states {kind} of an older reprokit, also of a run and its copy; make a new statement")
     if kind not in PREDICATES.values():
-        raise Refused(f"{path} states {kind[:200]}, and nothing of a re-run: it is another tool's")
+        raise Refused(f"{path} states {kind[:200]}, which is another tool's and not about a re-run")
     found = _convert(path, content, _Statement, "an in-toto Statement")
     try:
         rerun = predicate.read(found.predicate_type, found.predicate)
@@ -163,9 +163,9 @@ def _json(path: Path, data: bytes) -> dict[str, Any]:
     try:
         content = untrusted_json.loads(data)
     except ValueError as error:
-        raise BadEnvelope(f"{path} is no JSON: {error}") from None
+        raise BadEnvelope(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise BadEnvelope(f"{path} is no JSON object, and so no DSSE envelope")
+        raise BadEnvelope(f"{path} is not a JSON object, so it is not a DSSE envelope")
     return content
 
 

@@ -64,7 +64,7 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(data, password=None)
     except Exception as error:  # of many classes
-        raise BadKey(f"{path} is no unencrypted private key in PEM ({_first_line(error)}); see keygen") from None
+        raise BadKey(f"{path} is not an unencrypted private key in PEM ({_first_line(error)}); see keygen") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadKey(f"{path} is a key of another kind than Ed25519; 'reprokit keygen' makes keys")
     return key
@@ -83,7 +83,7 @@ def read_public(path: Path) -> SSlibKey:
     try:
         key = load_pem_public_key(data)
     except Exception as error:
-        raise BadKey(f"{path} is no public key in PEM ({_first_line(error)})") from None
+        raise BadKey(f"{path} is not a public key in PEM ({_first_line(error)})") from None
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey(f"{path} is a key of another kind than Ed25519")
     return SSlibKey.from_crypto(key)

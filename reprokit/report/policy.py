@@ -32,9 +32,9 @@ class Policy(msgspec.Struct, frozen=True):
         """Raise PolicyNotMet with what the statement says instead."""
         rerun = signed.rerun
         if self.predicate is not None and signed.predicate_type != self.predicate:
-            raise PolicyNotMet(f"the statement is of type {signed.predicate_type}, asked for was {self.predicate}")
+            raise PolicyNotMet(f"the statement is of type {signed.predicate_type}, not {self.predicate} as required")
         if self.verdict is not None and rerun.verdict != self.verdict:
-            raise PolicyNotMet(f"the statement's verdict is {rerun.verdict}, asked for was {self.verdict}")
+            raise PolicyNotMet(f"the statement's verdict is {rerun.verdict}, not {self.verdict} as required")
         if self.executed and rerun.executed_by != "signer":
             raise PolicyNotMet("the statement was made from run directories: its signer did not execute the runs")
         for run in rerun.runs if self.command is not None else ():
@@ -48,12 +48,12 @@ class Policy(msgspec.Struct, frozen=True):
         moments = {"the statement was made": rerun.made, "the re-run ended": rerun.runs[1].ended}
         for what, text in moments.items():
             if not text and self.max_age is not None:
-                raise PolicyNotMet(f"when {what} is not known, and so not how old it is")
+                raise PolicyNotMet(f"it is not known when {what}, so --max-age cannot be checked")
             age = now - moment(text) if text else timedelta()
             if age < -AHEAD:
                 raise PolicyNotMet(f"{what} at {text}, which is in the future; look at the clocks of both machines")
             if self.max_age is not None and age > self.max_age:
-                raise PolicyNotMet(f"{what} at {text}, longer ago than was asked for")
+                raise PolicyNotMet(f"{what} at {text}, which is older than --max-age allows")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
 
 def _sha256(path: Path) -> str:
     if path.exists() and not path.is_file():
-        raise Refused(f"{path} is not a regular file, and so no artifact")
+        raise Refused(f"{path} is not a regular file, so it is not an artifact")
     try:
         with open(path, "rb") as file:
             return rundir.sealed(file).digest.removeprefix("sha256:")

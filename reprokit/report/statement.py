@@ -34,7 +34,7 @@ def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
     if not subjects:
         raise NothingToAttest("the first run wrote no file with a digest: a statement needs something it is about")
     left_out = len(subjects) - MAX_SUBJECTS
-    rerun = _rerun(facts, (f"{left_out} more files are no subjects of this statement",) if left_out > 0 else ())
+    rerun = _rerun(facts, (f"{left_out} more files are not subjects of this statement",) if left_out > 0 else ())
     made = msgspec.to_builtins(rerun if kind == "bitwise-rerun" else _test_result(facts, rerun))
     try:
         predicate.read(PREDICATES[kind], made)

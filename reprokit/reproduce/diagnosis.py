@@ -232,7 +232,7 @@ def alternatives(
                 if cure.patch is None and cure.does:
                     yield f"{finding.subject}{place(finding)}: {cure.does}" + (f" ({cure.cost})" if cure.cost else "")
     if outcomes and outcomes[-1].categories == ["outputs"]:
-        yield "only files differ: one that holds times, paths or names is no result; let it be written below /tmp"
+        yield "only files differ: a file that holds times, paths or names is not a result; write it below /tmp"
     withheld = max((attempt.withheld for attempt in attempts), default=0)
     if withheld:
         yield (

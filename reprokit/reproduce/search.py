@@ -77,8 +77,8 @@ class Reproduction:
         standing = self._standing
         first = standing.pair[0]
         tried = self._trials.trial(ENTROPY, "the same entropy again, nothing else", standing.base, recording=first)
-        standing.take(standing.base, tried, "entropy was all: with the recorded one, the training repeats")
-        words = self._journal.why if tried.identical else "entropy is not all that differs"
+        standing.take(standing.base, tried, "only entropy differed: with the recorded entropy, the training repeats")
+        words = self._journal.why if tried.identical else "entropy is not the only difference"
         self._trials.conclude(tried.round, words)
         return tried.identical
 
@@ -124,7 +124,7 @@ class Reproduction:
         standing.findings = new.findings or standing.findings
         blamed = sum(1 for finding in new.findings if finding.blamed)
         words = f"{blamed} findings can be to blame" if blamed != 1 else "one finding can be to blame"
-        self._trials.conclude(new, words if blamed else "it blames nothing")
+        self._trials.conclude(new, words if blamed else "the profile blames nothing")
 
     def _try(self, chosen: list[Candidate]) -> None:
         settings = self._standing.settings
@@ -153,7 +153,7 @@ class Reproduction:
             self._trials.conclude(tried.round, f"{tried.failed}; now one by one")
             return
         self._standing.exclude(chosen[0], tried.failed)
-        self._trials.conclude(tried.round, f"{tried.failed}: {chosen[0].option} is of no use")
+        self._trials.conclude(tried.round, f"{tried.failed}: {chosen[0].option} does not help")
 
 
 def _whole(attempt: Attempt) -> Attempt:
@@ -228,7 +228,7 @@ def cheapen(standing: Standing) -> None:
     words, is_cheaper = _weighed(tried, standing.runs[0], switch.option)
     if is_cheaper:
         for option in overrides:
-            standing.exclude(standing.changes[option], f"{switch.option} does the same for less")
+            standing.exclude(standing.changes[option], f"{switch.option} has the same effect at a lower cost")
         standing.changes[switch.option] = switch
         standing.take(other, tried)
     else:

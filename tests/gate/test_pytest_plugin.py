@@ -147,7 +147,7 @@ def test_other_surroundings(project: Path) -> None:
     (project / "test_it.py").write_text(VARIED)
     output, status = run(project)
     assert outcomes(output) == {"test_sound": "PASSED", "test_host": "FAILED"}, output
-    assert "varied: host-name: it makes the training differ" in output
+    assert "varied: host-name: this variation makes the training differ" in output
     assert status == 1
 
 

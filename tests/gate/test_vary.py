@@ -150,7 +150,7 @@ def test_a_list_says_what_is_varied(project: Reprokit) -> None:
     done = project.run("gate")
     assert done.returncode == 1
     assert "paired passed, varied failed" in done.stdout
-    assert "time-zone: it makes the training differ (Etc/GMT-14 (+14 hours from UTC))" in done.stdout
+    assert "time-zone: this variation makes the training differ (Etc/GMT-14 (+14 hours from UTC))" in done.stdout
     (project.directory / "reprokit.toml").write_text(text + 'vary = ["moon"]\n')
     for done in (project.run("gate"), gate(project, "--vary", "moon")):
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -33,7 +33,7 @@ def test_a_command_that_asks_for_entropy_needs_a_replay_and_nothing_else(reproki
     done = reproduce(reprokit, "sh", "-c", "head -c 16 /dev/urandom > random.bin")
     out = reprokit.directory / "out"
     assert done.returncode == 0
-    assert done.stdout.startswith("identical, after 2 rounds: entropy was all")
+    assert done.stdout.startswith("identical, after 2 rounds: only entropy differed")
     assert phases(out) == ["bare", "entropy"]
     assert {path.name for path in out.iterdir()} == {"journal.json", "journal.md", "recipe.toml", "runs"}
     assert sorted(f"runs/{path.name}" for path in (out / "runs").iterdir()) == sorted(journal(out)["pair"])

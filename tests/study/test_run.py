@@ -215,7 +215,7 @@ def test_an_interrupted_study_goes_on(tmp_path: Path, number: signal.Signals) ->
     assert before.count(b"\n") == 2
     if number == signal.SIGINT:
         assert status == 130
-        assert f"goes on: reprokit study run {tmp_path}/study.toml -o {tmp_path}/out" in said
+        assert f"resume with: reprokit study run {tmp_path}/study.toml -o {tmp_path}/out" in said
     else:
         assert status == -signal.SIGKILL
         with open(tmp_path / OUT / store.RESULTS, "ab") as file:  # as if the power had failed
