@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reprokit.errors import LibraryMissing, ShimMissing
 
 if TYPE_CHECKING:
-    from reprokit.plan import Varied
+    from reprokit.plan import Plan
 
 _PACKAGE = Path(__file__).parent / "_shim"
 _BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"
@@ -175,39 +175,26 @@ def _own_rank() -> bytes:
     return next((os.fsencode(f"{name}={os.environ[name]}") for name in _RANKS if os.environ.get(name)), b"")
 
 
-def write_shim_plan(
-    path: Path,
-    *,
-    mode: str,
-    policy: str,
-    key: bytes,
-    profile: Path | None,
-    record_crypto: bool,
-    shim: Path,
-    python_path: Path,
-    keyed: bool = False,
-    clock: bool = False,
-    hide_rdrand: bool = False,
-    varied: Varied | None = None,
-) -> None:
+def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
     ``shim`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
     """
+    varied = plan.varied
     data = _PLAN.pack(
         b"RKPLAN",
         constants().RK_ABI,
-        MODES[mode],
-        POLICIES[policy],
-        record_crypto,
-        key,
-        _path_field(profile),
+        MODES[plan.mode],
+        POLICIES[plan.policy],
+        plan.record_crypto,
+        plan.key,
+        _path_field(plan.profile),
         _path_field(shim),
         _path_field(python_path),
         _own_rank()[:63],
-        keyed,
-        clock,
-        hide_rdrand,
+        plan.keyed,
+        plan.clock,
+        plan.hide_rdrand,
         varied is not None and varied.backwards,
         0 if varied is None else varied.later * 10**9,
         0 if varied is None else varied.processors,

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit.model.run import CaptureAsked, RecipeUsed, ReplayOf
+from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch
 
 RECORD, REPLAY, RUN = "record", "replay", "run"
@@ -44,27 +44,6 @@ def key_of_seed(text: str) -> bytes:
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
 
 
-class Profiling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile run collects beside a recording."""
-
-    functions: bool = True  # calls of functions, by cProfile
-    operators: bool = True  # the frameworks' operators, with their inputs' shapes and places
-    system_calls: bool = True  # by strace
-    steps: int | None = None  # optimizer steps after which nothing more is collected and the training is ended
-    seconds: float | None = None  # likewise, since the start of the command
-    confirm: int = 0  # how often each distinct operator call is executed again; 0: never
-
-    def for_agent(self) -> dict[str, Any]:
-        """The part that agents must know."""
-        return {
-            "functions": self.functions,
-            "operators": self.operators,
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "confirm": self.confirm,
-        }
-
-
 class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A captured step that the training is to do again, at its first step."""
 
@@ -93,23 +72,13 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_asked(self) -> CaptureAsked:
         """What run.json says of it, and a replay takes over."""
-        return CaptureAsked(
-            action=self.action,
-            conditions=list(self.conditions),
-            max_snapshots=self.max_snapshots,
-            max_bytes=self.max_bytes,
-            rollback_every=self.rollback_every,
-        )
+        return msgspec.convert(self, CaptureAsked, from_attributes=True)
 
     def for_agent(self, directory: Path, library: Path) -> dict[str, Any]:
         """The part that agents must know."""
         return {
-            "action": self.action,
-            "conditions": list(self.conditions),
-            "max_snapshots": self.max_snapshots,
-            "max_bytes": self.max_bytes,
+            **msgspec.to_builtins(self.as_asked()),
             "fallback": None if self.fallback is None else str(self.fallback),
-            "rollback_every": self.rollback_every,
             "directory": str(directory),
             "library": str(library),
             "redo": None if self.redo is None else msgspec.to_builtins(self.redo, enc_hook=str),
@@ -152,7 +121,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set
     environment_size: int | None = None  # replay: what the recording had
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
-    profiling: Profiling | None = None
+    profiling: ProfilingFacts | None = None  # what is collected beside a recording
     capture: CapturePlan | None = None
     observed: bool = False  # run: take down metrics, weights, predictions and outputs, as recording does
     untouched: bool = False  # run: with nothing of reprokit in it; only its end and its outputs are taken down
@@ -177,7 +146,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.trail.code == WITH_GRADIENTS.code:
             trails["trail_gradients"] = "in graphs"
         patched = {"patches": list(patches)} if patches else {}
-        profiling = {} if self.profiling is None else {"profiling": self.profiling.for_agent()}
+        asked = () if self.profiling is None else ("functions", "operators", "steps", "seconds", "confirm")
+        profiling = {"profiling": {name: getattr(self.profiling, name) for name in asked}} if asked else {}
         capture = {} if self.capture is None else {"capture": self.capture.for_agent(snapshots, trail)}
         watched = {"observed": True} if self.observed else {}
         quiet = {"quiet": True} if is_quiet else {}

@@ -71,8 +71,7 @@ def _shim() -> DoctorFinding:
 def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
     from reprokit import native
-    from reprokit.launch.environment import RUN, in_front, without_own
-    from reprokit.launch.short_paths import placed
+    from reprokit.launch.environment import RUN, in_front, placed, without_own
 
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, placed(native.shim_path()) as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.shim, os.environ.get("LD_PRELOAD"))}
@@ -84,7 +83,7 @@ def _preload() -> DoctorFinding:
 
 
 def _addresses() -> DoctorFinding:
-    from reprokit.launch.personality import without_randomization
+    from reprokit.launch.kernel import without_randomization
 
     with without_randomization() as outcome:
         if not outcome.is_on:

@@ -13,7 +13,7 @@ import click
 
 from reprokit import redaction
 from reprokit.errors import DashesMissing, RunNotFound, WorkingDirectoryMissing
-from reprokit.model.states import ON, WITHOUT_TRAIL
+from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
 from reprokit.plan import CapturePlan, Plan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -101,6 +101,11 @@ def flag(name: str, text: str, *parameter: str, negated: bool = False) -> Decora
     return click.option(name, *parameter, is_flag=True, help=text, callback=callback)
 
 
+def switched_off(name: str, field: str, state: Switch, text: str) -> Decorator:
+    """Declare an option that turns a part off, whose field then says why."""
+    return click.option(name, field, is_flag=True, help=text, callback=lambda *given: state if given[-1] else ON)
+
+
 def path_option(name: str, metavar: str, text: str, *parameter: str) -> Decorator:
     """Declare an option that names a file or directory."""
     return click.option(name, *parameter, metavar=metavar, type=PATH, help=text)
@@ -133,13 +138,7 @@ REVEAL = click.option(
     callback=_reveal,
     help="Also show passwords and tokens, which are left out by default.",
 )
-NO_TRAIL = click.option(
-    "--no-trail",
-    "trail",
-    is_flag=True,
-    callback=lambda _context, _option, given: WITHOUT_TRAIL if given else ON,
-    help="Do not record digests of the training's steps.",
-)
+NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record digests of the training's steps.")
 PATCH = click.option(
     "--patch",
     "patches",

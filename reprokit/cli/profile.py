@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import end_as, present, stdout_kept
-from reprokit.model.states import off
-from reprokit.plan import RECORD, Plan, Profiling
+from reprokit.model.run import ProfilingFacts
+from reprokit.model.states import WITHOUT_SYSTEM_CALLS, off
+from reprokit.plan import RECORD, Plan
 
 if TYPE_CHECKING:
     from reprokit.findings import FindingsFile
@@ -39,11 +40,14 @@ WITHOUT = off("only system calls are watched", "not-asked")
 )
 @flag("--no-functions", "Do not count calls of functions (cProfile).", "functions", negated=True)
 @flag("--no-operators", "Do not observe the frameworks' operators.", "operators", negated=True)
-@flag(
-    "--no-system-calls", "Do not observe system calls (strace); use the shim's own log.", "system_calls", negated=True
+@options.switched_off(
+    "--no-system-calls",
+    "system_calls",
+    WITHOUT_SYSTEM_CALLS,
+    "Do not observe system calls (strace); use the shim's own log.",
 )
 @options.json_option("Print the findings as one JSON document; what COMMAND prints goes to stderr.")
-@options.gathered("profiling", Profiling)
+@options.gathered("profiling", ProfilingFacts)
 @options.planned(RECORD)
 def command(plan: Plan, as_json: bool) -> None:
     """Run COMMAND once, and report what makes its runs differ.

@@ -42,8 +42,8 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
-from reprokit.model.run import RecipeUsed
-from reprokit.plan import RECORD, Plan, Profiling
+from reprokit.model.run import ProfilingFacts, RecipeUsed
+from reprokit.plan import RECORD, Plan
 from reprokit.recipe import RecipeSettings
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.entropy import percent_exact
@@ -346,7 +346,7 @@ class Check:
         if require.findings is None:
             return
         self._renew()
-        plan = replace(self._plan("profile"), profiling=Profiling(confirm=REPEATS))
+        plan = replace(self._plan("profile"), profiling=ProfilingFacts(confirm=REPEATS))
         run = self._made(plan)
         found = profiling.analyse(run)
         findings_file.write(run.path, found)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from reprokit.errors import UsageError
 from reprokit.gate.checkout_copy import CheckoutCopy, TooLarge, checkout
-from reprokit.launch.namespaces import Elsewhere
+from reprokit.launch.kernel import Elsewhere
 from reprokit.plan import Plan, Varied
 
 Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]

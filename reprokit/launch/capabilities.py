@@ -6,10 +6,13 @@ The processor's instruction sets are known by Linux's names for them (flags of /
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from reprokit.launch.compute_facts import Computed
+if TYPE_CHECKING:
+    from reprokit.launch.compute_pins import Computed
+
 
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -81,10 +84,12 @@ _ARITHMETIC = ("amx", "avx", "f16c", "fma", "xop", "asimd", "bf16", "fphp", "i8m
 
 
 class Processor(msgspec.Struct, frozen=True):
-    """What libraries look at when they choose their code."""
+    """What libraries look at when they choose their code and their number of threads."""
 
     model: str
     flags: frozenset[str]
+    count: int = 0
+    usable: int = 0  # by this process
 
     def level(self, levels: Levels) -> str:
         """The highest level that it has the flags for; empty where it has not even the first."""
@@ -99,6 +104,10 @@ class Processor(msgspec.Struct, frozen=True):
         """Whether libraries choose the same code on both, as far as anybody can tell."""
         unknown = not self.flags or not other.flags
         return unknown or (self.model == other.model and self.arithmetic == other.arithmetic)
+
+    def computes_like(self, other: Processor) -> bool:
+        """Whether libraries see no difference, in number or kind."""
+        return (self.count, self.usable) == (other.count, other.usable) and self.chooses_like(other)
 
     @property
     def maker(self) -> str:

@@ -1,8 +1,8 @@
 """Makes a replay on another machine compute as the recording did: counts of threads and choices of code.
 
 Libraries look at the processors that they may use and at what these can do. Where that is not what it was,
-variables tell them what to take instead, as far as this processor can do it; the rest is said.
-docs/commands/replay.md shows the list to users.
+variables tell them what to take instead, as far as this processor can do it; the rest is said. What they computed with
+stands in the last lines of a run's metrics. docs/commands/replay.md shows the list to users.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from reprokit.launch import capabilities, compute_facts, host
+from reprokit import rundir
+from reprokit.errors import RunError
+from reprokit.launch import capabilities, host
 from reprokit.launch.capabilities import Processor
-from reprokit.launch.compute_facts import Computed
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 
@@ -32,6 +33,69 @@ _COUNTS = (
     ("TF_NUM_INTRAOP_THREADS", "tensorflow", "threads"),
     ("TF_NUM_INTEROP_THREADS", "tensorflow", "interop_threads"),
 )
+MAX_READ = 16 << 20  # bytes from the end of metrics.jsonl: processes tell it as they end
+MAX_TEXT = 200
+_WANTED = b'{"k":"compute"'
+
+Fact = bool | int | str | list[str] | None
+
+
+class _Line(msgspec.Struct):
+    """A line of kind compute, as far as it matters here."""
+
+    p: str
+    name: str
+    library: str
+    facts: dict[str, Fact]
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """What every process told, those nearest to the command first."""
+
+    lines: list[_Line] = msgspec.field(default_factory=list)
+
+    def all(self, library: str, fact: str) -> list[Any]:
+        """What the processes told of a library."""
+        return [line.facts[fact] for line in self.lines if line.library == library and line.facts.get(fact) is not None]
+
+    def number(self, library: str, fact: str) -> int | None:
+        """A count, of the first process that told it; the highest where it has several copies of the library."""
+        found = [(line.p, line.facts.get(fact)) for line in self.lines if line.library == library]
+        counts = [(process, value) for process, value in found if type(value) is int]
+        return max((value for process, value in counts if process == counts[0][0]), default=None)
+
+    def text(self, library: str, fact: str) -> str:
+        """A choice, of the first process that told it."""
+        return next((value for value in self.all(library, fact) if isinstance(value, str)), "")[:MAX_TEXT]
+
+    def texts(self, library: str, fact: str) -> list[str]:
+        """Everything that any process told."""
+        lists = [value for value in self.all(library, fact) if isinstance(value, list)]
+        return sorted({text[:MAX_TEXT] for texts in lists for text in texts})
+
+    def has(self, library: str) -> bool:
+        """Whether any process used it."""
+        return any(line.library == library for line in self.lines)
+
+
+def computed(run: RunDirectory) -> Computed:
+    """What a run told; nothing where it has no metrics or they make no sense: verify says so."""
+    try:
+        descriptor = run.open(rundir.METRICS)
+    except RunError:
+        return Computed()
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
+        lines = file.read(MAX_READ).split(b"\n")
+    found = [line for raw in lines if raw.startswith(_WANTED) and (line := _decoded(raw)) is not None]
+    return Computed(sorted(found, key=lambda line: (len(line.p), line.p)))
+
+
+def _decoded(raw: bytes) -> _Line | None:
+    try:
+        return msgspec.json.decode(raw, type=_Line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 class Pins(msgspec.Struct, frozen=True):
@@ -43,20 +107,7 @@ class Pins(msgspec.Struct, frozen=True):
     changes: tuple[str, ...] = ()  # in words, with what cannot be made the same
 
 
-class ProcessorFacts(msgspec.Struct, frozen=True):
-    """The processors of a machine, as far as libraries look at them."""
-
-    count: int
-    usable: int
-    processor: Processor
-
-    def computes_like(self, other: ProcessorFacts) -> bool:
-        """Whether libraries see no difference."""
-        same_counts = (self.count, self.usable) == (other.count, other.usable)
-        return same_counts and self.processor.chooses_like(other.processor)
-
-
-def machine(cpu: Any) -> ProcessorFacts | None:
+def machine(cpu: Any) -> Processor | None:
     """The machine that the facts of environment.json tell of; None where they tell nothing of use."""
     if not isinstance(cpu, dict):
         return None
@@ -64,7 +115,7 @@ def machine(cpu: Any) -> ProcessorFacts | None:
     if not (_is_count(count) and _is_count(usable) and isinstance(flags, list)):
         return None
     model = str(cpu.get("model", ""))
-    return ProcessorFacts(count, usable, Processor(model, frozenset(str(flag) for flag in flags)))
+    return Processor(model, frozenset(str(flag) for flag in flags), count, usable)
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
@@ -77,8 +128,10 @@ def pins(recording: RunDirectory) -> Pins:
     before, now = machine(environment.get("cpu")), machine(host.cpu_facts())
     if before is None or now is None or before.computes_like(now):
         return Pins()
-    told = compute_facts.read(recording)
-    taken = _taken(told) | recording.run.variables.keys()
+    told = computed(recording)
+    # What a process of the recording had beside: the command, or a program in between, sets that itself.
+    own = {text.partition("=")[0] for text in told.texts("process", "variables")}
+    taken = own | recording.run.variables.keys()
     changes: list[str] = []
     variables: dict[str, str] = {}
     for name, value, why in [*_counts(before, now, told, environment), *_choices(before, now, told)]:
@@ -88,8 +141,8 @@ def pins(recording: RunDirectory) -> Pins:
     processors = before.usable if now.usable > before.usable else None
     if processors is not None:
         changes.append(f"pinned: {processors} of the {now.usable} usable processors, as recorded")
-    if not before.processor.chooses_like(now.processor):
-        changes += capabilities.not_possible(before.processor, now.processor, told)
+    if not before.chooses_like(now):
+        changes += capabilities.not_possible(before, now, told)
     return Pins(
         variables,
         dict(_pools(before, now, told)),
@@ -98,13 +151,8 @@ def pins(recording: RunDirectory) -> Pins:
     )
 
 
-def _taken(told: Computed) -> set[str]:
-    """The variables that a process of the recording had: the command, or a program in between, sets them itself."""
-    return {text.partition("=")[0] for text in told.texts("process", "variables")}
-
-
 def _counts(
-    before: ProcessorFacts, now: ProcessorFacts, told: Computed, environment: dict[str, Any]
+    before: Processor, now: Processor, told: Computed, environment: dict[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     """Variables for the counts of threads, which follow the usable processors."""
     if before.count != now.count and before.count == before.usable and _python(environment) >= (3, 13):
@@ -122,7 +170,7 @@ def _counts(
         yield "MKL_DYNAMIC", "FALSE", "or MKL would take no more threads than there are processors"
 
 
-def _pools(before: ProcessorFacts, now: ProcessorFacts, told: Computed) -> Iterator[tuple[str, int]]:
+def _pools(before: Processor, now: Processor, told: Computed) -> Iterator[tuple[str, int]]:
     """Pools that take no more threads than there are processors, whatever their variable says."""
     if now.usable < before.usable:
         for name, library, fact in (("openblas", "openblas", "threads"), ("torch_interop", "torch", "interop_threads")):
@@ -138,10 +186,10 @@ def _python(environment: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdecimal())
 
 
-def _choices(before: ProcessorFacts, now: ProcessorFacts, told: Computed) -> Iterator[tuple[str, str, str]]:
+def _choices(before: Processor, now: Processor, told: Computed) -> Iterator[tuple[str, str, str]]:
     """Variables for the choice of code, which follows the processor."""
-    if not before.processor.chooses_like(now.processor):
-        for name, value in capabilities.variables(before.processor, now.processor, told):
+    if not before.chooses_like(now):
+        for name, value in capabilities.variables(before, now, told):
             yield name, value, "as recorded (this processor is another one)"
 
 
@@ -164,7 +212,7 @@ def on_processors(count: int | None) -> Iterator[None]:
 
 def unmet(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
     """What libraries computed with otherwise than in the recording, after all."""
-    before, now = compute_facts.read(recording), compute_facts.read(replay)
+    before, now = computed(recording), computed(replay)
     for library in dict.fromkeys(line.library for line in before.lines):
         facts = dict.fromkeys(fact for line in before.lines if line.library == library for fact in line.facts)
         for fact in facts if library != "process" else ():

@@ -84,7 +84,7 @@ def with_seen(
     known = {os.path.normpath(os.path.join(here, entry["path"].removesuffix("/*"))) for entry in named}
     own = os.path.realpath(run) + "/"
     paths = (path for path in names.read(run) - written if not path.startswith(own))
-    files = sorted(path for path in paths if _is_data(path) and not _is_known(path, known))
+    files = sorted(path for path in paths if _is_data(path) and known.isdisjoint((path, os.path.dirname(path))))
     entries = [_described(path, here, stop, WHOLE) for path in files[:MAX_FILES]]
     more = max(0, len(files) - MAX_FILES)
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
@@ -95,10 +95,6 @@ def with_seen(
 def paths_written(run: Path) -> set[str]:
     """What the run itself wrote or put in place: no data of its."""
     return set(names.there(names.written(run), names.Resolver()))
-
-
-def _is_known(path: str, known: set[str]) -> bool:
-    return path in known or os.path.dirname(path) in known
 
 
 def _is_data(path: str) -> bool:

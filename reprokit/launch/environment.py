@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+import reprokit
 from reprokit import rundir
+from reprokit.errors import CannotWriteRun
 
 RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
 RUN, IDENTITY, PADDING = "REPROKIT_RUN", "REPROKIT_ID", "REPROKIT_PAD"
@@ -20,6 +24,7 @@ NO_RDRAND = "~0x4000000000000000:~0x40000"  # OPENSSL_ia32cap(3): bits 62 and 64
 STEP = 8192  # a recording's environment has a multiple of this many bytes
 LEAST_PADDING = 4096  # so that a replay has room for variables that came in between
 MOST_PADDING = 128 << 10  # the kernel takes no longer string
+LIST_SEPARATORS = re.compile(r"[\s:;]")  # what no path in LD_PRELOAD may hold: there is no way to quote it
 
 
 class ChildEnvironment(msgspec.Struct, frozen=True):
@@ -97,3 +102,41 @@ def rounded(needed: int) -> int:
 def in_front(path: Path, rest: str | None) -> str:
     """A search list that begins with the path; an empty list stays away, as it would mean the current directory."""
     return f"{path}{os.pathsep}{rest}" if rest else str(path)
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where the child finds the shim and the directory of the agent's sitecustomize."""
+
+    shim: Path
+    bootstrap: Path
+
+
+def agent_directory() -> Path:
+    return Path(os.path.realpath(reprokit.__path__[0])) / "agent"
+
+
+@contextmanager
+def placed(shim: Path) -> Iterator[Placed]:
+    """The installed paths, or links to them while the run lasts where those cannot be written in a list."""
+    shim, agent = Path(os.path.realpath(shim)), agent_directory()
+    if not LIST_SEPARATORS.search(f"{shim}{agent}"):
+        yield Placed(shim, agent / "bootstrap")
+        return
+    import shutil  # few installations need it, and it takes long to load
+
+    directory = _directory_to_link_in()
+    try:
+        (directory / shim.name).symlink_to(shim)
+        (directory / "agent").symlink_to(agent, target_is_directory=True)
+        yield Placed(directory / shim.name, directory / "agent" / "bootstrap")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _directory_to_link_in() -> Path:
+    import tempfile
+
+    for base in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+        if not LIST_SEPARATORS.search(base) and os.access(base, os.W_OK):
+            return Path(tempfile.mkdtemp(prefix="reprokit-", dir=base))
+    raise CannotWriteRun("reprokit is installed below a path with spaces or colons, and there is no /tmp to link it in")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,26 +13,29 @@ import msgspec
 
 from reprokit import entropy, pending_lines, rundir, trails
 from reprokit.errors import ReprokitError, reason
-from reprokit.launch import agent_lines, modules, outputs, signals
-from reprokit.launch.changed_files import WatchedFiles
+from reprokit.launch import agent_lines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Ended
 from reprokit.launch.supervisor import fresh_requests
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
-from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile
+from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile, SignalSent
 from reprokit.model.states import Uncovered
 from reprokit.plan import RECORD, RUN, Plan, past_tense
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
+    from reprokit.launch.plain_run import WatchedFiles
     from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
     from reprokit.launch.snapshots import Hook
 
 T = TypeVar("T")
 MAX_NAMED = 10  # private keys in a sentence
+MAX_SIGNALS_READ = 1 << 20  # bytes of the list of signals
+MAX_SIGNALS = 10_000
+SIGNAL = re.compile(rb"([1-9]|[1-5]\d|6[0-4]) (-?[1-9]\d{0,9})")
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 
 
@@ -55,12 +59,12 @@ class Finish:
         ended: Ended,
         interrupted: Callable[[], bool],
         hook: Hook | None = None,
-        beside: Recorded | WatchedFiles | None = None,
+        recorded: Recorded | None = None,
+        written: WatchedFiles | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self.ended, self._hook = ended, hook
-        self._recorded = beside if isinstance(beside, Recorded) else None
-        self._written = beside if isinstance(beside, WatchedFiles) else None
+        self._recorded, self._written = recorded, written
         self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._full = False  # the disk, at the end
 
@@ -83,7 +87,7 @@ class Finish:
         if recorded is not None or written is not None:
             self._attempt(self._take_outputs)
         if recorded is not None:
-            self._attempt(self._take_signals)
+            run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
             self._attempt(self._take_modules)
         self._attempt(self._take_snapshots)
         run.status = FINISHED
@@ -230,9 +234,6 @@ class Finish:
         if any(file.private_key for file in found.files):
             self._warn(_of_private_keys(found, plan.replay_of))
 
-    def _take_signals(self) -> None:
-        self._run.signals = signals.sent(self._path)
-
     def _take_modules(self) -> None:
         found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)
         self._run.uncovered.extend(found.uncovered)
@@ -252,6 +253,18 @@ class Finish:
         for words in self._hook.finish(self._interrupted) if self._hook is not None else ():
             self._warn(words)
         self._run.snapshots = files.collect(self._path, self._fallback)
+
+
+def _signals_sent(run: Path) -> list[SignalSent]:
+    """The signals by which processes of the run ended each other, as the shim noted them: each once, by target."""
+    try:
+        with open(run / rundir.SIGNALS, "rb", opener=rundir.open_regular) as file:
+            lines = set(file.read(MAX_SIGNALS_READ).split(b"\n")[:-1])
+    except OSError:
+        return []
+    found = {(int(match[2]), int(match[1])) for line in lines if (match := SIGNAL.fullmatch(line))}
+    first = sorted(found)[:MAX_SIGNALS]
+    return [SignalSent(number=number, target=abs(target), group=target < 0) for target, number in first]
 
 
 def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:

@@ -84,6 +84,7 @@ def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) ->
     lines = _lines(run / rundir.MODULES)
     refused = [words for word, words in WORDS.items() if word in lines]
     found = ModuleFindings(list(refused), refused)
+    left_out = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
     known = _read_cache()
     before = dict(known)
     for path in _paths(lines):
@@ -92,7 +93,7 @@ def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) ->
         except SearchInterrupted:
             found.interrupted = True
             break
-        if names and not _is_left_out(path, include_crypto):
+        if names and not _is_one_of(path, left_out):
             found.uncovered.append(_uncovered(path, names))
     if known != before:
         _write_cache(known)
@@ -111,10 +112,6 @@ def _paths(lines: set[bytes]) -> list[str]:
     """The modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
     listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")
     return sorted({os.path.realpath(os.fsdecode(line)) for line in listed if b"\0" not in line})[:MAX_MODULES]
-
-
-def _is_left_out(path: str, include_crypto: bool) -> bool:
-    return _is_one_of(path, COVERED) or (_is_one_of(path, CRYPTOGRAPHIC) and not include_crypto)
 
 
 def _is_one_of(path: str, libraries: tuple[str, ...]) -> bool:

@@ -1,17 +1,19 @@
-"""Which distributions the training's Python had installed, by the names of their directories, and which it imported."""
+"""Finds the distributions that the training's Python had installed, without running it, and which it imported."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from reprokit import rundir
+from reprokit.errors import LaunchError
+from reprokit.launch.command import Command, chain
 
 MAX_DIRECTORIES = 64
 MAX_NAMES = 200_000  # looked at in all of them
@@ -23,6 +25,8 @@ _FIRST_NAME = re.compile(r"^[^/.,\n]+", re.MULTILINE)  # of each file, or each m
 _DIRECTORY = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.]*?)(?:-(?P<version>[\w.!+]+?))?(?:-py[0-9.]+[\w.-]*)?\.(?:dist|egg)-info"
 )
+_PYTHON = re.compile(r"python(?P<version>[0-9]+(\.[0-9]+t?)?)?")
+_SITES = ("site-packages", "dist-packages")
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -103,3 +107,60 @@ def _top_level(package: Distribution) -> set[str]:
             with open(path, encoding="utf-8", errors="replace", opener=rundir.open_regular) as file:
                 return set(_FIRST_NAME.findall(file.read(MAX_LIST)))
     return set()
+
+
+def directories(command: Command, own: Mapping[str, str], directory: Path) -> list[str] | None:
+    """The directories of installed packages, in the order of sys.path; None where the command is no Python's."""
+    python = _python(command, own.get("PATH"), directory)
+    if python is None:
+        return None
+    named = [str(directory / place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return [*named, *_sites(python, own)]
+
+
+def _python(command: Command, search_path: str | None, directory: Path) -> Path | None:
+    """The interpreter that the command is, or that its #! lines lead to."""
+    with suppress(LaunchError):
+        for path, _ in chain(command.program, command.arguments, search_path, directory):
+            if _PYTHON.fullmatch(path.name):
+                return path
+    return None
+
+
+def _sites(python: Path, own: Mapping[str, str]) -> Iterator[str]:
+    """What site adds to sys.path: of the virtual environment first, then of the Python that it was made from."""
+    environment = python.parent.parent
+    settings = _settings(environment / "pyvenv.cfg")
+    if settings is not None:
+        yield from _package_directories(environment, settings.get("version", ""))
+        if settings.get("include-system-site-packages", "").lower() != "true":
+            return
+    real = Path(os.path.realpath(python))
+    found = _PYTHON.fullmatch(real.name)
+    version = (found["version"] or "") if found else ""
+    home = own.get("HOME")
+    if home and not own.get("PYTHONNOUSERSITE"):
+        yield from _package_directories(Path(home) / ".local", version)
+    for prefix in dict.fromkeys([real.parent.parent, Path("/usr/local"), Path("/usr")]):
+        if prefix == real.parent.parent or real.is_relative_to("/usr"):
+            yield from _package_directories(prefix, version)
+
+
+def _settings(path: Path) -> dict[str, str] | None:
+    """pyvenv.cfg; None where there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    pairs = (line.partition("=") for line in lines)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _package_directories(prefix: Path, version: str) -> Iterator[str]:
+    """The package directories under lib: of this version, or of every one where it is not known."""
+    wanted = ".".join(version.split(".")[:2])
+    for library in (prefix / "lib", prefix / "lib64"):
+        places = [library / f"python{wanted}"] if "." in wanted else sorted(library.glob("python3*"))
+        yield from (str(place / site) for place in places for site in _SITES if (place / site).is_dir())
+    if (shared := prefix / "lib" / "python3" / "dist-packages").is_dir():  # of Debian
+        yield str(shared)

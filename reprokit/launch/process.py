@@ -4,16 +4,22 @@ The child stays in reprokit's process group, with its terminal and its descripto
 whole group, by the terminal (Ctrl-C, Ctrl-\\, Ctrl-Z, a hangup) or by somebody, reaches the child by
 itself; what is sent to reprokit alone is forwarded. From the child's start on these signals are blocked
 here and taken by sigtimedwait, which tells what comes from the terminal.
+
+A signal does not say whether it was sent to the whole group (`kill -- -GROUP`, `kill %1`, timeout(1), a batch system).
+A process of the same group that waits for nothing else does. Were such a signal forwarded too, a training that saves on
+SIGTERM would save twice, the second time inside the first.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import struct
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -21,8 +27,7 @@ from typing import NoReturn
 import msgspec
 
 from reprokit.launch.command import Command
-from reprokit.launch.group import GroupWatch
-from reprokit.launch.personality import forbid_core_dump, without_randomization
+from reprokit.launch.kernel import end_with_parent, forbid_core_dump, without_randomization
 from reprokit.launch.supervisor import Supervisor
 from reprokit.model.states import Switch
 
@@ -41,6 +46,10 @@ TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 POLL = 0.2  # seconds between two looks at what may have to end the child
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 KIB = 1024  # the unit of ru_maxrss
+RECORD = struct.Struct("<id")  # a signal's number and the time at which it came
+PATIENCE = 0.05  # seconds that a signal for the group may take from one process to the other
+RECENT = 0.5  # seconds after which it was another one
+NAME = "signal-watch"  # of the process, at most 15 characters
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -112,12 +121,12 @@ class Child:
         with suppress(OSError):
             os.kill(self.pid, number)
 
-    def wait(self, watch: Callable[[Child], None] | None = None) -> Ended:
-        """Wait for the child's end; ``watch`` is called a few times a second, and may send it signals."""
+    def wait(self, watches: Sequence[Callable[[Child], None]] = ()) -> Ended:
+        """Wait for the child's end; ``watches`` are called a few times a second, and may send it signals."""
         while (status := self._changed_status()) is None:
-            if watch is not None:
+            for watch in watches:
                 watch(self)
-            self._take_signal(None if watch is None else POLL)
+            self._take_signal(POLL if watches else None)
         self._group.close()
         return status
 
@@ -202,3 +211,73 @@ def die_by(number: int) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # a signal whose default is not to end the process
+
+
+class GroupWatch:
+    """The process that watches the group, from its start to its end."""
+
+    def __init__(self, numbers: Collection[int]):
+        """Start to watch; the numbers are blocked already."""
+        self._reader, self._pid = -1, 0
+        with suppress(OSError):  # no more descriptors or processes are allowed: every signal is forwarded
+            self._reader, writer = os.pipe()
+            with closing_descriptor(writer):
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _watch(writer, numbers)
+
+    def has_seen(self, number: int) -> bool:
+        """Whether the group was sent this signal just now."""
+        if not self._pid:
+            return False
+        deadline = time.monotonic() + PATIENCE
+        while select.select([self._reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            data = os.read(self._reader, RECORD.size)
+            if len(data) < RECORD.size:
+                return False
+            seen, when = RECORD.unpack(data)
+            if seen == number and time.monotonic() - when < RECENT:
+                return True
+        return False
+
+    def close(self) -> None:
+        """End the watching process."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._reader)
+
+
+@contextmanager
+def closing_descriptor(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take_another_name() -> None:
+    """Be no process that `pkill reprokit` finds: what finds reprokit by its name does not mean the group."""
+    with suppress(OSError, ValueError, IndexError):
+        Path("/proc/self/comm").write_text(NAME)
+        after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = map(int, after_name[45:47])  # arg_start and arg_end of proc_pid_stat(5)
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(NAME.encode().ljust(end - start, b"\0")[: end - start])
+
+
+def _watch(writer: int, numbers: Collection[int]) -> NoReturn:
+    """Write down each signal that comes; holds nothing of the user's open meanwhile."""
+    try:
+        end_with_parent()
+        _take_another_name()
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) != writer:
+                with suppress(OSError):
+                    os.close(int(name))
+        while True:
+            number = signal.sigwait(numbers)
+            os.write(writer, RECORD.pack(number, time.monotonic()))
+    finally:
+        os._exit(1)

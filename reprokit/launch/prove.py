@@ -78,17 +78,22 @@ class Tracing:
         finally:
             with suppress(OSError):
                 self.trace.unlink()
-        strangers = Counter({request: n for request, n in seen.items() if not self._is_recorded(request, reliable)})
+        # The shim makes them, in a process that left a file: without its plan, it hands requests on.
+        strangers = Counter(
+            {
+                request: n
+                for request, n in seen.items()
+                if request.module != str(self.shim)
+                or (request.process not in reliable and request.owner not in reliable)
+            }
+        )
         own = seen.total() - strangers.total()
         strangers = _unanswered(strangers, directory)
         missed = strangers.total() + missing.total()
         total = own + answered + strangers.total()
-        lines = [*_lines(strangers, names), *(_gave_up(name, number) for name, number in sorted(missing.items()))]
+        gave_up = (f"process {name}: {n} requests that could not be recorded" for name, n in sorted(missing.items()))
+        lines = [*_lines(strangers, names), *gave_up]
         return Proof(requests=total, accounted=total - missed, unaccounted=_bounded(lines), problem=problem)
-
-    def _is_recorded(self, request: strace.Request, names: Names) -> bool:
-        """Whether the shim made it, in a process that left a file: without its plan, it hands requests on."""
-        return request.module == str(self.shim) and (request.process in names or request.owner in names)
 
 
 def _without(names: Names, lost: Iterable[str]) -> Names:
@@ -235,10 +240,6 @@ def _what(request: strace.Request) -> str:
     source = f" of {request.source}" if request.source else ""
     place = f"{os.path.basename(request.module)}+{request.offset:#x}" if request.module else "the program itself"
     return f"{request.call}{source}, {request.given} bytes, by {place}"
-
-
-def _gave_up(name: str, number: int) -> str:
-    return f"process {name}: {number} requests that could not be recorded"
 
 
 def _bounded(lines: list[str]) -> list[str]:

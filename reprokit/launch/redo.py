@@ -18,7 +18,7 @@ from reprokit import rundir
 from reprokit.errors import NotRedone, RunError
 from reprokit.launch.plain_run import NOTHING
 from reprokit.launch.process import Child, Ended, Termination
-from reprokit.launch.run import execute, together
+from reprokit.launch.run import Watch, execute
 from reprokit.plan import RUN, CapturePlan, Plan, RedoPlan
 from reprokit.rundir import RunDirectory
 
@@ -138,14 +138,14 @@ class _Redoing:
                 )
             ),
         )
-        ended = execute(plan, self._watch()).ended
+        ended = execute(plan, *self._watches()).ended
         self._progress()
         return ended
 
-    def _watch(self) -> Callable[[Child], None]:
+    def _watches(self) -> list[Watch]:
         """Tell of the trials, and end a script that comes to nothing in the time that it has."""
         if self._asked.seconds is None:
-            return self._progress
+            return [self._progress]
         import time
 
         deadline = time.monotonic() + self._asked.seconds
@@ -155,7 +155,7 @@ class _Redoing:
             self._is_late = time.monotonic() > deadline and not came
             return self._is_late
 
-        return together(self._progress, Termination(is_late)) or self._progress
+        return [self._progress, Termination(is_late)]
 
     def _why(self, ended: Ended) -> str:
         if self._progress.trials:

@@ -106,14 +106,7 @@ def _capture(run: RunFile) -> CapturePlan | None:
     """As the recording was asked to; the command for each snapshot was for it alone."""
     if run.capture is None:
         return None
-    asked = run.capture
-    return CapturePlan(
-        action=asked.action,
-        conditions=tuple(asked.conditions),
-        max_snapshots=asked.max_snapshots,
-        max_bytes=asked.max_bytes,
-        rollback_every=asked.rollback_every,
-    )
+    return CapturePlan(**{**msgspec.structs.asdict(run.capture), "conditions": tuple(run.capture.conditions)})
 
 
 def _declared(recording: RunDirectory) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import errno
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +30,11 @@ from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch import host, variables
 from reprokit.launch.command import Command
-from reprokit.launch.environment import ChildEnvironment
-from reprokit.launch.lost_programs import Unreached
+from reprokit.launch.environment import ChildEnvironment, Placed, placed
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, Ended, LateSignals, Termination, Used
 from reprokit.launch.rundirectory import NewRun, shown
-from reprokit.launch.short_paths import Placed, placed
-from reprokit.launch.supervisor import Supervisor
+from reprokit.launch.supervisor import Supervisor, Unreached
 from reprokit.model.run import FAILED, RunFile
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.plan import REPLAY, RUN, Plan, past_tense
@@ -45,8 +43,7 @@ from reprokit.version import VERSION
 if TYPE_CHECKING:
     from reprokit.launch.finish import Finish
     from reprokit.launch.plain_run import Unshimmed
-    from reprokit.launch.profile_limits import Bound
-    from reprokit.launch.profile_run import Profiled
+    from reprokit.launch.profile_run import Bound, Profiled
     from reprokit.launch.prove import Tracing
     from reprokit.launch.run_patches import PreparedPatches
     from reprokit.launch.snapshots import Hook
@@ -75,7 +72,7 @@ class CompletedRun(msgspec.Struct, frozen=True):
     used: Used = Used()
 
 
-def execute(plan: Plan, watch: Watch | None = None) -> CompletedRun:
+def execute(plan: Plan, *watches: Watch) -> CompletedRun:
     """Execute the plan, on a supported platform, from its preparation to its finished run directory."""
     own = own_environment(plan)
     command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
@@ -90,7 +87,7 @@ def execute(plan: Plan, watch: Watch | None = None) -> CompletedRun:
         except BaseException:
             new.discard()
             raise
-        return _execute(prepared, instruments, watch)
+        return _execute(prepared, instruments, watches)
 
 
 def _instruments(plan: Plan) -> Shimmed | Unshimmed:
@@ -200,7 +197,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
     return run
 
 
-def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch | None) -> CompletedRun:
+def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watches: Sequence[Watch]) -> CompletedRun:
     """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
@@ -220,7 +217,8 @@ def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watch: Watch 
     import reprokit.launch.finish  # noqa: F401
 
     hook = hook_of(plan, path)
-    ended = child.wait(together(*instruments.watches(), hook, watch, limit_of(plan, began)))
+    all_watches = (*instruments.watches(), hook, *watches, limit_of(plan, began))
+    ended = child.wait([watch for watch in all_watches if watch is not None])
     interruption = LateSignals()
     finish = instruments.finish(prepared, ended, lambda: interruption.asked, hook)
     finish.close(began, gathering)
@@ -258,20 +256,7 @@ class Shimmed:
     def prepare(self, run: RunFile, new: NewRun, place: Placed) -> None:
         """Write the shim's plan, and what tracing, profiling and replays need."""
         plan = self._plan
-        native.write_shim_plan(
-            new.path / rundir.SHIM_PLAN,
-            mode=plan.mode,
-            policy=plan.policy,
-            key=plan.key,
-            profile=plan.profile,
-            record_crypto=plan.record_crypto,
-            shim=place.shim,
-            python_path=place.bootstrap,
-            keyed=plan.keyed,
-            clock=plan.clock,
-            hide_rdrand=plan.hide_rdrand,
-            varied=plan.varied,
-        )
+        native.write_shim_plan(new.path / rundir.SHIM_PLAN, plan, place.shim, place.bootstrap)
         (new.path / rundir.ENTROPY).mkdir(mode=0o700)
         # What few runs need is imported by them: each millisecond before the start delays every training.
         if plan.prove:
@@ -378,19 +363,6 @@ def limit_of(plan: Plan, began: float) -> Termination | None:
         return None
     deadline = began + plan.timeout
     return Termination(lambda: time.monotonic() > deadline)
-
-
-def together(*watches: Watch | None) -> Watch | None:
-    """Call all that watch the child."""
-    there = [watch for watch in watches if watch is not None]
-    if len(there) < 2:
-        return there[0] if there else None
-
-    def both(child: Child) -> None:
-        for watch in there:
-            watch(child)
-
-    return both
 
 
 def say_captured(plan: Plan, path: Path, run: RunFile) -> None:

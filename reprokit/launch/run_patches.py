@@ -11,7 +11,7 @@ from reprokit.launch import agent_lines, packages
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch.command import Command
-from reprokit.launch.interpreter import directories
+from reprokit.launch.packages import directories
 from reprokit.model.run import PatchApplied
 from reprokit.patches import Chosen, is_absent, misfit, parse, select
 

@@ -21,7 +21,7 @@ MAX_SPACES = 200_000  # processes
 _INTERESTING = re.compile(
     rb"getrandom\(|<char (?:1:[89]|10:183)>|/random/(?:uuid|boot_id)>|mmap\([^<]*<|brk\(NULL|exec|clone|fork|resumed>"
 )
-_LINE = re.compile(rb"^(\d+) +\[([0-9a-f?]+)\] ([\s\S]*)$")
+_LINE = re.compile(rb"^(\d+) +(?:\[([0-9a-f?]+)\] )?([\s\S]*)$")
 _CALL = re.compile(rb"^([a-z0-9_]+)\(")
 _RESULT = re.compile(rb" = (-?\d+|0x[0-9a-f]+)\b[^=]*$")
 _RESUMED = re.compile(rb"^<\.\.\. [a-z0-9_]+ resumed>")
@@ -70,7 +70,9 @@ class _Space:
 
 
 @dataclass(frozen=True)
-class _Birth:
+class Birth:
+    """Who made a thread or process, and what they have in common."""
+
     parent: int
     shares: bool  # the address space: a thread or a vfork child
     thread: bool
@@ -93,7 +95,7 @@ def requests(trace: Path, shim: str) -> Iterator[Request]:
         elif not text.startswith(_STARTING) and (request := _request(address, text, space)):
             shimmed = any(path == shim for _, _, path in space.files)
             owner = _owner(pid, spaces, births)
-            yield replace(request, process=_process(pid, births), shimmed=shimmed, owner=owner)
+            yield replace(request, process=process_of(pid, births), shimmed=shimmed, owner=owner)
 
 
 def is_whole(trace: Path) -> bool:
@@ -107,41 +109,53 @@ def is_whole(trace: Path) -> bool:
     return False
 
 
+class CallParser:
+    """Puts the two halves of a call together, between which strace has printed others."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[int, bytes]] = {}
+
+    def add(self, line: bytes) -> tuple[int, int, bytes] | None:
+        """Thread, instruction pointer and text of the call that ends with this line; None where none does."""
+        if not (match := _LINE.match(line)):
+            return None
+        pid, text = int(match[1]), match[3]
+        if resumed := _RESUMED.match(text):
+            if pid not in self._pending:
+                return None
+            address, begun = self._pending.pop(pid)
+            text = begun + text[resumed.end() :]
+        else:
+            address = 0 if match[2] is None or b"?" in match[2] else int(match[2], 16)
+        if not text.endswith(_UNFINISHED):
+            return pid, address, text
+        if len(self._pending) < MAX_PENDING:
+            self._pending[pid] = (address, text[: -len(_UNFINISHED)])
+        return None
+
+
 def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Process, instruction pointer and text of each interesting call, its two halves put together."""
-    pending: dict[int, tuple[int, bytes]] = {}
+    """Each interesting call."""
+    parser = CallParser()
     with open(trace, "rb") as file:
         for line in file:
-            if not _INTERESTING.search(line) or not (match := _LINE.match(line.rstrip(b"\n"))):
-                continue
-            pid, text = int(match[1]), match[3]
-            if resumed := _RESUMED.match(text):
-                if pid not in pending:
-                    continue
-                address, begun = pending.pop(pid)
-                text = begun + text[resumed.end() :]
-            else:
-                address = 0 if b"?" in match[2] else int(match[2], 16)
-            if text.endswith(_UNFINISHED):
-                if len(pending) < MAX_PENDING:
-                    pending[pid] = (address, text[: -len(_UNFINISHED)])
-            else:
-                yield pid, address, text
+            if _INTERESTING.search(line) and (call := parser.add(line.rstrip(b"\n"))):
+                yield call
 
 
-def _births(trace: Path) -> dict[int, _Birth]:
+def _births(trace: Path) -> dict[int, Birth]:
     """Who made each process and thread; the maker's line may come after the first of what it made."""
-    births: dict[int, _Birth] = {}
+    births: dict[int, Birth] = {}
     for pid, _, text in _calls(trace):
         if text.startswith(_STARTING) and (result := _RESULT.search(text)) and len(births) < MAX_SPACES:
             child = int(result[1], 0)
             if child > 0:
                 shares = b"CLONE_VM" in text or text.startswith(b"vfork")
-                births[child] = _Birth(pid, shares, b"CLONE_THREAD" in text)
+                births[child] = Birth(pid, shares, b"CLONE_THREAD" in text)
     return births
 
 
-def _space(pid: int, spaces: dict[int, _Space], births: dict[int, _Birth]) -> _Space:
+def _space(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> _Space:
     """The address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
     if pid in spaces:
         return spaces[pid]
@@ -170,7 +184,7 @@ def _add_mapping(space: _Space, text: bytes) -> None:
         space.files.append((start, start + size, path))
 
 
-def _process(pid: int, births: dict[int, _Birth]) -> int:
+def process_of(pid: int, births: dict[int, Birth]) -> int:
     """The process that a thread belongs to."""
     for _ in range(MAX_SPACES):
         if pid not in births or not births[pid].thread:
@@ -179,7 +193,7 @@ def _process(pid: int, births: dict[int, _Birth]) -> int:
     return pid
 
 
-def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, _Birth]) -> int:
+def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> int:
     """The process whose memory this one uses: a vfork child its parent's, until it executes a program."""
     for _ in range(MAX_SPACES):
         if pid not in births or spaces.get(births[pid].parent) is not spaces[pid]:

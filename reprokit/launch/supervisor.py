@@ -4,6 +4,10 @@ Filter, address randomisation and no_new_privs are a thread's own and inherited 
 command is started by a thread of its own, and the launcher itself goes on without them. The supervisor
 is a thread of the library's (native/supervisor), in this process because programs may let their ancestors
 write to their memory and nobody else.
+
+Programs that could not reach the run directory where nobody supervises them (native/lost.c) can write no file, so they
+send a datagram to an abstract socket. It is read when the command has ended, and looked for meanwhile where a strict
+replay must stop.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import os
 import re
 import select
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +28,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from reprokit import native
+from reprokit.model.run import OutOfReach
 from reprokit.model.states import ON, Switch, off
 
 T = TypeVar("T")
@@ -35,6 +42,9 @@ REASONS = {
     errno.EINVAL: "this kernel has no seccomp user notification",
     errno.ENOSYS: "this kernel has no seccomp user notification",
 }
+MESSAGE = struct.Struct("<8sII256s")  # struct rk_lost_message
+MAX_NAMED = 64
+LOST_REASONS = {1: "plan", 2: "file", 3: "shim", 4: "unseen"}  # enum rk_lost
 
 
 class Supervisor:
@@ -159,3 +169,44 @@ def fresh_requests(entropy: Path) -> int:
         return (entropy / "fresh").stat().st_size
     except OSError:
         return 0
+
+
+class Unreached:
+    """The socket of one run. Where the system gives none, nothing is heard."""
+
+    def __init__(self, run: Path):
+        self.run_directory = run
+        padded = os.fsencode(run).rjust(native.constants().RK_RUN_PATH, b"/")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._found: list[OutOfReach] = []
+        with suppress(OSError):
+            self._socket.bind(f"\0reprokit-{native.check_in_python(padded):016x}")
+
+    def heard(self) -> list[OutOfReach]:
+        """Every program so far; of more than can be named, the first."""
+        while len(self._found) < MAX_NAMED:
+            try:
+                message = self._socket.recv(MESSAGE.size + 1)
+            except OSError:  # there is none
+                break
+            found = _decoded(message)
+            if found is not None and found not in self._found:
+                self._found.append(found)
+        return self._found
+
+    def close(self) -> list[OutOfReach]:
+        """Hear no more."""
+        found = self.heard()
+        self._socket.close()
+        return found
+
+
+def _decoded(message: bytes) -> OutOfReach | None:
+    """Anybody on this machine can send anything."""
+    if len(message) != MESSAGE.size:
+        return None
+    magic, abi, number, identity = MESSAGE.unpack(message)
+    if magic != b"RKLOST\0\0" or abi != native.constants().RK_ABI or number not in LOST_REASONS:
+        return None
+    name = identity.partition(b"\0")[0].decode("utf-8", "replace").removesuffix("@")  # as the supervisor signs it
+    return OutOfReach(identity=name, reason=LOST_REASONS[number])

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from reprokit import rundir
 from reprokit.launch import prove
 from reprokit.launch.command import Command
-from reprokit.launch.strace import PATH, path_in
+from reprokit.launch.strace import PATH, Birth, CallParser, path_in, process_of
+from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Switch, off
-from reprokit.model.system_calls import SystemCall, SystemCallsFile
 
 TRACE = "strace"  # in the run's profile directory, while the run lasts
 OPTIONS = ("-f", "--seccomp-bpf", "-DDD", "-q", "-s", "0")
@@ -43,10 +43,8 @@ SOURCES = re.compile(
     rb"|/dev/cpu/\d+/\w+|/proc/(?:cpuinfo|sys/kernel/random/(?:uuid|boot_id))"
     rb"|/sys/devices/system/(?:cpu|node)(?:/[\w/-]*)?|/sys/fs/cgroup/(?:[\w./@-]*/)?(?:cpu\.max|cpuset\.cpus[\w.]*)"
 )
-_LINE = re.compile(rb"^(\d+) +([a-z0-9_]+)\((.*)$")
+_CALL = re.compile(rb"^([a-z0-9_]+)\((.*)$")
 _GIVEN = re.compile(rb" = (\d+)\b[^=]*$")
-_RESUMED = re.compile(rb"^(\d+) +<\.\.\. [a-z0-9_]+ resumed>(.*)$")
-_UNFINISHED = b" <unfinished ...>"
 _MANY = re.compile(rb"^(/sys/devices/system/(?:cpu|node)|/sys/fs/cgroup)/.*$")  # shown as one
 
 
@@ -64,27 +62,22 @@ class Reduction:
 
     def __init__(self) -> None:
         self._counts = Counter[Caller]()
-        self._births: dict[int, tuple[int, bool]] = {}  # parent, and whether it is a thread
+        self._births: dict[int, Birth] = {}
         self._programs: dict[int, str] = {}
-        self._pending: dict[int, bytes] = {}
+        self._parser = CallParser()
         self._left_out = 0
 
     def add(self, line: bytes) -> None:
         """One line of the trace."""
-        line = line[:MAX_LINE]
-        if resumed := _RESUMED.match(line):
-            line = self._pending.pop(int(resumed[1]), b"") + resumed[2]
-        elif line.endswith(_UNFINISHED):
-            if len(self._pending) < MAX_PROCESSES and (match := _LINE.match(line)):
-                self._pending[int(match[1])] = line[: -len(_UNFINISHED)]
-            return
-        if (match := _LINE.match(line)) and (given := _GIVEN.search(match[3])):
-            self._add_call(int(match[1]), match[2].decode(), match[3], int(given[1]))
+        if call := self._parser.add(line[:MAX_LINE]):
+            thread, _, text = call
+            if (match := _CALL.match(text)) and (given := _GIVEN.search(match[2])):
+                self._add_call(thread, match[1].decode(), match[2], int(given[1]))
 
     def _add_call(self, thread: int, call: str, text: bytes, given: int) -> None:
         if call in ("clone", "clone3", "fork", "vfork"):
             if len(self._births) < MAX_PROCESSES:
-                self._births[given] = (thread, b"CLONE_THREAD" in text)
+                self._births[given] = Birth(thread, b"CLONE_VM" in text, b"CLONE_THREAD" in text)
         elif call in ("execve", "execveat"):
             if len(self._programs) < MAX_PROCESSES or thread in self._programs:
                 self._programs[thread] = path_in(text)
@@ -105,28 +98,19 @@ class Reduction:
         found = Counter[tuple[str, str, str, int]]()
         for caller, number in self._counts.items():
             program = caller.program or self._program(caller.thread)
-            found[caller.call, caller.source, program, self._process(caller.thread)] += number
+            found[caller.call, caller.source, program, process_of(caller.thread, self._births)] += number
         return [
             SystemCall(call=call, source=source, program=program, pid=pid, calls=number)
             for (call, source, program, pid), number in found.most_common()
         ]
 
-    def _process(self, thread: int) -> int:
-        """The process that a thread belongs to."""
-        for _ in range(MAX_DEPTH):
-            parent, is_thread = self._births.get(thread, (0, False))
-            if not is_thread:
-                break
-            thread = parent
-        return thread
-
     def _program(self, thread: int) -> str:
         """What a thread runs: the program that it executed, or that of whoever made it."""
         for _ in range(MAX_DEPTH):
-            if thread in self._programs:
-                return self._programs[thread]
-            thread = self._births.get(thread, (0, False))[0]
-        return ""
+            if thread in self._programs or thread not in self._births:
+                break
+            thread = self._births[thread].parent
+        return self._programs.get(thread, "")
 
     @property
     def left_out(self) -> int:

@@ -1,4 +1,4 @@
-"""run.json: what was run, how, and how it ended. docs/format.md describes every field."""
+"""run.json: what was run, how, and how it ended; profile/system-calls.json. docs/format.md describes every field."""
 
 from __future__ import annotations
 
@@ -92,15 +92,34 @@ class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a profile run collected (reprokit profile)."""
+    """What a profile run collects, or has collected (reprokit profile)."""
 
-    functions: bool = True
-    operators: bool = True
-    system_calls: Switch = ON
-    steps: int | None = None
-    seconds: float | None = None
-    confirm: int = 0
+    functions: bool = True  # calls of functions, by cProfile
+    operators: bool = True  # the frameworks' operators, with their inputs' shapes and places
+    system_calls: Switch = ON  # by strace
+    steps: int | None = None  # optimizer steps after which nothing more is collected and the training is ended
+    seconds: float | None = None  # likewise, since the start of the command
+    confirm: int = 0  # how often each distinct operator call is executed again; 0: never
     ended: str = ""  # the bound at which reprokit ended the training; empty where it ended by itself
+
+
+class SystemCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to the kernel by one process, as strace saw it."""
+
+    call: str
+    source: str  # the file that was opened, or "getrandom"
+    program: str = ""  # path of what the process had executed
+    pid: Annotated[int, msgspec.Meta(ge=0)] = 0
+    calls: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class SystemCallsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """profile/system-calls.json"""
+
+    format: int = FORMAT
+    calls: list[SystemCall] = msgspec.field(default_factory=list)
+    left_out: int = 0  # of more callers than are told apart
+    problem: str = ""
 
 
 class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

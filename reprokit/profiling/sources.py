@@ -12,8 +12,7 @@ from reprokit import findings
 from reprokit.entropy.request_counts import Asking, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
-from reprokit.model.run import RunFile
-from reprokit.model.system_calls import SystemCallsFile
+from reprokit.model.run import RunFile, SystemCallsFile
 from reprokit.profiling.groups import Occurrences
 from reprokit.profiling.lines import MAX_TEXT
 from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory

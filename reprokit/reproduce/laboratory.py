@@ -17,8 +17,9 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import warn
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import ON
-from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan, Profiling
+from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
@@ -76,7 +77,7 @@ class Laboratory:
     def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
         work = self._work
-        watching = Profiling(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
+        watching = ProfilingFacts(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
         plan = msgspec.structs.replace(self._plan(settings, name), profiling=watching)
         attempt = self._attempt("profile", plan)
         try:

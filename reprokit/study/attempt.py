@@ -21,9 +21,9 @@ from reprokit import rundir
 from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
 from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.launch.kernel import end_with_parent
 from reprokit.launch.launcher_process import Executed, execute
 from reprokit.launch.messages import warn
-from reprokit.launch.personality import end_with_parent
 from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile

@@ -126,7 +126,7 @@ def test_addresses_are_the_same_in_two_runs_where_the_system_allows_it(reprokit:
 def test_reprokit_itself_keeps_address_randomization(reprokit: Reprokit) -> None:
     code = """
 import os
-from reprokit.launch.personality import without_randomization
+from reprokit.launch.kernel import without_randomization
 look = lambda: os.popen("cat /proc/self/personality").read()
 before = look()
 with without_randomization() as outcome:

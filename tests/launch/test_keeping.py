@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.launch import output_copies, outputs
+from reprokit.launch import outputs
 from reprokit.model.outputs import OutputFile
 from reprokit.rundir import RunDirectory
 from tests.launch.test_outputs import here, run  # noqa: F401
@@ -62,7 +62,7 @@ def test_a_file_that_changes_while_it_is_copied_is_not_kept(
     here: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copy_some: Callable[..., int] = output_copies._copy_some
+    copy_some: Callable[..., int] = outputs._copy_some
 
     def change(source: int, *arguments: int) -> int:
         count = copy_some(source, *arguments)
@@ -71,7 +71,7 @@ def test_a_file_that_changes_while_it_is_copied_is_not_kept(
         path.write_bytes(b"after")
         return count
 
-    monkeypatch.setattr(output_copies, "_copy_some", change)
+    monkeypatch.setattr(outputs, "_copy_some", change)
     found = collect(run, here, 100, model=b"before")
     assert (found["model"].kept, kept(run)) == (None, {})
     assert found["model"].digest == f"sha256:{hashlib.sha256(b'after').hexdigest()}"
@@ -86,7 +86,7 @@ def test_a_file_system_that_cannot_copy_by_itself_is_read_and_written(
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(output_copies, "PIECE", 2)
+    monkeypatch.setattr(outputs, "PIECE", 2)
     assert collect(run, here, 100, model=b"seven b")["model"].kept == 0
     assert kept(run) == {"0": b"seven b"}
 
@@ -96,7 +96,7 @@ def test_a_disk_that_is_nearly_full_keeps_nothing(
     here: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(output_copies, "MARGIN", 1 << 60)
+    monkeypatch.setattr(outputs, "MARGIN", 1 << 60)
     found = collect(run, here, 100, model=b"1")
     assert (found["model"].kept, bool(found["model"].digest), kept(run)) == (None, True, {})
 

@@ -19,7 +19,7 @@ from reprokit import rundir
 from reprokit.agent.compute_settings import VARIABLES
 from reprokit.launch import capabilities
 from reprokit.launch.capabilities import Processor
-from reprokit.launch.compute_facts import Computed
+from reprokit.launch.compute_pins import Computed
 from reprokit.launch.host import cpu_facts
 from reprokit.launch.variables import is_kept
 from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment
@@ -217,7 +217,7 @@ ZEN = Processor("AMD EPYC", HASWELL.flags)
 
 def told(**libraries: dict[str, Any]) -> Computed:
     """What a process would have told of its libraries."""
-    from reprokit.launch.compute_facts import _Line
+    from reprokit.launch.compute_pins import _Line
 
     return Computed([_Line(p="0", name=name, library=name, facts=facts) for name, facts in libraries.items()])
 

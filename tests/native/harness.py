@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from reprokit import entropy, native
+from reprokit.plan import Plan
 from tests.support import LIMIT
 
 SOURCES = Path(__file__).parent
@@ -39,15 +40,9 @@ class Shim:
         run = self.directory / name
         shutil.rmtree(run, ignore_errors=True)
         (run / "entropy").mkdir(parents=True, mode=0o700)
-        native.write_shim_plan(
-            run / "shim.plan",
-            mode=mode,
-            policy=policy,
-            profile=None if profile is None else self.entropy(profile),
-            shim=self.library,
-            python_path=self.directory / "no-agent",
-            **{"record_crypto": False, "key": KEY, **plan},
-        )
+        fields = {"key": KEY, "profile": None if profile is None else self.entropy(profile), **plan}
+        wanted = Plan(mode=mode, policy=policy, command=(), working_directory=self.directory, **fields)
+        native.write_shim_plan(run / "shim.plan", wanted, self.library, self.directory / "no-agent")
         return self.variables(name)
 
     def variables(self, name: str) -> dict[str, str]:

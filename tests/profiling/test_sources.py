@@ -9,8 +9,8 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
+from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Uncovered, off
-from reprokit.model.system_calls import SystemCall, SystemCallsFile
 from reprokit.profiling import analyse
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import profiled

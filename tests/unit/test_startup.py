@@ -26,15 +26,15 @@ main(sys.argv[1:])
 
 BEFORE_RECORD = {
     "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.options", "cli.output",
-    "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment", "launch.group",
-    "launch.host", "launch.messages", "launch.personality", "launch.short_paths", "launch.process", "launch.run",
-    "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.lost_programs", "launch.variables",
+    "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment",
+    "launch.host", "launch.messages", "launch.kernel", "launch.process", "launch.run",
+    "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.variables",
     "model", "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction",
     "rundir", "untrusted_json", "version",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",
-    "launch.compute_facts", "launch.compute_pins", "launch.replay_plan", "launch.seeds",
+    "launch.compute_pins", "launch.replay_plan", "launch.seeds",
 }  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {

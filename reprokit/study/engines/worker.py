@@ -21,7 +21,7 @@ import msgspec
 from reprokit.errors import CannotBegin, ReprokitError
 from reprokit.launch.environment import inherited
 from reprokit.launch.interruption import WATCHED, Interrupted
-from reprokit.launch.personality import end_with_parent
+from reprokit.launch.kernel import end_with_parent
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairReport, PairTask, Task
 from reprokit.study.engines import shared_store as depots

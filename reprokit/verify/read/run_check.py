@@ -13,8 +13,7 @@ from typing import Any
 from reprokit import entropy, findings, native, pending_lines, rundir, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
-from reprokit.model.run import FINISHED, NO_END
-from reprokit.model.system_calls import SystemCallsFile
+from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.read import integrity

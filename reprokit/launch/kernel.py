@@ -1,7 +1,8 @@
-"""Namespaces of a run: its own host name, and a directory that stands in another place too.
+"""Kernel settings of this process that Python has no call for: address randomisation, namespaces and more.
 
-They need CAP_SYS_ADMIN, or a kernel that lets everybody have a user namespace. What is entered holds for the process
-that enters, a launcher of one run, and for all that it starts; nobody else sees anything of it.
+Namespaces of a run: its own host name, and a directory that stands in another place too. They need CAP_SYS_ADMIN, or a
+kernel that lets everybody have a user namespace. What is entered holds for the process that enters, a launcher of one
+run, and for all that it starts; nobody else sees anything of it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,59 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from reprokit.launch.machine import in_child
+from reprokit.model.states import Switch
 
+ADDR_NO_RANDOMIZE = 0x0040000
+QUERY = 0xFFFFFFFF
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 UNKNOWN = 199  # how a trial ends that did not say an errno
+
+
+@contextmanager
+def without_randomization() -> Iterator[Switch]:
+    """Programs started within have fixed addresses; yields whether they are randomized all the same.
+
+    The kernel keeps the personality of the calling thread over fork and exec.
+    """
+    call = ctypes.CDLL(None, use_errno=True).personality
+    call.argtypes, call.restype = [ctypes.c_ulong], ctypes.c_int
+    before = call(QUERY)
+    outcome = _switch(call, before)
+    try:
+        yield outcome
+    finally:
+        if not outcome.is_on:
+            call(before)
+
+
+def forbid_core_dump() -> None:
+    """No core file, and none for a program that the system pipes core dumps to: the training has left its own."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """This process is killed, or sent another signal, when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
+
+
+def _switch(call: ctypes._NamedFuncPointer, before: int) -> Switch:
+    if before == -1 or call(before | ADDR_NO_RANDOMIZE) == -1:
+        return Switch(code="unavailable", why=f"the system refuses personality(): {os.strerror(ctypes.get_errno())}")
+    # Some sandboxes answer the call and do nothing.
+    if call(QUERY) & ADDR_NO_RANDOMIZE:
+        return Switch(state="off")
+    return Switch(code="unavailable", why="the system ignores personality()")
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +84,8 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
 
     def refused(self) -> str:
         """Why this machine does not allow it, found out in a child; empty where it does."""
+        from reprokit.launch.machine import in_child
+
         outcome = in_child(self._attempt)
         return "" if outcome == 0 else os.strerror(outcome) if 0 < outcome < UNKNOWN else "the trial died"
 
