@@ -213,7 +213,7 @@ def show(directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> Non
         raise UsageError("--json and --csv are two formats: choose one")
     from reprokit.study import csv_file, page
     from reprokit.study.analysis import analyse
-    from reprokit.study.table import print_analysis
+    from reprokit.study.tables import print_analysis
 
     analysis = analyse(directory)
     if html is not None:

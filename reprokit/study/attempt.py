@@ -20,11 +20,10 @@ import msgspec
 from reprokit import rundir
 from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
-from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
 from reprokit.launch.kernel import end_with_parent
 from reprokit.launch.launcher_process import Executed, execute
 from reprokit.launch.messages import warn
-from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile
 from reprokit.plan import RECORD, RUN, Plan
@@ -91,11 +90,8 @@ class PairReport(msgspec.Struct, kw_only=True):
     pair: PairResult | None = None
 
 
-def attempt(task: Task, interruption: Interruption | None = None) -> RunResult:
+def attempt(task: Task, interruption: Interruption) -> RunResult:
     """Make the run and say what came of it; what reprokit fails at is a failed run, told in words."""
-    if interruption is None:
-        with Interruption() as own:
-            return attempt(task, own)
     started = rundir.utc_now()
     try:
         with _set(task.variables):
@@ -184,7 +180,8 @@ def _told(task: Task, started: str, executed: Executed) -> RunResult:
     is_over = task.timeout is not None and (run.duration or 0.0) >= task.timeout and ended.exit_code != 0
     outcome: Outcome = "finished" if ended.exit_code == 0 else "timeout" if is_over else "failed"
     notes = [*task.notes, *_notes(directory)]
-    bare = _result(task, started, outcome, _ended(ended, task.timeout if is_over else None))
+    how = f"ended after {task.timeout:g} s, the study's timeout" if is_over else ended.words
+    bare = _result(task, started, outcome, how)
     size = size_of(directory.path)
     found = msgspec.structs.replace(
         bare,
@@ -219,12 +216,6 @@ def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResul
         weights=metrics.weights,
         evaluations=predictions.keep(directory, file, name),
     )
-
-
-def _ended(ended: Ended, timeout: float | None) -> str:
-    if timeout is not None:
-        return f"ended after {timeout:g} s, the study's timeout"
-    return ended.words
 
 
 def _notes(directory: RunDirectory) -> Iterator[str]:
@@ -280,7 +271,8 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
     bare = PairResult(setup=first.setup, pair=first.pair, notes=[])
     for one in (first, second):
         if one.outcome != "finished":
-            return msgspec.structs.replace(bare, words=f"not compared: the {one.part} run {_went(one)}")
+            verb = {"failed": "failed ({})", "timeout": "was {}", "lost": "is lost ({})"}[one.outcome]
+            return msgspec.structs.replace(bare, words=f"not compared: the {one.part} run {verb.format(one.ended)}")
     from reprokit.verify.compare.runs import compare
 
     try:
@@ -291,10 +283,6 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
         return msgspec.structs.replace(bare, words=f"not compared: {error.slug}: {error}")
     found = _of_comparison(bare, comparison, together=max(first.together, second.together) > 1)
     return _with_differences(found, task, first, second)
-
-
-def _went(run: RunResult) -> str:
-    return {"failed": f"failed ({run.ended})", "timeout": f"was {run.ended}"}.get(run.outcome, f"is lost ({run.ended})")
 
 
 def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) -> PairResult:
@@ -390,6 +378,7 @@ def main(arguments: list[str]) -> int:
     task_file, result_file = map(Path, arguments[:2])
     for descriptor in arguments[2:]:  # a lock that this process holds, and its command must not
         os.set_inheritable(int(descriptor), False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # which a worker may have blocked
     parent = os.getppid()
     end_with_parent(signal.SIGTERM)  # of a study that is killed no run is to go on beside those of its next start
     if os.getppid() != parent:
@@ -397,7 +386,8 @@ def main(arguments: list[str]) -> int:
     task = msgspec.json.decode(task_file.read_bytes(), type=Task, strict=False)
     try:
         with Interruption() as interruption:
-            write_report(PairReport(runs=[attempt(task, interruption)]), result_file)
+            report = PairReport(runs=[attempt(task, interruption)])
+            rundir.write_whole(result_file, encoded_report(report), synced=True)
     except Interrupted:
         return INTERRUPTED
     return 0
@@ -409,11 +399,11 @@ def encoded(task: PairTask) -> bytes:
     return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
 
 
-def write_report(report: PairReport, file: Path) -> None:
-    """Replace the file whole; NaN and infinities go as texts."""
+def encoded_report(report: PairReport) -> bytes:
+    """A report as JSON; NaN and infinities go as texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
-    rundir.write_whole(file, b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n", synced=True)
+    return b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n"
 
 
 def read_report(file: Path) -> PairReport:

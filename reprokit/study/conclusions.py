@@ -79,14 +79,10 @@ def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
         compared = pairs.identical + pairs.different
         if compared:
             told = f"{_of(pairs.identical, compared)} identical, bit for bit"
-            yield f"{setup.name} ({setup.words}): {told}{_not_compared(setup)}."
+            missing = f"; {pairs.not_compared} more could not be compared" if pairs.not_compared else ""
+            yield f"{setup.name} ({setup.words}): {told}{missing}."
         else:
             yield f"{setup.name} ({setup.words}): no pair could be compared."
-
-
-def _not_compared(setup: SetupFacts) -> str:
-    count = setup.pairs.not_compared
-    return f"; {count} more could not be compared" if count else ""
 
 
 def _varies(analysis: Analysis) -> Iterator[str]:

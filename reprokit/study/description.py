@@ -141,6 +141,13 @@ class Described(msgspec.Struct, frozen=True):
     digest: str  # "sha256:..." of the file
 
 
+class PairPlace(msgspec.Struct, frozen=True, array_like=True):
+    """One pair in the order: the round is the number of the pair."""
+
+    pair: Annotated[int, msgspec.Meta(ge=1)]
+    setup: str
+
+
 def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> Described:
     """The study of a file, with what the command line sets instead; raises BadStudy with one line."""
     try:
@@ -242,3 +249,30 @@ def _inner(key: str, before: Any, now: Any) -> Iterator[str]:
         yield from (f"{key}.{name}" for name in {**before, **now} if before.get(name) != now.get(name))
     else:
         yield key
+
+
+# ---- the order of pairs: a machine that drifts favors no setup -------------------------------------------------------
+
+
+def planned(study: Study) -> list[PairPlace]:
+    """Rounds, in each of which every setup makes one pair.
+
+    Rounds go by the rows of a Williams design: over as many rounds as there are setups (twice as many where their
+    number is odd) each setup stands at every place, and behind every other one, equally often. Fewer rounds come as
+    near as they can.
+    """
+    names = [setup.name for setup in study.setup]
+    rows = list(_balanced(len(names)))
+    return [PairPlace(number + 1, names[one]) for number in range(study.pairs) for one in rows[number % len(rows)]]
+
+
+def _balanced(count: int) -> Iterator[list[int]]:
+    """The rows of a Williams design: 0, 1, n-1, 2, n-2, ..., shifted; of an odd number also backwards."""
+    first = [0] * count
+    for place in range(1, count):
+        first[place] = (place + 1) // 2 if place % 2 else count - place // 2
+    for shift in range(count):
+        row = [(one + shift) % count for one in first]
+        yield row
+        if count % 2:
+            yield row[::-1]

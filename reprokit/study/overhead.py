@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from reprokit.study import sample_size, statistics, wording
+from reprokit.study import statistics, wording
 from reprokit.study.facts import Effect, Finding, Kind, Measure, Overhead
 from reprokit.study.results import RunResult
-from reprokit.study.statistics import LEVEL, Estimate, RankSum
+from reprokit.study.statistics import LEVEL
 
 MAX_ROWS: Final = 1000
 
@@ -42,29 +42,13 @@ class CostSample:
     runs: Sequence[RunResult] = field(hash=False)
 
 
-@dataclass(frozen=True)
-class _Tested:
-    """Two samples of one measure with all that was computed of them."""
-
-    effect: Effect
-    measure: Measure
-    unit: str
-    samples: tuple[CostSample, CostSample]
-    values: tuple[list[float], list[float]]
-    comparable: bool
-    test: RankSum | None
-    delta: float | None
-    difference: Estimate | None
-    ratio: Estimate | None
-
-
 def overhead(samples: Sequence[CostSample]) -> tuple[Overhead, ...]:
     """A row for each measure of each effect, with p adjusted over all of them."""
     rows = compared(samples)[: MAX_ROWS // len(MEASURES)]
     tested = [_test(*row, measure) for measure in MEASURES for row in rows]
-    adjusted = statistics.holm([one.test.p if one.test is not None else None for one in tested])
-    tests = sum(one.test is not None for one in tested)
-    return tuple(_row(one, p, tests) for one, p in zip(tested, adjusted, strict=True))
+    adjusted = statistics.holm([row.p for row in tested])
+    tests = sum(row.p is not None for row in tested)
+    return tuple(_judged(row, p, tests) for row, p in zip(tested, adjusted, strict=True))
 
 
 def compared(samples: Sequence[CostSample]) -> list[tuple[Effect, CostSample, CostSample]]:
@@ -92,74 +76,62 @@ def _bases(
 
 def _test(
     effect: Effect, setup: CostSample, base: CostSample, what: tuple[Measure, str, Callable[[RunResult], float]]
-) -> _Tested:
+) -> Overhead:
+    """Compute all of a row that does not depend on the other rows."""
     measure, unit, value = what
     left, right = ([value(run) for run in one.runs if statistics.usable(value(run))] for one in (setup, base))
     alone = measure == "storage" or all(run.together == 1 for one in (setup, base) for run in one.runs)
-    both = bool(left and right)
-    return _Tested(
+    test = statistics.rank_sum(left, right) if alone else None
+    delta = statistics.cliffs_delta(left, right) if left and right else None
+    difference, ratio = statistics.shift(left, right), statistics.ratio(left, right)
+    return Overhead(
         effect=effect,
         measure=measure,
         unit=unit,
-        samples=(setup, base),
-        values=(left, right),
-        comparable=alone,
-        test=statistics.rank_sum(left, right) if alone else None,
-        delta=statistics.cliffs_delta(left, right) if both else None,
-        difference=statistics.shift(left, right),
-        ratio=statistics.ratio(left, right),
-    )
-
-
-def _row(one: _Tested, p: float | None, tests: int) -> Overhead:
-    left, right = one.values
-    finding = _finding(one, p, tests)
-    needed, why = _needed(one, finding, tests)
-    row = Overhead(
-        effect=one.effect,
-        measure=one.measure,
-        unit=one.unit,
-        setup=one.samples[0].setup,
-        base=one.samples[1].setup,
+        setup=setup.setup,
+        base=base.setup,
         runs=(len(left), len(right)),
         median=median(left) if left else None,
         base_median=median(right) if right else None,
-        difference=one.difference.value if one.difference is not None else None,
-        difference_interval=one.difference.interval if one.difference is not None else None,
-        ratio=one.ratio.value if one.ratio is not None else None,
-        ratio_interval=one.ratio.interval if one.ratio is not None else None,
-        p=one.test.p if one.test is not None else None,
-        p_method=one.test.method if one.test is not None else "",
-        p_adjusted=p,
-        delta=one.delta,
-        magnitude=statistics.magnitude(one.delta) if one.delta is not None else "",
-        finding=finding,
-        needed=needed,
-        needed_why=why,
+        difference=difference.value if difference is not None else None,
+        difference_interval=difference.interval if difference is not None else None,
+        ratio=ratio.value if ratio is not None else None,
+        ratio_interval=ratio.interval if ratio is not None else None,
+        p=test.p if test is not None else None,
+        p_method=test.method if test is not None else "",
+        p_adjusted=None,
+        delta=delta,
+        magnitude=statistics.magnitude(delta) if delta is not None else "",
+        finding="too few runs" if alone else "not comparable",
+        needed=None,
+        needed_why="",
         sentence="",
     )
+
+
+def _judged(row: Overhead, p: float | None, tests: int) -> Overhead:
+    """Add what follows from p, as adjusted over all rows."""
+    finding = _finding(row, p, tests)
+    needed, why = _needed(row, finding, tests)
+    row = msgspec.structs.replace(row, p_adjusted=p, finding=finding, needed=needed, needed_why=why)
     return msgspec.structs.replace(row, sentence=wording.overhead(row))
 
 
-def _finding(one: _Tested, p: float | None, tests: int) -> Finding:
-    left, right = one.values
-    if not one.comparable:
-        return "not comparable"
+def _finding(row: Overhead, p: float | None, tests: int) -> Finding:
     if p is None:
-        return "too few runs"
-    if p < LEVEL and one.delta:
-        return "more" if one.delta > 0 else "less"
-    least = 2 / math.comb(len(left) + len(right), len(left)) * tests
+        return row.finding
+    if p < LEVEL and row.delta:
+        return "more" if row.delta > 0 else "less"
+    least = 2 / math.comb(sum(row.runs), row.runs[0]) * tests
     return "too few runs" if least >= LEVEL else "no difference shown"
 
 
-def _needed(one: _Tested, finding: Finding, tests: int) -> tuple[int | None, str]:
+def _needed(row: Overhead, finding: Finding, tests: int) -> tuple[int | None, str]:
     """Runs of each setup that would tell where these do not, and what for."""
-    fewest = min(map(len, one.values))
     if finding == "too few runs":
-        return sample_size.least_to_tell(tests), "so that any outcome at all could tell the two apart"
-    if finding != "no difference shown" or not one.delta:
+        return statistics.least_to_tell(tests), "so that any outcome at all could tell the two apart"
+    if finding != "no difference shown" or not row.delta:
         return None, ""
-    needed = sample_size.to_find(one.delta, level=LEVEL / tests)
-    why = f"to find a difference as large as the one seen with a chance of {wording.percent(sample_size.POWER)}"
-    return (max(needed, fewest + 1), why) if needed is not None else (None, "")
+    needed = statistics.to_find(row.delta, level=LEVEL / tests)
+    why = f"to find a difference as large as the one seen with a chance of {wording.percent(statistics.POWER)}"
+    return (max(needed, min(row.runs) + 1), why) if needed is not None else (None, "")

@@ -26,6 +26,9 @@ MAX_ROWS: Final = 1000  # of a table; the CSV files and the JSON document have a
 MAX_NOTES: Final = 60
 MAX_CELL: Final = 240  # characters
 OUTCOMES: Final = {"identical": "identical", "different": "different", "not compared": "not-compared"}
+SETUPS: Final = (
+    *("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", "pairs identical"),
+)
 HOST: Final = {
     "name": "name",
     "os": "operating system",
@@ -64,7 +67,7 @@ def page(analysis: Analysis) -> str:
         answers=found,
         told=[(one.question, [_unbroken(line, pages.LONGEST) for line in one.sentences]) for one in found.answers],
         style=pages.style(templates, "page.css", "study.css"),
-        setups=_table(_setups(analysis)),
+        setups=_table(TableRows("Setups", SETUPS, [_setup(one) for one in analysis.setups])),
         commands=_commands(analysis),
         times=_plot(drawn) if drawn is not None else None,
         costs=_table(tables.costs(analysis)),
@@ -119,11 +122,6 @@ def _panels(panels: plots.Panels) -> dict[str, Any]:
         "caption": panels.caption,
         "table": _table(table),
     }
-
-
-def _setups(analysis: Analysis) -> TableRows:
-    heads = ("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", "pairs identical")
-    return TableRows("Setups", heads, [_setup(one) for one in analysis.setups])
 
 
 def _setup(setup: SetupFacts) -> Row:

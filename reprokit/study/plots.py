@@ -10,7 +10,7 @@ from typing import Final
 from reprokit.pages import drawing
 from reprokit.pages.drawing import Axis, Place, axis
 from reprokit.study.curves import thinned
-from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLine, SetupFacts, Source, Variance
+from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLine, SetupFacts, Source, Spread, Variance
 from reprokit.study.wording import number, points, quantity
 
 WIDTH: Final = 720
@@ -137,18 +137,6 @@ class _Bar:
     words: str
 
 
-def _accuracy(row: Variance) -> _Bar | None:
-    return _spread(row, row.accuracy.largest, row.accuracy.deviation, points) if row.accuracy is not None else None
-
-
-def _class(row: Variance) -> _Bar | None:
-    return _spread(row, row.class_largest, row.class_deviation, points)
-
-
-def _mae(row: Variance) -> _Bar | None:
-    return _spread(row, row.mae.largest, row.mae.deviation, number) if row.mae is not None else None
-
-
 def _inconsistent(row: Variance) -> _Bar | None:
     found = row.inconsistent
     if found is None:
@@ -158,7 +146,11 @@ def _inconsistent(row: Variance) -> _Bar | None:
     return _Bar(row.source, row.setup, found.largest, found.deviation, words + _in_brackets(found.deviation, number))
 
 
-def _spread(
+def _spread(row: Variance, spread: Spread | None, shown: Callable[[float | None], str]) -> _Bar | None:
+    return None if spread is None else _largest(row, spread.largest, spread.deviation, shown)
+
+
+def _largest(
     row: Variance, largest: float | None, deviation: float | None, shown: Callable[[float | None], str]
 ) -> _Bar | None:
     if largest is None:
@@ -171,10 +163,13 @@ def _in_brackets(deviation: float | None, shown: Callable[[float | None], str]) 
 
 
 SCORES: Final[tuple[tuple[str, Callable[[Variance], _Bar | None]], ...]] = (
-    ("accuracy, in percentage points", _accuracy),
-    ("accuracy of the class that varies most, in percentage points", _class),
+    ("accuracy, in percentage points", lambda row: _spread(row, row.accuracy, points)),
+    (
+        "accuracy of the class that varies most, in percentage points",
+        lambda row: _largest(row, row.class_largest, row.class_deviation, points),
+    ),
     ("inconsistent predictions", _inconsistent),
-    ("mean absolute error", _mae),
+    ("mean absolute error", lambda row: _spread(row, row.mae, number)),
 )
 
 

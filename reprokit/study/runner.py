@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,21 +21,17 @@ from reprokit.launch import command as commands
 from reprokit.launch import environment, host
 from reprokit.launch.messages import say, warn
 from reprokit.launch.rundirectory import HOME, home
-from reprokit.study import attempt, engines, order, store
+from reprokit.study import attempt, description, engines, store
 from reprokit.study.attempt import PairTask, Task
-from reprokit.study.description import Described, Setup, Study, differences
+from reprokit.study.description import Described, PairPlace, Setup, Study, differences
 from reprokit.study.engines.engine import Stop
-from reprokit.study.engines.pair_orders import Desk
-from reprokit.study.order import PairPlace
-from reprokit.study.progress import StudyProgress, in_time
+from reprokit.study.engines.tasks import Desk, Outstanding, StudyTask, handed_out
+from reprokit.study.engines.tasks import collect as take_back
+from reprokit.study.progress import Room, StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult
-from reprokit.study.room import Room
 from reprokit.study.store import StudyFile
 from reprokit.study.wording import size
 from reprokit.version import VERSION
-
-if TYPE_CHECKING:
-    from reprokit.study.engines.tasks import Outstanding, StudyTask
 
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of one that was killed
 AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"
@@ -81,8 +77,6 @@ def run(described: Described, directory: Path, source: Path, *, stop_on_failure:
 
 def tasks(described: Described, directory: Path, source: Path) -> list[StudyTask]:
     """Hand out what is not made yet of a study, for any scheduler."""
-    from reprokit.study.engines import tasks as handed
-
     study = described.study
     if study.engine.kind == "kubernetes":
         raise BadStudy("the tasks of kind = \"kubernetes\" are a manifest, which 'reprokit study run' writes")
@@ -92,22 +86,20 @@ def tasks(described: Described, directory: Path, source: Path) -> list[StudyTask
         running = _Running(_begun(described, directory, source), directory, stop_on_failure=False)
         desk = Desk(directory, study.engine.store)
         try:
-            return list(handed.handed_out(desk, running.pairs(handed.pairs_out(desk))))
+            return list(handed_out(desk, running.pairs(desk.pairs_out())))
         except Stop as stop:
             raise stop.error or BadStudy(str(stop)) from None
 
 
 def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[Done, Outstanding]:
     """Take back what was done so far of a study's tasks; also how many have not come back."""
-    from reprokit.study.engines import tasks as handed
-
     plan = store.read_study(directory)
     with _locked(directory):
         running = _Running(plan, directory, stop_on_failure=False)
         desk = Desk(directory, plan.study.engine.store, keep_claims=True)
         if source:
             desk.read_from(source)
-        outstanding = handed.collect(desk, running, is_over=is_over)
+        outstanding = take_back(desk, running, is_over=is_over)
         return running.done(stopped=False), outstanding
 
 
@@ -176,7 +168,7 @@ def _begun(described: Described, directory: Path, source: Path) -> StudyFile:
             digest=described.digest,
             started=rundir.utc_now(),
             host=_host(),
-            order=order.planned(described.study),
+            order=description.planned(described.study),
         )
         store.write_study(directory, study)
         return study

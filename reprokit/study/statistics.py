@@ -1,4 +1,4 @@
-"""The statistics of studies: rank-sum test, effect sizes, shifts and shares with their intervals.
+"""The statistics of studies: rank-sum test, effect sizes, shifts and shares with their intervals, sizes of samples.
 
 None of it assumes a distribution. scipy is imported here alone, when it is needed: whoever only runs a study does
 without it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ CONFIDENCE: Final = 0.95
 LEVEL: Final = 0.05  # below which p is called significant
 EXACT: Final = 50  # values on each side up to which the rank sum's distribution is computed, not approximated
 MAX_SHIFTS: Final = 4_000_000  # pairs of values of which the median is taken
+POWER: Final = 0.8  # the chance to find a difference that is there
+MAX_NEEDED: Final = 100_000  # runs; more is the same as none at all
 MAX_NUMBER: Final = 1e150  # what is beyond is treated as infinite, so that sums of squares are finite
 THRESHOLDS: Final = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"))  # Romano and others, 2006
 
@@ -135,25 +138,25 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def shift(left: Values, right: Values, confidence: float = CONFIDENCE) -> Estimate | None:
+def shift(left: Values, right: Values) -> Estimate | None:
     """Hodges and Lehmann's estimate of how much larger the left values are, with Moses' interval."""
-    return _shift(left, right, confidence, lambda value: value)
+    return _shift(left, right, lambda value: value)
 
 
-def ratio(left: Values, right: Values, confidence: float = CONFIDENCE) -> Estimate | None:
+def ratio(left: Values, right: Values) -> Estimate | None:
     """The median of all ratios of a left and a right value, with its interval; None unless all are above 0."""
     if min([*left, *right], default=0.0) <= 0:
         return None
     logarithms = [math.log(value) for value in left], [math.log(value) for value in right]
-    return _shift(*logarithms, confidence, math.exp)
+    return _shift(*logarithms, math.exp)
 
 
-def _shift(left: Values, right: Values, confidence: float, back: Callable[[float], float]) -> Estimate | None:
+def _shift(left: Values, right: Values, back: Callable[[float], float]) -> Estimate | None:
     if not left or not right or len(left) * len(right) > MAX_SHIFTS:
         return None
     differences = sorted(one - other for one in left for other in right)
     value = back(median(differences))
-    position, reached, method = order_statistic(len(left), len(right), confidence)
+    position, reached, method = order_statistic(len(left), len(right), CONFIDENCE)
     if not position:
         return Estimate(value, None)
     low, high = back(differences[position - 1]), back(differences[-position])
@@ -172,23 +175,12 @@ def order_statistic(left: int, right: int, confidence: float) -> tuple[int, floa
         position = math.floor(left * right / 2 - NormalDist().inv_cdf(1 - tail) * spread)
         return position, confidence, "order statistics, by the normal approximation"
     total, below, position = math.comb(left + right, left), 0, 0
-    for count in _counts(left, right):
+    for _, count in _sums(list(range(left + right)), left):  # of U = 0, 1, 2, ... in as many orders of the samples
         if (below + count) / total > tail:
             break
         below += count
         position += 1
     return position, 1 - 2 * below / total, "order statistics, exact"
-
-
-def _counts(left: int, right: int) -> list[int]:
-    """In how many orders of two samples U is 0, 1, 2, ...: the coefficients of the Gaussian binomial."""
-    counts = [1] + [0] * (left * right)
-    for step in range(1, left + 1):
-        for value in range(left * right, right + step - 1, -1):
-            counts[value] -= counts[value - right - step]
-        for value in range(step, left * right + 1):
-            counts[value] += counts[value - step]
-    return counts
 
 
 def share(count: int, of: int) -> Share:
@@ -234,7 +226,7 @@ def spread(values: Values, left_out: int = 0) -> Spread:
     count = len(values)
     comparisons = count * (count - 1) // 2
     ordered = sorted(values)
-    equal = sum(size * (size - 1) // 2 for size in _ties(ordered))
+    equal = sum(size * (size - 1) // 2 for size in Counter(values).values())
     return Spread(
         comparisons=comparisons,
         largest=ordered[-1] - ordered[0] if comparisons else None,
@@ -242,10 +234,6 @@ def spread(values: Values, left_out: int = 0) -> Spread:
         differing=comparisons - equal,
         left_out=left_out,
     )
-
-
-def _ties(ordered: list[float]) -> list[int]:
-    return [bisect_right(ordered, value) - bisect_left(ordered, value) for value in sorted(set(ordered))]
 
 
 def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Spread:
@@ -258,3 +246,45 @@ def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Sp
         differing=sum(one != 0 for one in differences),
         left_out=left_out,
     )
+
+
+# ---- how many runs would be needed where these are too few to say anything -------------------------------------------
+
+
+def least_to_tell(tests: int = 1, level: float = LEVEL) -> int:
+    """Runs of each setup without which no outcome of a rank-sum test, be it the clearest, is significant.
+
+    With n of each the smallest p is 2 / C(2n, n); Holm's smallest level among several tests is level / tests.
+    """
+    count = 1
+    while 2 / math.comb(2 * count, count) >= level / max(1, tests):
+        count += 1
+    return count
+
+
+def to_find(delta: float, power: float = POWER, level: float = LEVEL) -> int | None:
+    """Runs of each setup that find a difference of this size (Cliff's delta); None: more than anybody makes.
+
+    Noether, Sample size determination for some common nonparametric tests, 1987: N = (za + zb)² / (12 c (1 - c) (P -
+    1/2)²) in all, with halves for c and P(X > Y) + P(X = Y) / 2 = (1 + delta) / 2 for P.
+    """
+    if not delta:
+        return None
+    normal = NormalDist()
+    both = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)
+    total = both * both / (12 * 0.25 * (delta / 2) ** 2)
+    needed = max(least_to_tell(level=level), math.ceil(total / 2))
+    return needed if needed <= MAX_NEEDED else None
+
+
+def pairs_to_exclude(share: float) -> int:
+    """Equal pairs, none different, after which less than this share of further ones can be expected to differ.
+
+    (1 - share)^n <= 1 - CONFIDENCE, of which the rule of three, n = 3 / share, is the approximation.
+    """
+    return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-share) - 1e-9)
+
+
+def beyond_range(runs: int) -> float:
+    """The chance that one more run lies outside the range of these, whatever their distribution."""
+    return min(1.0, 2 / (runs + 1))

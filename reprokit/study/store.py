@@ -6,7 +6,7 @@ It may come from somebody else: sizes are bounded, links are not followed, nothi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -15,8 +15,7 @@ import msgspec
 from reprokit.errors import CannotWriteRun, StudyDamaged
 from reprokit.rundir import open_regular, write_whole
 from reprokit.study import results
-from reprokit.study.description import Study
-from reprokit.study.order import PairPlace
+from reprokit.study.description import PairPlace, Study
 from reprokit.study.results import PairResult, RunResult
 
 FORMAT: Final = 1
@@ -88,20 +87,20 @@ def read_study(directory: Path) -> StudyFile:
 
 def read_results(directory: Path) -> list[RunResult]:
     """What came of each run, in the order in which they ended; a pair that was made again counts as it was then."""
-    found: dict[tuple[str, int, str], RunResult] = {}
-    for one in _read(directory / RESULTS, RunResult):
-        key = one.setup, one.pair, one.part
-        found.pop(key, None)
-        found[key] = one
-    return list(found.values())
+    return _latest(_read(directory / RESULTS, RunResult), lambda one: (one.setup, one.pair, one.part))
 
 
 def read_pairs(directory: Path) -> list[PairResult]:
     """What came of each pair."""
-    found: dict[tuple[str, int], PairResult] = {}
-    for one in _read(directory / PAIRS, PairResult):
-        found.pop((one.setup, one.pair), None)
-        found[one.setup, one.pair] = one
+    return _latest(_read(directory / PAIRS, PairResult), lambda one: (one.setup, one.pair))
+
+
+def _latest(lines: Iterator[R], key: Callable[[R], object]) -> list[R]:
+    """The last line of each key, in the order of these lines."""
+    found: dict[object, R] = {}
+    for one in lines:
+        found.pop(key(one), None)
+        found[key(one)] = one
     return list(found.values())
 
 

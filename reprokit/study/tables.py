@@ -1,23 +1,24 @@
-"""The tables of an analysis as rows of text, for the terminal and for the page."""
+"""The tables of an analysis as rows of text, on the terminal and for the page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from reprokit.screen import Cells, print_rows
 from reprokit.study import wording
 from reprokit.study.facts import (
     Analysis,
-    AttemptFacts,
     Inconsistent,
     Overhead,
     PairFacts,
-    ProcessVariance,
     SetupFacts,
     Spread,
     Variance,
 )
 from reprokit.study.wording import number, points, quantity
+
+MAX_ROWS = 200  # of a table on the screen; the CSV files and the JSON document have all
 
 Row = tuple[str, ...]
 
@@ -28,7 +29,7 @@ class TableRows:
 
     title: str
     heads: Row
-    rows: list[Row]
+    rows: Sequence[Row]
     sentence: str = ""
 
 
@@ -43,6 +44,25 @@ def tables(analysis: Analysis) -> Iterator[TableRows]:
     found = failed(analysis)
     if found.rows:
         yield found
+
+
+def print_analysis(analysis: Analysis) -> None:
+    """All tables on stdout."""
+    told = f"{analysis.runs_made} of {analysis.planned} runs, {len(analysis.setups)} setups"
+    print_rows(f"Study {analysis.name}: {told}", [], analysis.attention)
+    for table in tables(analysis):
+        print()
+        _print(table)
+
+
+def _print(table: TableRows) -> None:
+    if not table.rows:
+        print_rows(table.title, [], [table.sentence or "nothing"])
+        return
+    left_out = len(table.rows) - MAX_ROWS
+    footer = [f"({left_out} more rows: --csv, --json)"] if left_out > 0 else []
+    rows = [Cells(row) for row in (table.heads, *table.rows[:MAX_ROWS])]
+    print_rows(table.title, rows, [*footer, *([table.sentence] if table.sentence else [])])
 
 
 def pairs(analysis: Analysis) -> TableRows:
@@ -98,12 +118,11 @@ def process(analysis: Analysis) -> TableRows:
     """What varies in the metrics of the training."""
     title = "What varies in metrics of the training: largest difference and (standard deviation)"
     heads = ("setup", "source", "metric", "at", "difference", "between", "notes")
-    return TableRows(title, heads, [_process(one) for one in analysis.process], analysis.sentences.process)
-
-
-def _process(row: ProcessVariance) -> Row:
-    where = f"{row.by} {row.at}"
-    return (row.setup, row.source, row.metric, where, _both(row.spread, number), row.way, "; ".join(row.notes))
+    rows = []
+    for row in analysis.process:
+        names = row.setup, row.source, row.metric, f"{row.by} {row.at}"
+        rows.append((*names, _both(row.spread, number), row.way, "; ".join(row.notes)))
+    return TableRows(title, heads, rows, analysis.sentences.process)
 
 
 def costs(analysis: Analysis) -> TableRows:
@@ -144,12 +163,12 @@ def _change(row: Overhead) -> str:
 def failed(analysis: Analysis) -> TableRows:
     """Runs that did not finish."""
     heads = ("setup", "pair", "run", "outcome", "how it ended")
-    rows = [_failed(run) for run in analysis.runs if run.outcome != "finished"]
+    rows = [
+        (run.setup, str(run.pair), run.part, run.outcome, run.ended)
+        for run in analysis.runs
+        if run.outcome != "finished"
+    ]
     return TableRows("Runs that failed", heads, rows, "They are in no figure, and none was tried again.")
-
-
-def _failed(run: AttemptFacts) -> Row:
-    return (run.setup, str(run.pair), run.part, run.outcome, run.ended)
 
 
 def every_pair(analysis: Analysis) -> TableRows:

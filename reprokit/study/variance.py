@@ -75,6 +75,7 @@ def _variance(sample: SpreadSample, name: str, kept: Mapping[Key, _Held]) -> Var
     several: list[Values] = [*([accuracies] if accuracies else []), *([errors] if errors else []), *rates.values()]
     shuffled = any(one.truth != other.truth for one, other in _some(sample, kept))
     differ = shuffled or any(_differ(sample, values) for values in several)
+    any_compared = any(_key(one) in found and _key(other) in found for one, other in sample.two())
     row = Variance(
         source=sample.source,
         setup=sample.setup,
@@ -93,7 +94,7 @@ def _variance(sample: SpreadSample, name: str, kept: Mapping[Key, _Held]) -> Var
         classes_left_out=max(0, len(classes) - MAX_CLASSES),
         inconsistent=inconsistent,
         mae=_spread(sample, errors) if errors else None,
-        zero=_any_compared(sample, found) and not differ and not (inconsistent is not None and inconsistent.largest),
+        zero=any_compared and not differ and not (inconsistent is not None and inconsistent.largest),
         notes=(*_notes(sample, found), *([SHUFFLED] if shuffled else [])),
         sentence="",
     )
@@ -130,10 +131,6 @@ def _differ(sample: SpreadSample, values: Values) -> bool:
     if sample.way == "any two runs":
         return len(set(texts.values())) > 1
     return any(texts.get(_key(one)) != texts.get(_key(other)) for one, other in sample.two())
-
-
-def _any_compared(sample: SpreadSample, found: Mapping[Key, object]) -> bool:
-    return any(_key(one) in found and _key(other) in found for one, other in sample.two())
 
 
 def _notes(sample: SpreadSample, found: Mapping[Key, Evaluation]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from reprokit.study import sample_size, statistics
+from reprokit.study import statistics
 from reprokit.study.facts import (
     SOURCES,
     Interval,
@@ -110,7 +110,7 @@ def pairs(counts: PairCounts) -> str:
     if share is None:
         return f"No pair could be compared{left and f' ({counts.not_compared} were made)'}."
     if share.count == 0:
-        needed = sample_size.pairs_to_exclude(FEW)
+        needed = statistics.pairs_to_exclude(FEW)
         more = f"; to bring that below {percent(FEW)} takes {needed} pairs" if share.of < needed else ""
         return f"{share.of} of {share.of} pairs are identical{left}. With 95 % confidence {of(share)}{more}."
     return f"{share.count} of {share.of} pairs differ{left}. With 95 % confidence {of(share)}."
@@ -134,7 +134,8 @@ def overhead(row: Overhead) -> str:
         sure = f", {sure} with {percent(row.ratio_interval.confidence, 2)} confidence"
     direction = "more" if row.finding == "more" else "less"
     amount = f" ({change(row.ratio)}{sure})" if row.ratio is not None else f" (by {quantity(row.difference, row.unit)})"
-    chance = f"a run of {row.setup} {verb} {direction} than a run of {row.base} in {_oftener(row)} of cases"
+    often = percent((1 + abs(row.delta or 0.0)) / 2, 2)
+    chance = f"a run of {row.setup} {verb} {direction} than a run of {row.base} in {often} of cases"
     told = (
         f"{row.setup} {verb} {direction} {what} than {row.base}: {medians}{amount}; {chance} ({row.magnitude} effect)"
     )
@@ -145,10 +146,6 @@ def _by_chance(p: float | None) -> str:
     """A small p in words."""
     studies = "a million" if p is None or p < 1e-6 else f"{float(number(1 / p, 2)):,.0f}"
     return f"Were there no difference, only about one of {studies} such studies would show any as clear."
-
-
-def _oftener(row: Overhead) -> str:
-    return percent((1 + abs(row.delta or 0.0)) / 2, 2)
 
 
 def _none_shown(row: Overhead, what: str, medians: str) -> str:
@@ -206,7 +203,7 @@ def _further(row: Variance) -> str:
     """How far the range that was seen can be trusted."""
     if row.way != "any two runs" or row.runs < 2:
         return ""
-    chance = percent(sample_size.beyond_range(row.runs), 2)
+    chance = percent(statistics.beyond_range(row.runs), 2)
     return f"; one more run lies outside that range with a chance of up to {chance}"
 
 
@@ -240,7 +237,7 @@ def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
             f"Every pair of {_listed(same)} was identical; with 95 % confidence no more than {percent(most, 2)}"
         )
         told[-1] += f" of further pairs of {'it' if len(same) == 1 else 'each'} would differ"
-        needed = sample_size.pairs_to_exclude(FEW)
+        needed = statistics.pairs_to_exclude(FEW)
         told[-1] += f" ({needed} equal pairs would bring that below {percent(FEW)})." if most > FEW else "."
     if other:
         told.append(f"Pairs of {_listed(other)} differed.")
@@ -286,7 +283,8 @@ def all_variances(rows: Sequence[Variance]) -> str:
         told.append(f"Largest difference of accuracy between runs, by what is left to vary: {accuracy}.")
     if error:
         told.append(f"Largest difference of mean absolute error, by what is left to vary: {error}.")
-    zero = [setup for setup in dict.fromkeys(row.setup for row in rows) if _all_zero(rows, setup)]
+    varying = {row.setup for row in rows if not row.zero}
+    zero = [setup for setup in dict.fromkeys(row.setup for row in rows) if setup not in varying]
     if zero:
         told.append(f"In {_listed(zero)} nothing varies that was compared.")
     return " ".join(told) or "No two runs have a score that could be compared."
@@ -309,10 +307,6 @@ def _by_source(
         if source in worst
     ]
     return ", ".join(told)
-
-
-def _all_zero(rows: Sequence[Variance], setup: str) -> bool:
-    return all(row.zero for row in rows if row.setup == setup)
 
 
 def all_processes(rows: Sequence[ProcessVariance]) -> str:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reprokit.errors import ReprokitError, StudyDamaged
-from reprokit.study import csv_file, table
+from reprokit.study import csv_file, tables
 from reprokit.study.analysis import analyse, kind, source
 from reprokit.study.description import Setup, Study
 from reprokit.study.facts import FORMAT, Analysis
@@ -528,7 +528,7 @@ def test_tables_and_csv_print_nothing_that_anything_acts_upon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     analysis = hostile(tmp_path).analysis()
-    table.print_analysis(analysis)
+    tables.print_analysis(analysis)
     text = csv_file.text(analysis)
     for printed in (capsys.readouterr().out, text):
         assert not {"\x1b", "\x07", "\u202e"} & set(printed)
@@ -544,7 +544,7 @@ def test_the_table_says_what_it_means(tmp_path: Path, capsys: pytest.CaptureFixt
     for pair in range(1, 9):
         study.pair("bare", pair, False)
         study.pair("recorded", pair, True)
-    table.print_analysis(study.analysis())
+    tables.print_analysis(study.analysis())
     printed = capsys.readouterr().out
     for words in (
         "Study s: 32 of 32 runs, 2 setups",

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprokit.errors import BadStudy
-from reprokit.study import order, templates
-from reprokit.study.description import Setup, Study, differences, read
+from reprokit.study import templates
+from reprokit.study.description import Setup, Study, differences, planned, read
 from tests.support import Reprokit
 
 TWO = '[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n'
@@ -108,7 +108,7 @@ def test_differences_are_told_by_the_keys_of_the_file() -> None:
 
 @given(st.integers(2, 9), st.integers(1, 20))
 def test_every_setup_makes_one_pair_a_round(count: int, pairs: int) -> None:
-    places = order.planned(named(count, 2 * pairs))
+    places = planned(named(count, 2 * pairs))
     assert len(places) == count * pairs
     for number in range(pairs):
         row = places[number * count : (number + 1) * count]
@@ -119,7 +119,7 @@ def test_every_setup_makes_one_pair_a_round(count: int, pairs: int) -> None:
 @given(st.integers(2, 9))
 def test_over_all_rounds_no_place_and_no_neighbour_is_favoured(count: int) -> None:
     rounds = count * (1 + count % 2)
-    places = order.planned(named(count, 2 * rounds))
+    places = planned(named(count, 2 * rounds))
     at = Counter((index % count, place.setup) for index, place in enumerate(places))
     assert set(at.values()) == {rounds // count}
     rows = [places[number * count : (number + 1) * count] for number in range(rounds)]

@@ -20,12 +20,11 @@ import pytest
 
 from reprokit.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError, StoreUnreachable
 from reprokit.study import description, engines, runner, store
-from reprokit.study.attempt import PairReport, PairTask, Task, write_report
+from reprokit.study.attempt import PairReport, PairTask, Task, encoded_report
 from reprokit.study.description import Engine, Study
 from reprokit.study.engines import jobs, kubernetes, shared_store, slurm, worker
 from reprokit.study.engines.engine import PairSchedule
-from reprokit.study.engines.pair_orders import JOBS, Desk
-from reprokit.study.engines.tasks import Outstanding
+from reprokit.study.engines.tasks import JOBS, Desk, Outstanding
 from reprokit.study.engines.worker import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, run, words, written
@@ -45,7 +44,6 @@ variables = {{KIND = "dies"}}
 name = "recorded"
 entropy = "replayed"
 """
-PAIR_PROCESS = b"engines.work import pair"
 
 
 def training(mark: str, number: str) -> str:
@@ -297,8 +295,7 @@ STUDY = msgspec.json.encode(
 
 
 def come_back(desk: Desk, name: str, runs: list[RunResult], pair: PairResult | None = None) -> None:
-    file = Path(desk.place) / f"{name}.{worker.REPORT}"
-    write_report(PairReport(runs=runs, pair=pair), file)
+    desk.depot.put(f"{name}.{worker.REPORT}", encoded_report(PairReport(runs=runs, pair=pair)))
     desk.depot.put(f"{name}.{worker.CLAIM}", msgspec.json.encode(Claim(worker="w", host="h")))
 
 

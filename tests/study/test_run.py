@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from reprokit.errors import BadStudy, StudyInProgress, StudyTooLarge
-from reprokit.study import description, predictions, room, runner, store
+from reprokit.study import description, predictions, progress, runner, store
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, ended_by, run, written
@@ -292,7 +292,7 @@ def test_a_study_that_would_not_fit_stops_before_the_pair_and_goes_on_later(
     path = written(tmp_path, 'runs = 2\nkeep = "all"\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n', "print('x')")
     described, out = description.read(path), tmp_path / OUT
     with monkeypatch.context() as patch:
-        patch.setattr(room.Room, "free", lambda self: room.SPARE if self._sizes else 1 << 40)
+        patch.setattr(progress.Room, "free", lambda self: progress.SPARE if self._sizes else 1 << 40)
         with pytest.raises(StudyTooLarge, match="make room, then start the same command again"):
             runner.run(described, out, path)
     assert [one.setup for one in results(out).values()] == ["a", "a"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reprokit.errors import ExtraMissing
-from reprokit.study import sample_size, statistics
+from reprokit.study import statistics
 
 # Hollander and Wolfe, Nonparametric Statistical Methods, table 4.1: permeability of human placentas at term, and
 # between the 12th and 26th week.
@@ -119,28 +119,28 @@ def test_none_of_so_many_leaves_so_much(of: int, percent: float) -> None:
 
 def test_noethers_sample_size() -> None:
     """The example of statpsych's size.test.mann(.05, .90, .3): 44 in each group."""
-    assert sample_size.to_find(2 * 0.3 - 1, power=0.9) == 44
-    assert sample_size.to_find(0.0) is None
-    assert sample_size.to_find(1e-9) is None
+    assert statistics.to_find(2 * 0.3 - 1, power=0.9) == 44
+    assert statistics.to_find(0.0) is None
+    assert statistics.to_find(1e-9) is None
 
 
 def test_how_many_runs_could_tell_anything() -> None:
-    assert [sample_size.least_to_tell(tests) for tests in (1, 2, 10)] == [4, 5, 6]
+    assert [statistics.least_to_tell(tests) for tests in (1, 2, 10)] == [4, 5, 6]
     for tests in (1, 3, 30):
-        enough = sample_size.least_to_tell(tests)
+        enough = statistics.least_to_tell(tests)
         clearest = [statistics.rank_sum(range(n), range(n, 2 * n)) for n in (enough - 1, enough)]
         assert [found is not None and found.p * tests < 0.05 for found in clearest] == [False, True]
 
 
 @given(st.floats(0.001, 0.9))
 def test_pairs_that_exclude_a_share(share: float) -> None:
-    needed = sample_size.pairs_to_exclude(share)
+    needed = statistics.pairs_to_exclude(share)
     assert (statistics.share(0, needed).interval.high or 0) <= share + 1e-9
     assert needed == 1 or (statistics.share(0, needed - 1).interval.high or 0) > share - 1e-9
 
 
 def test_the_chance_to_leave_the_range() -> None:
-    assert sample_size.beyond_range(19) == 0.1
+    assert statistics.beyond_range(19) == 0.1
 
 
 # ---- against formulas written here -----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
     "modules",
     [
         "reprokit.study, reprokit.study.runner, reprokit.cli.study",
-        "reprokit.study.analysis, reprokit.study.table, reprokit.study.csv_file",
+        "reprokit.study.analysis, reprokit.study.tables, reprokit.study.csv_file",
     ],
 )
 def test_scipy_is_imported_when_it_is_needed(modules: str) -> None:

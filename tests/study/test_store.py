@@ -15,9 +15,8 @@ from reprokit.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
 from reprokit.study.attempt import PairTask, Task, encoded
 from reprokit.study.description import Engine, Setup, Study
-from reprokit.study.progress import StudyProgress, in_time
+from reprokit.study.progress import SPARE, Room, StudyProgress, in_time
 from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
-from reprokit.study.room import SPARE, Room
 
 
 def made(setup: str = "a", pair: int = 1, part: str = "first", **values: object) -> RunResult:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reprokit.errors import BadStudy
 
 if TYPE_CHECKING:
-    from reprokit.study.description import Engine as Settings
     from reprokit.study.description import Study
-    from reprokit.study.engines.engine import PairMaker
+    from reprokit.study.engines.engine import PairSchedule
+    from reprokit.study.engines.kubernetes import Kubernetes
 
 
 def check(study: Study) -> None:
@@ -21,7 +22,7 @@ def check(study: Study) -> None:
             raise BadStudy('engine: store, address and options are not for kind = "local"')
         return
     _check_kept(study)
-    _check_kind(settings)
+    import_module(f"{__name__}.{settings.kind}").check(settings)
     check_store(study)
 
 
@@ -42,22 +43,7 @@ def _check_kept(study: Study) -> None:
         raise BadStudy(f'keep = "{study.keep}" needs a directory that all machines share; leave engine.store out')
 
 
-def _check_kind(settings: Settings) -> None:
-    if settings.kind == "dask":
-        from reprokit.study.engines import dask
-
-        dask.check(settings)
-    elif settings.kind == "slurm":
-        from reprokit.study.engines import slurm
-
-        slurm.check(settings)
-    else:
-        from reprokit.study.engines import kubernetes
-
-        kubernetes.check(settings)
-
-
-def make(study: Study, directory: Path, lock: int) -> PairMaker:
+def make(study: Study, directory: Path, lock: int) -> PairSchedule | Kubernetes:
     """The engine that the study asks for."""
     settings = study.engine
     if settings.kind == "kubernetes":
@@ -65,22 +51,16 @@ def make(study: Study, directory: Path, lock: int) -> PairMaker:
 
         return Kubernetes(directory, settings)
     from reprokit.study.engines.engine import PairSchedule
-    from reprokit.study.engines.pair_orders import Desk
+    from reprokit.study.engines.tasks import Desk
 
     desk = Desk(directory, settings.store)
     if settings.kind == "local":
-        from reprokit.study.engines import tasks
         from reprokit.study.engines.local import Local
 
         words = f"{directory} have not come back: 'reprokit study collect {directory}' gathers them"
-        tasks.require_none_out(desk, words)
+        desk.require_none_out(words)
         return PairSchedule(Local(directory, lock, keep_logs=study.keep == "all"), settings.parallel)
     from reprokit.study.engines.jobs import Jobs
 
-    if settings.kind == "dask":
-        from reprokit.study.engines.dask import Dask
-
-        return PairSchedule(Jobs(desk, lambda: Dask(settings)), settings.parallel)
-    from reprokit.study.engines.slurm import Slurm
-
-    return PairSchedule(Jobs(desk, lambda: Slurm(settings, directory)), settings.parallel)
+    cluster = import_module(f"{__name__}.{settings.kind}")
+    return PairSchedule(Jobs(desk, lambda: cluster.opened(settings, directory)), settings.parallel)

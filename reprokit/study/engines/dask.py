@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any, Final
 
 from reprokit.errors import CannotBegin, EngineUnusable, ExtraMissing
@@ -98,6 +99,11 @@ class Dask:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it complains of whatever ends together
         with suppress(Exception):
             self._close.close()
+
+
+def opened(settings: Engine, _directory: Path) -> Dask:
+    """The client for a study."""
+    return Dask(settings)
 
 
 @contextmanager

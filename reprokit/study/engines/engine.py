@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -14,6 +14,10 @@ from reprokit.launch.interruption import WATCHED, Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
+
+if TYPE_CHECKING:
+    from reprokit.study.engines.jobs import Jobs
+    from reprokit.study.engines.local import Local
 
 
 class Stop(Exception):
@@ -34,57 +38,22 @@ class PairListener(Protocol):
         """Both runs of a pair were made and compared."""
 
 
-class PairMaker(Protocol):
-    """Where the pairs of a study are made. A pair is made on one machine, one run after the other."""
-
-    def make(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
-        """Make the pairs, in their order, each taken from the iterator (which may raise Stop) only when its turn comes.
-
-        Raises Interrupted once what was under way has ended.
-        """
-
-
-class Workplace(Protocol):
-    """Makes pairs, or their runs one by one, some at the same time."""
-
-    @property
-    def busy(self) -> int:
-        """How many are under way."""
-
-    def open(self, listener: PairListener) -> None:
-        """Get ready, and hand on what an earlier start has left."""
-
-    def begin(self, pair: PairTask) -> None:
-        """Begin a pair, or its second run."""
-
-    def settle(self, listener: PairListener) -> PairTask | None:
-        """Wait until something has ended and hand it on; returns a pair whose second run is still to be made.
-
-        Raises Interrupted where a run was ended from outside.
-        """
-
-    def hold(self) -> None:
-        """Begin nothing that has not begun."""
-
-    def interrupt(self, number: int) -> None:
-        """Have everything end; called by a signal's handler."""
-
-    def close(self) -> None:
-        """End what is still under way."""
-
-
 class PairSchedule:
-    """Makes pairs at a workplace, some at the same time if that is asked for."""
+    """Makes pairs by processes here or by jobs elsewhere, some at the same time if that is asked for."""
 
-    def __init__(self, workplace: Workplace, parallel: int) -> None:
+    def __init__(self, workplace: Local | Jobs, parallel: int) -> None:
         self._workplace, self._parallel = workplace, parallel
         self._again: list[PairTask] = []  # whose second run is still to be made
         self._asked = 0
         self._stop: Stop | None = None
 
     def make(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
-        """Make the pairs; a signal ends what is under way, and raises Interrupted then."""
-        before = {number: signal.signal(number, self._take) for number in _not_ignored()}
+        """Make the pairs, in their order, each taken from the iterator (which may raise Stop) only when its turn comes.
+
+        A signal ends what is under way, and raises Interrupted then.
+        """
+        watched = [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
+        before = {number: signal.signal(number, self._take) for number in watched}
         try:
             self._workplace.open(listener)
             self._make(pairs, listener)
@@ -124,10 +93,6 @@ class PairSchedule:
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number
         self._workplace.interrupt(number)
-
-
-def _not_ignored() -> list[signal.Signals]:
-    return [number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
 
 
 def continued(

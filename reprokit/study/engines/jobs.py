@@ -14,7 +14,7 @@ from reprokit.launch.interruption import Interrupted
 from reprokit.launch.messages import say, warn
 from reprokit.study.attempt import PairTask
 from reprokit.study.engines.engine import PairListener, Stop
-from reprokit.study.engines.pair_orders import Desk, lost_words
+from reprokit.study.engines.tasks import Desk, lost_words
 from reprokit.study.engines.worker import NOW, UNLESS_BEGUN, Claim, JobEnd
 
 POLL: Final = 0.2  # seconds between two looks at what is under way
@@ -152,7 +152,8 @@ class Jobs:
     def _await(self, name: str, claim: Claim) -> None:
         """Wait for the end of an earlier job, or until it gives no more sign of life."""
         beat, seen, said = self._desk.beat(name), time.monotonic(), False
-        silence = SILENCE if _may_live(claim) else self._desk.silence
+        may_live = claim.host != os.uname().nodename or rundir.is_running(claim.process)
+        silence = SILENCE if may_live else self._desk.silence
         while self._desk.ended(name) is None and time.monotonic() < seen + silence:
             if not said:
                 say(f"{name}, a job of an earlier start of this study, may still be at work; waiting for its end")
@@ -163,8 +164,3 @@ class Jobs:
             time.sleep(POLL)
             if self._asked:
                 raise Interrupted(self._asked)
-
-
-def _may_live(claim: Claim) -> bool:
-    """Whether a job may go on; of another machine nobody knows."""
-    return claim.host != os.uname().nodename or rundir.is_running(claim.process)

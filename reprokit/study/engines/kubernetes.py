@@ -21,9 +21,9 @@ from reprokit.launch.messages import say
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Engine
 from reprokit.study.engines import shared_store as depots
-from reprokit.study.engines import tasks, worker
+from reprokit.study.engines import worker
 from reprokit.study.engines.engine import PairListener
-from reprokit.study.engines.pair_orders import Desk
+from reprokit.study.engines.tasks import Desk
 from reprokit.study.store import read_study
 
 MANIFEST: Final = "job.json"
@@ -86,7 +86,7 @@ class Kubernetes:
     def make(self, pairs: Iterator[PairTask], _listener: PairListener) -> None:
         """Write it; nothing is made here."""
         words = f"{self._directory / MANIFEST} have not come back: apply it, then 'reprokit study collect"
-        tasks.require_none_out(self._desk, f"{words} {self._directory}'")
+        self._desk.require_none_out(f"{words} {self._directory}'")
         pending = list(pairs)
         if not pending:
             return

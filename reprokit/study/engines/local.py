@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,7 @@ MAX_LAST: Final = 300  # characters of its last line
 class Working:
     """A process that makes a run of a pair."""
 
-    def __init__(self, pair: PairTask, task: Task, place: Path, lock: int) -> None:
+    def __init__(self, pair: PairTask, task: Task, place: Path, locks: list[int], variables: Mapping[str, str]) -> None:
         self.pair, self.task = pair, task
         name = name_of(task.setup, task.pair, task.part)
         self._report = place / f"{name}.report.json"
@@ -41,7 +42,7 @@ class Working:
         self._order.write_bytes(msgspec.json.encode(task))
         self.log = place / LOGS / f"{name}.log"
         code = CODE.format(path=[part for part in sys.path if part])
-        words = [sys.executable, "-c", code, str(self._order), str(self._report), str(lock)]
+        words = [sys.executable, "-c", code, str(self._order), str(self._report), *map(str, locks)]
         # A session of its own: Ctrl-C comes from here, once, and nothing of it outlives it.
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -49,8 +50,8 @@ class Working:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=inherited(),
-                pass_fds=[lock],
+                env=variables,
+                pass_fds=locks,
                 start_new_session=True,
             )
 
@@ -80,8 +81,17 @@ class Working:
 class Local:
     """Makes runs by processes of this machine, one after the other for each pair."""
 
-    def __init__(self, directory: Path, lock: int, *, keep_logs: bool = False) -> None:
-        self._directory, self._lock, self._keep_logs = directory, lock, keep_logs
+    def __init__(
+        self,
+        directory: Path,
+        lock: int | None = None,
+        *,
+        keep_logs: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self._directory, self._keep_logs = directory, keep_logs
+        self._locks = [] if lock is None else [lock]  # of the study, which its runs hold too
+        self._variables = inherited() if variables is None else variables
         self._working: list[Working] = []
         self._asked = 0
 
@@ -96,7 +106,8 @@ class Local:
 
     def begin(self, pair: PairTask) -> None:
         """Begin a pair's first run, or its second."""
-        new = Working(pair, pair.first if pair.made is None else pair.second, self._directory, self._lock)
+        task = pair.first if pair.made is None else pair.second
+        new = Working(pair, task, self._directory, self._locks, self._variables)
         self._working.append(new)
         if self._asked:  # meanwhile
             new.send(self._asked)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from reprokit.errors import ExtraMissing, StoreUnreachable
@@ -19,22 +19,6 @@ from reprokit.rundir import open_regular
 
 PATIENCE: Final = 60.0  # seconds that a store has to answer before a study begins
 MAX_REASON: Final = 300  # characters
-
-
-class Depot(Protocol):
-    """Small named files; each is there whole or not at all."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file, over one that may be there."""
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file that must be new; False if it is there already."""
-
-    def get(self, name: str, limit: int) -> bytes | None:
-        """A file; None if there is none. One that is larger than the limit is cut one byte behind it."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
 
 
 def is_url(place: str) -> bool:
@@ -84,7 +68,7 @@ def _probe(depot: Depot, place: str) -> None:
 
 
 class DepotDirectory:
-    """A directory that all machines reach by the same path."""
+    """Small named files in a directory that all machines reach by the same path; each is there whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,7 +102,7 @@ class DepotDirectory:
         return partial
 
     def get(self, name: str, limit: int) -> bytes | None:
-        """A file; None if there is none."""
+        """A file; None if there is none. One that is larger than the limit is cut one byte behind it."""
         try:
             with open(self._path / name, "rb", opener=open_regular) as file:
                 return file.read(limit + 1)
@@ -134,7 +118,7 @@ class DepotDirectory:
 
 
 class DepotStore:
-    """Files below a URL that fsspec reaches: an object store, a server, a directory."""
+    """The same below a URL that fsspec reaches: an object store, a server, a directory."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -163,7 +147,7 @@ class DepotStore:
         return True
 
     def get(self, name: str, limit: int) -> bytes | None:
-        """A file; None if there is none."""
+        """A file; None if there is none. One that is larger than the limit is cut one byte behind it."""
         data = self._tried(lambda: self._get(f"{self._root}/{name}", limit))
         return None if data is None else bytes(data)[: limit + 1]
 
@@ -186,6 +170,9 @@ class DepotStore:
             return call()
         except Exception as error:
             raise StoreUnreachable(f"the store {self._url} cannot be reached: {_reason(error)}") from None
+
+
+Depot: TypeAlias = DepotDirectory | DepotStore
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """What makes a pair on another machine: takes the order for it from the depot, and leaves there what came of it.
 
-The training is started by processes of reprokit's own: the worker that runs this has nothing of the shim in it.
+Each run has a process of its own: the worker that starts it has nothing of the shim in it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import gzip
 import os
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,13 +20,12 @@ import msgspec
 
 from reprokit.errors import CannotBegin, ReprokitError
 from reprokit.launch.environment import inherited
-from reprokit.launch.interruption import WATCHED, Interrupted
-from reprokit.launch.kernel import end_with_parent
+from reprokit.launch.interruption import Interrupted
 from reprokit.study import attempt as attempts
-from reprokit.study.attempt import INTERRUPTED, PairReport, PairTask, Task
+from reprokit.study.attempt import PairReport, PairTask, Task
 from reprokit.study.engines import shared_store as depots
-from reprokit.study.engines.engine import PairSchedule
-from reprokit.study.engines.local import GRACE, MAX_LOG, Local
+from reprokit.study.engines.engine import continued
+from reprokit.study.engines.local import MAX_LOG, Local
 from reprokit.study.engines.shared_store import Depot
 from reprokit.study.results import MAX_LINE, PairResult, RunResult
 from reprokit.study.store import LOGS, PREDICTIONS, RUNS, name_of
@@ -39,9 +38,6 @@ UNLESS_BEGUN: Final = b"unless begun"  # and one that finds this does not begin
 MAX_ORDER: Final = 16 << 20  # bytes
 MAX_REPORT: Final = 2 * MAX_LINE + (1 << 20)
 MAX_TASKS: Final = 256 << 20  # bytes of all orders of a manifest
-CODE: Final = (
-    "import sys; sys.path[:] = {path!r}; from reprokit.study.engines.worker import pair; sys.exit(pair(sys.argv[1:]))"
-)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +90,7 @@ def perform(depot: Depot, name: str, data: bytes, worker: str) -> None:
     words = ""
     try:
         with _directory(order) as directory:
-            words = _Job(depot, name, order, directory).made(_placed(order, directory, worker))
+            words = _Job(depot, name, order, directory).make(_placed(order, directory, worker))
     except BaseException as error:
         words = f"its worker was ended ({type(error).__name__}: {error})".replace(": )", ")")
         raise
@@ -132,66 +128,63 @@ def _placed(order: Order, directory: Path, worker: str) -> PairTask:
 
 
 class _Job:
-    """The process that makes a pair, and what is said of it meanwhile."""
+    """A pair that is being made: gives signs of life, and tells what has ended."""
 
     def __init__(self, depot: Depot, name: str, order: Order, directory: Path) -> None:
         self._depot, self._name, self._order, self._directory = depot, name, order, directory
-        self._scratch = Path(tempfile.mkdtemp(prefix=".job-", dir=directory))
-        self._report = self._scratch / REPORT
-        self._told = b""
-        self._beats = 0
+        self._local = Local(directory, keep_logs=order.pair.keep == "all", variables=_environment())
+        self._report = PairReport()
+        self._is_over = threading.Event()
+        self._is_stopped = False
 
-    def made(self, pair: PairTask) -> str:
+    def make(self, pair: PairTask) -> str:
         """Make it; why not all of it was made, or nothing."""
-        process = self._start(pair)
+        thread = threading.Thread(target=self._look, name="signs of life", daemon=True)
+        thread.start()
         try:
-            words = self._watched(process)
+            self._local.open(self)
+            rest = continued(pair, [pair.made] if pair.made is not None else [], self)
+            while rest is not None:
+                self._local.begin(rest)
+                rest = self._local.settle(self)
+        except Interrupted:
+            return "it was interrupted" if self._is_stopped else "the process that made it was ended from outside"
         finally:
-            _ended(process)
-            self._tell_report()
+            self._local.close()
+            self._is_over.set()
+            thread.join()
+            self._tell()
             if self._order.apart:
                 self._hand_over(pair)
-            for file in self._scratch.iterdir():
-                file.unlink()
-            self._scratch.rmdir()
-        return words
+        return ""
 
-    def _start(self, pair: PairTask) -> subprocess.Popen[bytes]:
-        order = self._scratch / ORDER
-        order.write_bytes(attempts.encoded(pair))
-        code = CODE.format(path=[part for part in sys.path if part])
-        with open(os.devnull, "r+b") as nothing:
-            return subprocess.Popen(
-                [sys.executable, "-c", code, str(order), str(self._report)],
-                stdin=nothing,
-                env=_environment(),
-                start_new_session=True,
-            )
+    def run_ended(self, run: RunResult) -> None:
+        """Tell of a run."""
+        self._report.runs.append(run)
+        self._try_to_tell()
 
-    def _watched(self, process: subprocess.Popen[bytes]) -> str:
-        """Give signs of life until it has ended; how it ended, where that was not well."""
-        is_stopped = False
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return _words(process.wait(self._order.beat), is_stopped=is_stopped)
-            if self._is_to_stop() and not is_stopped:
-                is_stopped = True
-                process.terminate()
+    def pair_ended(self, _task: PairTask, pair: PairResult) -> None:
+        """Tell of both."""
+        self._report.pair = pair
+        self._try_to_tell()
 
-    def _is_to_stop(self) -> bool:
-        """Ask whether to end, and tell that this goes on; a depot that is away for a while is no reason to end."""
-        with suppress(ReprokitError):
-            self._beats += 1
-            self._depot.put(f"{self._name}.{BEAT}", str(self._beats).encode())
-            self._tell_report()
-            return self._depot.get(f"{self._name}.{STOP}", 100) == NOW
-        return False
+    def _try_to_tell(self) -> None:
+        with suppress(ReprokitError):  # a depot that is away for a while is no reason to end
+            self._tell()
 
-    def _tell_report(self) -> None:
-        report = self._report.read_bytes() if self._report.exists() else b""
-        if report != self._told:
-            self._depot.put(f"{self._name}.{REPORT}", report)
-            self._told = report
+    def _tell(self) -> None:
+        self._depot.put(f"{self._name}.{REPORT}", attempts.encoded_report(self._report))
+
+    def _look(self) -> None:
+        """Tell that this goes on, and ask whether to end."""
+        beats = 0
+        while not self._is_over.wait(self._order.beat):
+            with suppress(ReprokitError):
+                beats += 1
+                self._depot.put(f"{self._name}.{BEAT}", str(beats).encode())
+                if not self._is_stopped and self._depot.get(f"{self._name}.{STOP}", 100) == NOW:
+                    self._is_stopped = True
+                    self._local.interrupt(signal.SIGTERM)
 
     def _hand_over(self, pair: PairTask) -> None:
         """What a run predicted, and the end of what it printed if that was kept."""
@@ -200,32 +193,9 @@ class _Job:
             for file in (self._directory / PREDICTIONS / f"{name}.json", self._directory / LOGS / f"{name}.log"):
                 if file.is_file():
                     with open(file, "rb") as stream:
-                        stream.seek(-min(MAX_LOG, file.stat().st_size) if file.suffix == ".log" else 0, _whence(file))
+                        if file.suffix == ".log":
+                            stream.seek(-min(MAX_LOG, file.stat().st_size), os.SEEK_END)
                         self._depot.put(f"{self._name}.{file.name}", stream.read())
-
-
-def _whence(file: Path) -> int:
-    return os.SEEK_END if file.suffix == ".log" else os.SEEK_SET
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of a job outlives it."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _words(status: int, *, is_stopped: bool) -> str:
-    if status == 0:
-        return ""
-    if status == INTERRUPTED:
-        return "it was interrupted" if is_stopped else "the process that made it was ended from outside"
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    return f"the process that made it {how}"
 
 
 def _environment() -> dict[str, str]:
@@ -246,43 +216,6 @@ def _environment_of(process: int) -> set[str]:
     with suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
         return {os.fsdecode(entry.partition(b"=")[0]) for entry in file.read().split(b"\0")}
     return set()
-
-
-# The process that makes a pair
-
-
-class _Reporter:
-    """Writes down whatever has ended."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._report = file, PairReport()
-
-    def run_ended(self, run: RunResult) -> None:
-        """A run has ended."""
-        self._report.runs.append(run)
-        attempts.write_report(self._report, self._file)
-
-    def pair_ended(self, _task: PairTask, pair: PairResult) -> None:
-        """Both were compared."""
-        self._report.pair = pair
-        attempts.write_report(self._report, self._file)
-
-
-def pair(arguments: list[str]) -> int:
-    """Make the pair of a file, as a study on this machine does, and write what came of it."""
-    order, report = map(Path, arguments)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # which a worker may have blocked
-    parent = os.getppid()
-    end_with_parent(signal.SIGTERM)  # of a worker that dies no training is to go on
-    if os.getppid() != parent:
-        return INTERRUPTED
-    task = msgspec.json.decode(order.read_bytes(), type=PairTask, strict=False)
-    local = Local(Path(task.first.place), os.open(os.devnull, os.O_RDWR), keep_logs=task.keep == "all")
-    try:
-        PairSchedule(local, 1).make(iter([task]), _Reporter(report))
-    except Interrupted:
-        return INTERRUPTED
-    return 0
 
 
 # A command of any scheduler
