@@ -140,27 +140,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         self, shim: Path, trail: Path, snapshots: Path, patches: Sequence[Mapping[str, str]] = ()
     ) -> dict[str, Any]:
         """plan.json: all that the agent needs to know; patches are those that agents apply."""
-        pools = {"pools": dict(self.pools)} if self.pools else {}
-        is_quiet = self.mode == RUN and not self.observed
-        trails = {"trail": str(trail)} if self.trail.is_on else {}
-        if self.trail.code == WITH_GRADIENTS.code:
-            trails["trail_gradients"] = "in graphs"
-        patched = {"patches": list(patches)} if patches else {}
-        asked = () if self.profiling is None else ("functions", "operators", "steps", "seconds", "confirm")
-        profiling = {"profiling": {name: getattr(self.profiling, name) for name in asked}} if asked else {}
-        capture = {} if self.capture is None else {"capture": self.capture.for_agent(snapshots, trail)}
-        watched = {"observed": True} if self.observed else {}
-        quiet = {"quiet": True} if is_quiet else {}
-        return {
-            "format": AGENT_PLAN_FORMAT,
-            "mode": self.mode,
-            "shim": str(shim),
-            "library": str(trail),
-            **trails,
-            **pools,
-            **patched,
-            **profiling,
-            **capture,
-            **watched,
-            **quiet,
+        asked = ("functions", "operators", "steps", "seconds", "confirm")
+        optional = {
+            "trail": str(trail) if self.trail.is_on else "",
+            "trail_gradients": "in graphs" if self.trail.code == WITH_GRADIENTS.code else "",
+            "pools": dict(self.pools),
+            "patches": list(patches),
+            "profiling": self.profiling and {name: getattr(self.profiling, name) for name in asked},
+            "capture": self.capture and self.capture.for_agent(snapshots, trail),
+            "observed": self.observed,
+            "quiet": self.mode == RUN and not self.observed,
         }
+        given = {name: value for name, value in optional.items() if value}
+        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), "library": str(trail), **given}

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
@@ -119,17 +119,14 @@ class RunDirectory:
                 raise RunNotFound(f"{self.path} is not a directory; name a run directory, or 'last'")
             os.lstat(self.path / RUN)
         except PermissionError:
-            self._refuse_unreadable(self.path)
+            advice = "run as its owner or ask for a copy"
+            raise RunNotReadable(f"{self.path} may not be read by this user; {advice}") from None
         except FileNotFoundError:
             if os.path.isdir(self.path):
                 raise RunNotFound(f"{self.path} holds no {RUN}: it is not a run directory") from None
             raise RunNotFound(f"{self.path} does not exist; 'reprokit record' makes a run") from None
         except (OSError, ValueError) as error:
             raise RunNotFound(f"{self.path}: {reason(error)}; name a run directory, or 'last'") from None
-
-    @staticmethod
-    def _refuse_unreadable(path: Path) -> NoReturn:
-        raise RunNotReadable(f"{path} may not be read by this user; run as its owner or ask for a copy") from None
 
     @property
     def in_progress(self) -> bool:

@@ -211,9 +211,9 @@ def show(directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> Non
     """Say what came of the study in DIR: what varied, where that came from, and what determinism cost."""
     if as_json and as_csv:
         raise UsageError("--json and --csv are two formats: choose one")
-    from reprokit.study import csv_file, page
+    from reprokit.study import page
     from reprokit.study.analysis import analyse
-    from reprokit.study.tables import print_analysis
+    from reprokit.study.tables import csv_text, print_analysis
 
     analysis = analyse(directory)
     if html is not None:
@@ -221,6 +221,6 @@ def show(directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> Non
     if as_json:
         print_json(msgspec.to_builtins(analysis))
     elif as_csv:
-        click.echo(csv_file.text(analysis), nl=False)
+        click.echo(csv_text(analysis), nl=False)
     elif html is None:
         print_analysis(analysis)

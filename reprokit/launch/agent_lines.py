@@ -24,12 +24,6 @@ _WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"'
 WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"', *_WHOLE)
 
 
-class _Started(msgspec.Struct):
-    """The line of a process in which an agent began."""
-
-    pid: int
-
-
 class PatchLine(msgspec.Struct, frozen=True):
     """What became of a patch in one process."""
 
@@ -44,6 +38,7 @@ class AgentFacts(msgspec.Struct):
     """The agent's presence, the first process's Python, the frameworks and what went wrong."""
 
     loaded: bool = False
+    pids: set[int] = msgspec.field(default_factory=set)  # of the processes in which an agent began
     python: dict[str, str] | None = None
     frameworks: dict[str, str] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
@@ -80,16 +75,6 @@ def _lines(run: Path) -> list[bytes]:
         return []
 
 
-def pids(run: Path) -> set[int]:
-    """The processes in which an agent began, among the first lines."""
-    found = set()
-    for line in _lines(run):
-        if b'"k":"agent"' in line:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                found.add(msgspec.json.decode(line, type=_Started).pid)
-    return found
-
-
 def _take(facts: AgentFacts, line: bytes) -> None:
     try:
         value = msgspec.json.decode(line, type=dict[str, Any])
@@ -98,6 +83,8 @@ def _take(facts: AgentFacts, line: bytes) -> None:
     kind = value.get("k")
     if kind == "agent":
         facts.loaded = True
+        if type(value.get("pid")) is int:
+            facts.pids.add(value["pid"])
         if facts.python is None:
             facts.python = {key: str(value[key]) for key in PYTHON if key in value}
             facts.python.update({"flags": " ".join(map(str, _texts(value, "flags")))})

@@ -51,7 +51,9 @@ def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path
     head = _head(directory / program)
     if not head.startswith((ELF_MAGIC, b"#!")):
         # execvp gives a file that the kernel does not know to the shell.
-        _refuse_binary(arguments[0], head)
+        if b"\0" in head.split(b"\n", 1)[0]:
+            what = "is neither a program of this system nor a script"
+            raise CommandNotExecutable(f"{arguments[0]} {what}; it cannot be run")
         arguments, program = ("/bin/sh", program, *arguments[1:]), "/bin/sh"
     return Command(arguments, program, _refusal(program, arguments, search_path, directory))
 
@@ -86,11 +88,6 @@ def _check_executable(name: str, path: Path) -> None:
         raise CommandNotExecutable(f"{name} is a directory; name a program or a script in it")
     if not stat.S_ISREG(mode) or not os.access(path, os.X_OK):
         raise CommandNotExecutable(f"{name} is not executable; use chmod +x, or name its interpreter: python {name}")
-
-
-def _refuse_binary(name: str, head: bytes) -> None:
-    if b"\0" in head.split(b"\n", 1)[0]:
-        raise CommandNotExecutable(f"{name} is neither a program of this system nor a script; it cannot be run")
 
 
 def _head(path: Path) -> bytes:

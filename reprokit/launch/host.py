@@ -185,17 +185,14 @@ class Gathering:
         program = os.path.realpath(directory / self._program)
         facts.program = {"path": program, "digest": file_digest(Path(program), opener=rundir.open_following) or ""}
         facts.system, facts.cpu, facts.memory, facts.limits = system_facts(), cpu_facts(), memory(), limit_facts()
-        self._write()
+        with suppress(CannotWriteRun):  # the end of the run tries again, and says so
+            rundir.write_json(self._run / rundir.ENVIRONMENT, facts)
         # Only now, as they would have delayed the training's start.
         from reprokit.launch import data, sources
 
         facts.accelerator, facts.git = driver_facts(), sources.git(directory)
         facts.gpus = gpu_facts(directory)
         facts.data = data.declared(facts.declared, directory, self._has_no_time)
-
-    def _write(self) -> None:
-        with suppress(CannotWriteRun):  # the end of the run tries again, and says so
-            rundir.write_json(self._run / rundir.ENVIRONMENT, self._facts)
 
     def _has_no_time(self) -> bool:
         return time.monotonic() > self._deadline or self._interrupted()

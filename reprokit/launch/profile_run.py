@@ -85,7 +85,7 @@ def _tell_agents(enough: Path) -> None:
 def interrupt(run: Path, command: int = 0) -> None:
     """SIGINT for the command, and for the topmost Python processes where it is none itself."""
     alive = set(processes(run))
-    observed = agent_lines.pids(run) & alive
+    observed = agent_lines.read(run).pids & alive
     if command in observed:
         send([command], signal.SIGINT)
         return

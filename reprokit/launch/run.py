@@ -231,7 +231,12 @@ def _say_beginning(plan: Plan, run: RunFile) -> None:
         say(f"replaying: {shlex.join(plan.command)}")
         if plan.record_crypto:
             warn("the bytes of cryptographic libraries were recorded too: keys that are made now are the same again")
-    for words in (*(f"changed: {change}" for change in plan.changed), *run.warnings, *words_of_patches(run)):
+    said = [*(f"changed: {change}" for change in plan.changed), *run.warnings]
+    if run.patches:
+        from reprokit.launch.run_patches import words_before
+
+        said += words_before(run.patches)
+    for words in said:
         warn(words)
 
 
@@ -337,15 +342,6 @@ class Shimmed:
         say_captured(prepared.plan, prepared.path, prepared.run)
         if self._stopped:
             raise ReplayStopped(self._stopped)
-
-
-def words_of_patches(run: RunFile) -> Iterable[str]:
-    """What must be said of the patches before the start."""
-    if not run.patches:
-        return ()
-    from reprokit.launch.run_patches import words_before
-
-    return words_before(run.patches)
 
 
 def hook_of(plan: Plan, path: Path) -> Hook | None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from reprokit.study import curves, overhead, statistics, store, variance, wording
+from reprokit.study import overhead, statistics, store, variance, wording
 from reprokit.study.description import Setup as Described
 from reprokit.study.description import Study
 from reprokit.study.facts import (
     Analysis,
     AttemptFacts,
+    Curve,
+    CurveLine,
     Kind,
     Overhead,
     PairCounts,
@@ -25,12 +27,15 @@ from reprokit.study.facts import (
     Source,
     Variance,
 )
-from reprokit.study.results import Evaluation, PairResult, RunResult
+from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from reprokit.version import VERSION
 
 R = TypeVar("R", RunResult, PairResult)
 
 MAX_NOTES: Final = 20
+MAX_CURVES: Final = 12
+MAX_LINES: Final = 400  # of one metric
+MAX_POINTS: Final = 200  # of one line
 METHODS: Final = (
     "Times, processor times and storage are compared by Wilcoxon's rank-sum test (Mann and Whitney's U), two-sided: "
     "exact up to 50 runs of each, ties included, by the normal approximation beyond. It assumes that runs are "
@@ -78,7 +83,7 @@ def analysis_of(
     varying = tuple(row for sample in samples for row in variance.variances(directory, sample))
     processes = [variance.processes(sample) for sample in samples]
     process = tuple(row for rows, _ in processes for row in rows)
-    drawn, left_out = curves.curves(results)
+    drawn, left_out = _curves(results)
     return Analysis(
         reprokit=VERSION,
         made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -211,28 +216,23 @@ def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> ove
 
 def _run(run: RunResult) -> AttemptFacts:
     main = _main(run.evaluations)
+    texts = {name: wording.short(getattr(run, name)) for name in ("ended", "started", "host", "worker")}
     return AttemptFacts(
-        setup=run.setup,
-        pair=run.pair,
-        part=run.part,
-        mode=run.mode,
-        seed=run.seed,
-        outcome=run.outcome,
-        ended=wording.short(run.ended),
-        started=wording.short(run.started),
-        seconds=_number(run.seconds),
-        processor=_number(run.processor),
-        memory=run.memory,
-        stored=run.stored,
-        profile=run.profile,
-        epochs=run.epochs,
-        accuracy=_number(main.accuracy) if main is not None else None,
-        mae=_number(main.mae) if main is not None else None,
-        host=wording.short(run.host),
-        worker=wording.short(run.worker),
-        together=run.together,
-        notes=tuple(map(wording.short, run.notes[:MAX_NOTES])),
+        **{
+            **_shared(run, AttemptFacts),
+            **texts,
+            "seconds": _number(run.seconds),
+            "processor": _number(run.processor),
+            "accuracy": _number(main.accuracy) if main is not None else None,
+            "mae": _number(main.mae) if main is not None else None,
+            "notes": tuple(map(wording.short, run.notes[:MAX_NOTES])),
+        }
     )
+
+
+def _shared(result: RunResult | PairResult, facts: type[msgspec.Struct]) -> dict[str, Any]:
+    """What of a result is a fact as it is."""
+    return {name: getattr(result, name) for name in facts.__struct_fields__ if hasattr(result, name)}
 
 
 def _main(evaluations: Sequence[Evaluation]) -> Evaluation | None:
@@ -305,6 +305,56 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
     if lengths is not None:
         how = "" if equal_until is not None else ", and equal that far"
         yield f"one run has {lengths[0]} values, the other {lengths[1]}: compared as far as both go{how}"
+
+
+# ---- the metrics of all runs, thinned out to what a drawing can show -------------------------------------------------
+
+
+def _curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
+    """A curve for each metric, and how many metrics are left out; those that most runs have come first."""
+    found: dict[tuple[str, Literal["epoch", "step"]], list[CurveLine]] = {}
+    for run in runs:
+        for one in run.series:
+            if one.values:
+                found.setdefault((one.name, one.by), []).append(_curve_line(run, one))
+    for lines in found.values():
+        lines.sort(key=lambda line: line.pair)  # of each setup as many, where there are too many
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    made = tuple(
+        Curve(
+            metric=wording.short(name), by=by, lines=tuple(lines[:MAX_LINES]), left_out=max(0, len(lines) - MAX_LINES)
+        )
+        for (name, by), lines in ordered[:MAX_CURVES]
+    )
+    return made, max(0, len(ordered) - MAX_CURVES)
+
+
+def _curve_line(run: RunResult, series: MetricSeries) -> CurveLine:
+    finite = [(number, value if statistics.usable(value) else None) for number, value in enumerate(series.values, 1)]
+    return CurveLine(
+        setup=run.setup,
+        pair=run.pair,
+        part=run.part,
+        points=tuple(thinned(finite, MAX_POINTS)),
+        values=len(finite),
+        not_finite=sum(value is None for _, value in finite),
+    )
+
+
+def thinned(points: Sequence[tuple[int, float | None]], most: int) -> Sequence[tuple[int, float | None]]:
+    """The first and last, the least and largest of each stretch, and a gap where there is one."""
+    if len(points) <= most:
+        return points
+    kept = {points[0], points[-1]}
+    size = -(-2 * len(points) // most)
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        numbers = [point for point in stretch if point[1] is not None]
+        if numbers:
+            kept |= {min(numbers, key=lambda point: point[1] or 0.0), max(numbers, key=lambda point: point[1] or 0.0)}
+        if len(numbers) < len(stretch):
+            kept.add(next(point for point in stretch if point[1] is None))
+    return sorted(kept, key=lambda point: point[0])
 
 
 # ---- the whole in words ----------------------------------------------------------------------------------------------

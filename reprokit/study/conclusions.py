@@ -74,15 +74,18 @@ def _of(count: int, total: int) -> str:
 def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
     if not recorded:
         yield "That was not asked: no setup of this study records and replays."
-    for setup in recorded:
-        pairs = setup.pairs
-        compared = pairs.identical + pairs.different
-        if compared:
-            told = f"{_of(pairs.identical, compared)} identical, bit for bit"
-            missing = f"; {pairs.not_compared} more could not be compared" if pairs.not_compared else ""
-            yield f"{setup.name} ({setup.words}): {told}{missing}."
-        else:
-            yield f"{setup.name} ({setup.words}): no pair could be compared."
+    yield from (_pairs_of(setup, "identical", ", bit for bit") for setup in recorded)
+
+
+def _pairs_of(setup: SetupFacts, which: Literal["identical", "different"], more: str = "") -> str:
+    """How many pairs of a setup are so."""
+    pairs, head = setup.pairs, f"{setup.name} ({setup.words}):"
+    compared = pairs.identical + pairs.different
+    if not compared:
+        return f"{head} no pair could be compared."
+    count = pairs.identical if which == "identical" else pairs.different
+    missing = f"; {pairs.not_compared} more could not be compared" if more and pairs.not_compared else ""
+    return f"{head} {_of(count, compared)} {which}{more}{missing}."
 
 
 def _varies(analysis: Analysis) -> Iterator[str]:
@@ -92,12 +95,7 @@ def _varies(analysis: Analysis) -> Iterator[str]:
     ]
     if not bare:
         yield "That was not asked: every setup of this study holds something."
-    for setup in bare:
-        compared = setup.pairs.identical + setup.pairs.different
-        if compared:
-            yield f"{setup.name} ({setup.words}): {_of(setup.pairs.different, compared)} different."
-        else:
-            yield f"{setup.name} ({setup.words}): no pair could be compared."
+    yield from (_pairs_of(setup, "different") for setup in bare)
     yield analysis.sentences.variance
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from reprokit.pages import drawing
 from reprokit.pages.drawing import Axis, Place, axis
-from reprokit.study.curves import thinned
+from reprokit.study.analysis import thinned
 from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLine, SetupFacts, Source, Spread, Variance
 from reprokit.study.wording import number, points, quantity
 

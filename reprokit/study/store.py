@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, StudyDamaged
+from reprokit.errors import CannotWriteRun, StudyDamaged, reason
 from reprokit.rundir import open_regular, write_whole
 from reprokit.study import results
 from reprokit.study.description import PairPlace, Study
@@ -82,7 +82,7 @@ def read_study(directory: Path) -> StudyFile:
             raise ValueError(f"it is larger than {MAX_STUDY} bytes")
         return msgspec.json.decode(data, type=StudyFile)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise StudyDamaged(f"{path}: {' '.join(str(error).split())}; the study cannot be used") from None
+        raise StudyDamaged(f"{path}: {reason(error)}; the study cannot be used") from None
 
 
 def read_results(directory: Path) -> list[RunResult]:
@@ -141,8 +141,7 @@ def _decoded(path: Path, number: int, line: bytes, kind: type[R]) -> R:
     try:
         return results.decode(line, kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        words = " ".join(str(error).split())
-        raise StudyDamaged(f"{path}, line {number}: {words}; the study cannot be used") from None
+        raise StudyDamaged(f"{path}, line {number}: {reason(error)}; the study cannot be used") from None
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reprokit.errors import ReprokitError, StudyDamaged
-from reprokit.study import csv_file, tables
+from reprokit.study import tables
 from reprokit.study.analysis import analyse, kind, source
 from reprokit.study.description import Setup, Study
 from reprokit.study.facts import FORMAT, Analysis
@@ -521,7 +521,7 @@ def test_no_result_is_too_strange(written: list[bytes]) -> None:
         except StudyDamaged:
             return
         check(json.loads(json.dumps(msgspec.to_builtins(analysis), allow_nan=False)))
-        csv_file.text(analysis)
+        tables.csv_text(analysis)
 
 
 def test_tables_and_csv_print_nothing_that_anything_acts_upon(
@@ -529,7 +529,7 @@ def test_tables_and_csv_print_nothing_that_anything_acts_upon(
 ) -> None:
     analysis = hostile(tmp_path).analysis()
     tables.print_analysis(analysis)
-    text = csv_file.text(analysis)
+    text = tables.csv_text(analysis)
     for printed in (capsys.readouterr().out, text):
         assert not {"\x1b", "\x07", "\u202e"} & set(printed)
     cells = [line.split(",") for line in text.splitlines()]

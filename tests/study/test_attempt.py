@@ -55,21 +55,41 @@ def test_a_pair_is_made_and_compared_where_its_process_is(tmp_path: Path) -> Non
     assert not (tmp_path / "run-first").exists()
 
 
-def test_a_pair_that_is_interrupted_leaves_the_run_that_has_ended(tmp_path: Path) -> None:
-    mark = tmp_path / "second-began"
+def at_the_second_run(directory: Path) -> subprocess.Popen[bytes]:
+    """A worker whose pair's second run has begun and goes on for long."""
+    mark = directory / "second-began"
     script = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(100)"
-    second = task(tmp_path, "second", "observed", script)
-    process = start(tmp_path, PairTask(first=task(tmp_path, "first", "observed"), second=second))
+    second = task(directory, "second", "observed", script)
+    process = start(directory, PairTask(first=task(directory, "first", "observed"), second=second))
     while not mark.exists():
         assert process.poll() is None
         time.sleep(0.02)
+    return process
+
+
+def left(directory: Path) -> tuple[list[str], str]:
+    """The runs that a worker has told of, and how it ended; nothing of it goes on."""
+    report = read_report(directory / "job.report.json")
+    assert report.pair is None
+    assert not (directory / "a-03-second.task.json").exists()
+    ended = msgspec.json.decode((directory / "job.ended.json").read_bytes(), type=JobEnd)
+    return [run.part for run in report.runs], ended.words
+
+
+def test_a_worker_that_is_terminated_leaves_the_run_that_has_ended(tmp_path: Path) -> None:
+    process = at_the_second_run(tmp_path)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
-    report = read_report(tmp_path / "job.report.json")
-    assert [run.part for run in report.runs] == ["first"]
-    assert report.pair is None
-    ended = msgspec.json.decode((tmp_path / "job.ended.json").read_bytes(), type=JobEnd)
-    assert ended.words == f"its worker was ended (SystemExit: {128 + signal.SIGTERM})"
+    assert left(tmp_path) == (["first"], f"its worker was ended (SystemExit: {128 + signal.SIGTERM})")
+
+
+def test_a_worker_ends_its_pair_when_it_is_asked_to_and_gives_signs_of_life_until_then(tmp_path: Path) -> None:
+    process = at_the_second_run(tmp_path)
+    while not (tmp_path / "job.beat").exists():
+        time.sleep(0.02)
+    (tmp_path / f"job.{worker.STOP}").write_bytes(worker.NOW)
+    assert process.wait() == 0
+    assert left(tmp_path) == (["first"], "it was interrupted")
 
 
 def test_what_is_no_report_says_nothing(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
     "modules",
     [
         "reprokit.study, reprokit.study.runner, reprokit.cli.study",
-        "reprokit.study.analysis, reprokit.study.tables, reprokit.study.csv_file",
+        "reprokit.study.analysis, reprokit.study.tables",
     ],
 )
 def test_scipy_is_imported_when_it_is_needed(modules: str) -> None:

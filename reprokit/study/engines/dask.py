@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import CannotBegin, EngineUnusable, ExtraMissing
+from reprokit.errors import CannotBegin, EngineUnusable, ExtraMissing, reason
 from reprokit.launch.messages import warn
 from reprokit.study.description import Engine
 from reprokit.study.engines.worker import work
@@ -82,7 +82,7 @@ class Dask:
             error = future.exception()
         except CancelledError:
             return "it was cancelled"
-        return "" if error is None else " ".join(str(error).split()) or type(error).__name__
+        return "" if error is None else reason(error)
 
     def _warn_without_workers(self) -> None:
         if not self._has_warned and self._settings.address and not self._client.scheduler_info()["workers"]:
@@ -137,8 +137,7 @@ def _client(kind: Any, where: Any) -> Any:
     try:
         return kind(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
     except Exception as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise EngineUnusable(f"the Dask scheduler cannot be reached: {words}") from None
+        raise EngineUnusable(f"the Dask scheduler cannot be reached: {reason(error)}") from None
 
 
 def _work(place: str, name: str) -> None:

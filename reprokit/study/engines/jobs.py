@@ -62,7 +62,7 @@ class Jobs:
             if claim is None:
                 self._desk.forget(name)  # it cannot begin any more, as nothing is there for it to do
                 continue
-            self._await(name, claim)
+            self._await_earlier(name, claim)
             ended = self._desk.ended(name)
             self._desk.take_back(name, listener, lost_words(claim, ended, "") if ended is not None else "")
 
@@ -141,26 +141,25 @@ class Jobs:
 
     def _left(self, name: str, *, is_dead: bool) -> tuple[Claim | None, JobEnd | None]:
         """What a job has left; a shared directory may show it only after a while."""
-        deadline = time.monotonic() + (LATE if is_dead else SILENCE)
-        while time.monotonic() < deadline and not self._asked:
-            claim, ended = self._desk.claim(name), self._desk.ended(name)
-            if ended is not None or (is_dead and claim is not None):
-                return claim, ended
-            time.sleep(POLL)
+        self._await(name, LATE if is_dead else SILENCE, is_dead=is_dead)
         return self._desk.claim(name), self._desk.ended(name)
 
-    def _await(self, name: str, claim: Claim) -> None:
+    def _await_earlier(self, name: str, claim: Claim) -> None:
         """Wait for the end of an earlier job, or until it gives no more sign of life."""
-        beat, seen, said = self._desk.beat(name), time.monotonic(), False
+        if self._desk.ended(name) is None:
+            say(f"{name}, a job of an earlier start of this study, may still be at work; waiting for its end")
         may_live = claim.host != os.uname().nodename or rundir.is_running(claim.process)
-        silence = SILENCE if may_live else self._desk.silence
-        while self._desk.ended(name) is None and time.monotonic() < seen + silence:
-            if not said:
-                say(f"{name}, a job of an earlier start of this study, may still be at work; waiting for its end")
-                said = True
+        self._await(name, SILENCE if may_live else self._desk.silence)
+        if self._asked:
+            raise Interrupted(self._asked)
+
+    def _await(self, name: str, silence: float, *, is_dead: bool = False) -> None:
+        """Wait for the end of a job, of a dead one for its claim, as long as there are signs of life."""
+        beat, seen = self._desk.beat(name), time.monotonic()
+        while self._desk.ended(name) is None and time.monotonic() < seen + silence and not self._asked:
+            if is_dead and self._desk.claim(name) is not None:
+                break
+            time.sleep(POLL)
             now = self._desk.beat(name)
             if now != beat:
                 beat, seen = now, time.monotonic()
-            time.sleep(POLL)
-            if self._asked:
-                raise Interrupted(self._asked)

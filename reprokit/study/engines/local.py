@@ -66,11 +66,15 @@ class Working:
         with suppress(OSError):  # what the run has left running would take time from the next
             os.killpg(self.process.pid, signal.SIGKILL)
         report = attempts.read_report(self._report)
-        for file in (self._report, self._order):
-            file.unlink(missing_ok=True)
+        self.tidy()
         if report.runs:
             return report.runs[0]
         return None if is_asked_to_end or status == INTERRUPTED else lost(self.task, self._words(status))
+
+    def tidy(self) -> None:
+        """Remove the files by which it was told what to do, and told what came of it."""
+        for file in (self._report, self._order):
+            file.unlink(missing_ok=True)
 
     def _words(self, status: int) -> str:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -168,6 +172,7 @@ class Local:
             with suppress(OSError):
                 os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
+            one.tidy()
         self._working.clear()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import EngineUnusable, ExtraMissing
+from reprokit.errors import EngineUnusable, ExtraMissing, reason
 from reprokit.study.description import Engine
+from reprokit.study.engines.local import last_line
 from reprokit.study.engines.worker import own_name, work
 
 LOCAL: Final = "local"  # the address that stands for this machine
@@ -55,8 +55,7 @@ class Slurm:
         try:
             self._jobs[name] = self._executor.submit(_work, place, name, sys.path)
         except Exception as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            raise EngineUnusable(f"the job cannot be submitted: {words[:MAX_LINE]}") from None
+            raise EngineUnusable(f"the job cannot be submitted: {reason(error)[:MAX_LINE]}") from None
 
     def ended(self, name: str) -> str | None:
         """How a job has ended."""
@@ -64,7 +63,7 @@ class Slurm:
         if not job.done():
             return None
         state = "" if job.state in ("FINISHED", "COMPLETED") else f"job {job.job_id}: {job.state}"
-        last = _last_line(job.paths.stderr)
+        last = last_line(job.paths.stderr)
         return state if job.paths.result_pickle.exists() and not last else f"{state or f'job {job.job_id}'}: {last}"
 
     def cancel(self, name: str) -> None:
@@ -96,8 +95,7 @@ def executor(settings: Engine, folder: Path) -> Any:
             found = submitit.SlurmExecutor(folder=str(folder), max_num_timeout=0)
             found.update_parameters(**{"job_name": "reprokit", **own, "additional_parameters": OFF})
     except Exception as error:
-        words = " ".join(str(error).split())[:MAX_LINE]
-        raise EngineUnusable(f"submitit refuses engine.options: {words}") from None
+        raise EngineUnusable(f"submitit refuses engine.options: {reason(error)[:MAX_LINE]}") from None
     return found
 
 
@@ -105,10 +103,3 @@ def _work(place: str, name: str, path: list[str]) -> None:
     """What a job does."""
     sys.path[:] = path
     work(place, name, own_name())
-
-
-def _last_line(file: Path) -> str:
-    with suppress(OSError), open(file, encoding="utf-8", errors="replace") as lines:
-        last = deque((line.strip() for line in lines if line.strip()), 1)
-        return last[0][:MAX_LINE] if last else ""
-    return ""
