@@ -256,7 +256,7 @@ class Finish:
 
 
 def _signals_sent(run: Path) -> list[SignalSent]:
-    """The signals by which processes of the run ended each other, as the shim noted them: each once, by target."""
+    """Return the signals by which processes of the run ended each other: each once, in the order of the targets."""
     try:
         with open(run / rundir.SIGNALS, "rb", opener=rundir.open_regular) as file:
             lines = set(file.read(MAX_SIGNALS_READ).split(b"\n")[:-1])

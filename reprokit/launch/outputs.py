@@ -42,48 +42,31 @@ MARGIN = 64 << 20  # bytes of the disk that are left free
 _NO_COPYING = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class KeptOutput(msgspec.Struct, frozen=True):
-    """A copy in the run directory, and its number there."""
-
-    file: IO[bytes]
-    number: int
-
-
-class Keeper(msgspec.Struct):
-    """Copies files until they come to so many bytes."""
+class OutputReading(msgspec.Struct):
+    """Bounds what is read and copied of the outputs, and says when to stop."""
 
     run: Path
-    left: int
     interrupted: Callable[[], bool]
-    number: int = 0
+    room: int  # bytes of further copies
+    left: int = MAX_BYTES  # that may be digested
+    number: int = 0  # of the next copy
 
-    def copy(self, file: IO[bytes]) -> KeptOutput | None:
+    def copy(self, file: IO[bytes]) -> IO[bytes] | None:
         """A copy that did not change while it was made; None where there is no room, or no use."""
         size = os.fstat(file.fileno()).st_size
-        if not 0 < size <= self.left or not self._has_room(size):
+        if not 0 < size <= self.room or not self._has_room(size):
             return None
         try:
             copy = self._new()
         except OSError:
             return None
-        try:
-            if self._copied(file, copy.file, size):
-                self.left -= size
+        with suppress(OSError):
+            if self._copied(file, copy, size):
+                self.room -= size
                 self.number += 1
                 return copy
-        except OSError:
-            pass
-        self.drop(copy)
+        _drop(copy)
         return None
-
-    def drop(self, copy: KeptOutput) -> None:
-        """Forget a copy."""
-        copy.file.close()
-        with suppress(OSError):
-            os.unlink(self._path(copy.number))
-
-    def _path(self, number: int) -> Path:
-        return self.run / rundir.KEPT / str(number)
 
     def _has_room(self, size: int) -> bool:
         try:
@@ -92,11 +75,11 @@ class Keeper(msgspec.Struct):
             return False
         return disk.f_bavail * disk.f_frsize >= size + MARGIN
 
-    def _new(self) -> KeptOutput:
+    def _new(self) -> IO[bytes]:
+        directory = self.run / rundir.KEPT
         with suppress(FileExistsError):
-            os.mkdir(self.run / rundir.KEPT, 0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return KeptOutput(os.fdopen(os.open(self._path(self.number), flags, 0o600), "w+b"), self.number)
+            os.mkdir(directory, 0o700)
+        return open(directory / str(self.number), "x+b", opener=_private)
 
     def _copied(self, file: IO[bytes], copy: IO[bytes], size: int) -> bool:
         """Whether all bytes of a file were copied, and it was the same file all the while."""
@@ -108,6 +91,16 @@ class Keeper(msgspec.Struct):
                 return False
             done += count
         return _state(file) == before
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _drop(copy: IO[bytes]) -> None:
+    copy.close()
+    with suppress(OSError):
+        os.unlink(copy.name)
 
 
 def _state(file: IO[bytes]) -> tuple[int, int, int]:
@@ -124,13 +117,6 @@ def _copy_some(source: int, target: int, offset: int, count: int) -> int:
             raise
     data = os.pread(source, count, offset)
     return os.pwrite(target, data, offset) if data else 0
-
-
-class Budget(msgspec.Struct):
-    """What may still be read, and whether to stop."""
-
-    interrupted: Callable[[], bool]
-    left: int
 
 
 class Undigested(Exception):
@@ -158,9 +144,8 @@ def collect(
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_results), key=places.named)
     unseen = sorted(_unseen(run, working_directory, written, resolver, there, places), key=places.named)
-    budget = Budget(interrupted, MAX_BYTES)
-    keeper = Keeper(run, keep, interrupted)
-    files = [_describe(path, places, budget, keeper) for path in found[:MAX_FILES]]
+    reading = OutputReading(run, interrupted, keep)
+    files = [_describe(path, places, reading) for path in found[:MAX_FILES]]
     return OutputsFile(
         files=[file for file in files if file is not None],
         links=[_link(path, places) for path in links[:MAX_FILES]],
@@ -278,12 +263,12 @@ def _link(path: str, places: PlaceNames) -> OutputLink:
     return OutputLink(path=places.name(path), target=places.name(target) if target.startswith("/") else target)
 
 
-def _describe(path: str, places: PlaceNames, budget: Budget, keeper: Keeper) -> OutputFile | None:
+def _describe(path: str, places: PlaceNames, reading: OutputReading) -> OutputFile | None:
     name = places.name(path)
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size
-            return _read(file, name, size, budget, keeper)
+            return _read(file, name, size, reading)
     except Undigested as refusal:
         return OutputFile(path=name, size=size, digest="", note=str(refusal))
     except FileNotFoundError:
@@ -292,39 +277,39 @@ def _describe(path: str, places: PlaceNames, budget: Budget, keeper: Keeper) -> 
         return OutputFile(path=name, size=0, digest="", note=f"not readable: {error.strerror}")
 
 
-def _read(file: IO[bytes], name: str, size: int, budget: Budget, keeper: Keeper) -> OutputFile:
+def _read(file: IO[bytes], name: str, size: int, reading: OutputReading) -> OutputFile:
     """The digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
     private_key = private_keys.is_private_key(file)
-    copy = None if private_key or name.endswith(CODE_SUFFIXES) else keeper.copy(file)
+    copy = None if private_key or name.endswith(CODE_SUFFIXES) else reading.copy(file)
     try:
-        source = file if copy is None else copy.file
-        digest = _digest(source, budget)
-        content, container = _content(source, name, budget)
+        source = file if copy is None else copy
+        digest = _digest(source, reading)
+        content, container = _content(source, name, reading)
     except BaseException:
         if copy is not None:
-            keeper.drop(copy)
+            _drop(copy)
         raise
     if copy is not None:
-        copy.file.close()
-    kept = None if copy is None else copy.number
+        copy.close()
+    kept = None if copy is None else int(os.path.basename(copy.name))
     return OutputFile(
         path=name, size=size, digest=digest, content=content, container=container, kept=kept, private_key=private_key
     )
 
 
-def _digest(file: IO[bytes], budget: Budget) -> str:
+def _digest(file: IO[bytes], reading: OutputReading) -> str:
     digest = hashlib.sha256()
     while block := file.read(BLOCK):
-        if budget.interrupted():
+        if reading.interrupted():
             raise Undigested("not read: interrupted")
-        budget.left -= len(block)
-        if budget.left < 0:
+        reading.left -= len(block)
+        if reading.left < 0:
             raise Undigested("not read: more was written than is digested")
         digest.update(block)
     return f"sha256:{digest.hexdigest()}"
 
 
-def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
+def _content(file: IO[bytes], path: str, reading: OutputReading) -> tuple[str, str]:
     """A zip container's digest without its timestamps, and the rule that made it; empty for other files."""
     file.seek(0)
     if file.read(4) != b"PK\x03\x04":
@@ -334,11 +319,11 @@ def _content(file: IO[bytes], path: str, budget: Budget) -> tuple[str, str]:
 
     is_keras = path.endswith(".keras")
     with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Undigested):
-        return _zip_content(file, is_keras, budget), "keras" if is_keras else "zip"
+        return _zip_content(file, is_keras, reading), "keras" if is_keras else "zip"
     return "", ""
 
 
-def _zip_content(file: IO[bytes], is_keras: bool, budget: Budget) -> str:
+def _zip_content(file: IO[bytes], is_keras: bool, reading: OutputReading) -> str:
     import zipfile
 
     digest = hashlib.sha256(b"reprokit-zip-1\0")
@@ -352,7 +337,7 @@ def _zip_content(file: IO[bytes], is_keras: bool, budget: Budget) -> str:
             inner = hashlib.sha256()
             for block in _member_blocks(container, member, is_keras):
                 left -= len(block)
-                if left < 0 or budget.interrupted():
+                if left < 0 or reading.interrupted():
                     raise Undigested("too large")
                 inner.update(block)
             digest.update(inner.digest())

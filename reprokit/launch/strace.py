@@ -71,7 +71,7 @@ class _Space:
 
 @dataclass(frozen=True)
 class Birth:
-    """Who made a thread or process, and what they have in common."""
+    """Says who made a thread or process, and what the two share."""
 
     parent: int
     shares: bool  # the address space: a thread or a vfork child
