@@ -231,7 +231,7 @@ def _run(run: RunResult) -> AttemptFacts:
 
 
 def _shared(result: RunResult | PairResult, facts: type[msgspec.Struct]) -> dict[str, Any]:
-    """What of a result is a fact as it is."""
+    """Return the fields of a result that are facts as they are."""
     return {name: getattr(result, name) for name in facts.__struct_fields__ if hasattr(result, name)}
 
 

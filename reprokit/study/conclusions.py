@@ -78,7 +78,7 @@ def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
 
 
 def _pairs_of(setup: SetupFacts, which: Literal["identical", "different"], more: str = "") -> str:
-    """How many pairs of a setup are so."""
+    """Say how many pairs of a setup are so."""
     pairs, head = setup.pairs, f"{setup.name} ({setup.words}):"
     compared = pairs.identical + pairs.different
     if not compared:

@@ -208,7 +208,7 @@ def _every_pair(pair: PairFacts) -> Row:
 
 
 def csv_text(analysis: Analysis) -> str:
-    """All tables as CSV, a line for each figure, which is not rounded: one file holds them all."""
+    """Return all tables as CSV: a line for each figure, none of them rounded."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEAD)

@@ -375,7 +375,7 @@ def test_an_order_is_begun_only_once_and_not_at_all_if_it_is_withdrawn(tmp_path:
     withdrawn = desk.hand_out(pair_of(tmp_path))
     desk.tell(withdrawn, worker.UNLESS_BEGUN)
     worker.work(desk.place, withdrawn, "w")
-    assert desk.claim(withdrawn) is None
+    assert (desk.claim(withdrawn), desk.ended(withdrawn)) == (None, JobEnd())
     with pytest.raises(CannotBegin, match="is that the same place there"):
         worker.work("memory://elsewhere", name, "w")
 

@@ -102,7 +102,7 @@ class Dask:
 
 
 def opened(settings: Engine, _directory: Path) -> Dask:
-    """The client for a study."""
+    """Connect to the cluster of a study."""
     return Dask(settings)
 
 

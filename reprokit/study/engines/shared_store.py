@@ -68,7 +68,7 @@ def _probe(depot: Depot, place: str) -> None:
 
 
 class DepotDirectory:
-    """Small named files in a directory that all machines reach by the same path; each is there whole or not at all."""
+    """Keeps small named files, each whole or not at all, in a directory that all machines reach by the same path."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class DepotDirectory:
 
 
 class DepotStore:
-    """The same below a URL that fsspec reaches: an object store, a server, a directory."""
+    """Keeps the same below a URL that fsspec reaches: an object store, a server, a directory."""
 
     def __init__(self, url: str) -> None:
         self._url = url

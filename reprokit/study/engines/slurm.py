@@ -76,7 +76,7 @@ class Slurm:
 
 
 def opened(settings: Engine, directory: Path) -> Slurm:
-    """What submits the jobs of the study in this directory."""
+    """Make what submits the jobs of the study in this directory."""
     return Slurm(settings, directory)
 
 

@@ -83,6 +83,7 @@ def perform(depot: Depot, name: str, data: bytes, worker: str) -> None:
     """Make the pair of this order."""
     order = msgspec.json.decode(data, type=Order, strict=False)
     if depot.get(f"{name}.{STOP}", 100) is not None:
+        depot.put(f"{name}.{ENDED}", msgspec.json.encode(JobEnd()))  # or the study would wait to see what it has left
         return
     claim = Claim(worker=worker, host=os.uname().nodename, process=os.getpid())
     if not depot.create(f"{name}.{CLAIM}", msgspec.json.encode(claim)):
@@ -128,7 +129,7 @@ def _placed(order: Order, directory: Path, worker: str) -> PairTask:
 
 
 class _Job:
-    """A pair that is being made: gives signs of life, and tells what has ended."""
+    """Makes a pair, gives signs of life meanwhile, and tells what has ended."""
 
     def __init__(self, depot: Depot, name: str, order: Order, directory: Path) -> None:
         self._depot, self._name, self._order, self._directory = depot, name, order, directory
