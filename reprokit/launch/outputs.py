@@ -48,7 +48,7 @@ class OutputReading(msgspec.Struct):
     run: Path
     interrupted: Callable[[], bool]
     room: int  # bytes of further copies
-    left: int = MAX_BYTES  # that may be digested
+    left: int  # bytes that may be digested
     number: int = 0  # of the next copy
 
     def copy(self, file: IO[bytes]) -> IO[bytes] | None:
@@ -144,7 +144,7 @@ def collect(
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_results), key=places.named)
     unseen = sorted(_unseen(run, working_directory, written, resolver, there, places), key=places.named)
-    reading = OutputReading(run, interrupted, keep)
+    reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     files = [_describe(path, places, reading) for path in found[:MAX_FILES]]
     return OutputsFile(
         files=[file for file in files if file is not None],
