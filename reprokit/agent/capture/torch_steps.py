@@ -157,7 +157,7 @@ class TrainingStep:
     def end(self, owner: object) -> None:
         """A step of this optimizer is over, and the next module's call may begin another."""
         self.batches.end(owner)
-        self.start.saw_forward = self.is_begun
+        self.start.saw_forward = self.state is BEGUN
         self.state = BETWEEN
         self.start.forget()
         self.buffers.end()
@@ -181,7 +181,7 @@ class TrainingStep:
 
     def rearm(self) -> None:
         """The step may go on with another batch."""
-        self.armed = self.armed or (self.is_begun and not self.update.in_closure)
+        self.armed = self.armed or (self.state is BEGUN and not self.update.in_closure)
 
     def exhaust(self, epoch: Epoch | None) -> None:
         """A loader has no more; what it gave without a forward pass since was not for the step that comes."""
@@ -230,7 +230,7 @@ class StepStarts:
 
     def _begin_or_go_on(self, held: TrainingStep, module: Any, given: Any) -> None:
         """The root model is called: the step begins, or goes on with its next batch."""
-        if not held.is_begun:
+        if held.state is not BEGUN:
             self._begin(held, module)
         source = "" if module is None else module
         if not held.batches.are_loaded:
@@ -270,9 +270,9 @@ class StepStarts:
             return
         held, epoch = self._training.threads.held, _epoch(event)
         batches, start = held.batches, held.start
-        if held.is_begun and not held.is_trained():
-            held.state, start.has_random = LOOKED, False  # an evaluation that left gradients on, or a trial
-        is_begun = held.is_begun
+        is_begun = held.state is BEGUN
+        if is_begun and not held.is_trained():
+            held.state, start.has_random, is_begun = LOOKED, False, False  # an evaluation with gradients, or a trial
         if not is_begun:
             if held.state is LOOKED or not batches.are_loaded:
                 batches.restart()
