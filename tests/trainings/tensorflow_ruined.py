@@ -58,7 +58,7 @@ def large(name):
     @tf.function
     def step(inputs):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((inputs @ weights) ** 2)
+            loss = tf.reduce_sum((inputs @ weights) ** 2)
         optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
 
     for number in range(BAD + 2):
