@@ -78,13 +78,14 @@ def _with_threads(make_config: Any, count: int, original: Function) -> Function:
 
 def tf1_determinism(module: Any, value: str, tell: Tell) -> None:
     """`from tfdeterminism import patch; patch()`; what it prints is told instead."""
+    said = io.StringIO()
     try:
-        patch = getattr(importlib.import_module("tfdeterminism"), "patch", None)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            patch = getattr(importlib.import_module("tfdeterminism"), "patch", None)
     except ImportError as error:
         raise PatchUnfit(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
     if patch is None:
         raise PatchUnfit(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
-    said = io.StringIO()
     before = os.environ.get("TF_CUDNN_DETERMINISTIC")
     places = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
     replaced = [(place, place.bias_add) for place in places]
