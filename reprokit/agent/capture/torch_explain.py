@@ -57,7 +57,7 @@ class _PlacesAndLayers(Places):
         node = self._node() if self._node is not None else None
         if node is None:
             return "", "", ""
-        return (node.name(), *self._made.get(node._sequence_nr(), ("", "")))
+        return (node.name(), *self._made.get(private_api.node_number(node), ("", "")))
 
     def kept(self) -> Iterator[tuple[str, Any]]:
         """What the node keeps of the forward pass."""
