@@ -245,7 +245,8 @@ def _storage(found: Sequence[Side]) -> Iterator[str]:
     yield _rule(5)
     for side in found:
         recordings = [run for run in side.runs(side.recorded) if run.mode == "recorded"]
-        kept = [run.profile for run in recordings], [run.stored for run in recordings], side.values(side.bare, "stored")
+        recorded: list[Sequence[float]] = [[run.profile for run in recordings], [run.stored for run in recordings]]
+        kept = [*recorded, side.values(side.bare, "stored")]
         yield _row(side.model, side.version, *map(_kibibytes, kept))
     yield ""
 
